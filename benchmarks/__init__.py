@@ -1,0 +1,1 @@
+"""Measurements behind what setgrad claims, one file for each: `python -m benchmarks NAME`."""

@@ -1,0 +1,1 @@
+"""Other people's ways of doing what setgrad does, written plainly, to be measured beside it."""

@@ -1,0 +1,127 @@
+"""Which columns of a table mean what: from the command line, and remembered beside the model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import uuid
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from setgrad.errors import FileFormatError, OptionError
+from setgrad.sets import Choices, Table, read_table
+from setgrad.sets._formats import look
+from setgrad.sets._roles import feature_columns
+
+_FILE, _FORMAT, _VERSION = "table.json", "setgrad.table", 1
+
+
+@final
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns of a table, by their roles."""
+
+    set_id: str
+    features: tuple[str, ...]
+    item_id: str | None = None
+    chosen: str | None = None
+
+    def read_sets(self, path: Path) -> Table:
+        """Read the sets of a table, whether or not it says what was chosen."""
+        return read_table(path, set_id=self.set_id, features=self.features, item_id=self.item_id)
+
+    def read_choices(self, path: Path, *, weights: str | None = None) -> Choices:
+        """Read the sets of a table and what was chosen from them."""
+        if self.chosen is None:
+            raise OptionError("say which column holds what was chosen: --chosen COLUMN")
+        return read_table(
+            path, set_id=self.set_id, features=self.features, item_id=self.item_id, chosen=self.chosen, weights=weights
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the names beside a saved model."""
+        draft = folder / f".{_FILE}.{uuid.uuid4().hex}"
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=2)
+        draft.write_text(text + "\n", encoding="utf-8")
+        os.replace(draft, folder / _FILE)
+
+
+def declare_columns(parser: ArgumentParser, *, required: bool) -> Any:
+    """Give a command the options that name columns, and return their group.
+
+    Where a model remembers the columns, none is required.
+    """
+    group = parser.add_argument_group(
+        "columns of the table", None if required else "the model remembers those it was fitted on"
+    )
+    group.add_argument("--set-id", metavar="COL", required=required, help="column that says to which set a row belongs")
+    group.add_argument(
+        "--chosen", metavar="COL", required=required, help="column that says whether the item was chosen: true / false"
+    )
+    group.add_argument(
+        "--features",
+        metavar="COL,COL,...",
+        type=_names,
+        help="columns that describe an item" + (" [every numeric column without another role]" if required else ""),
+    )
+    group.add_argument("--item-id", metavar="COL", help="column that names the item, once in a set")
+    return group
+
+
+def columns_of_table(path: Path, args: Namespace, *, weights: str | None) -> Columns:
+    """Find the columns to fit on; the features are spelled out, so that the order of another table does not matter."""
+    others = {"set_id": args.set_id, "item_id": args.item_id, "chosen": args.chosen, "weights": weights}
+    features = feature_columns(path, look(path), args.features, others)
+    return Columns(args.set_id, tuple(features), args.item_id, args.chosen)
+
+
+def columns_of_model(folder: Path, args: Namespace) -> Columns:
+    """Take the columns that the model was fitted on, except those that the options name."""
+    stored = _load(folder)
+    if stored is None and (args.set_id is None or args.features is None):
+        raise OptionError(
+            f"{folder} does not say which columns it was fitted on (it has no {_FILE}); give --set-id and --features"
+        )
+    return Columns(
+        set_id=args.set_id or stored.set_id,  # type: ignore[union-attr]
+        features=tuple(args.features or stored.features),  # type: ignore[union-attr]
+        item_id=args.item_id or (stored.item_id if stored else None),
+        chosen=args.chosen or (stored.chosen if stored else None),
+    )
+
+
+def _load(folder: Path) -> Columns | None:
+    path = folder / _FILE
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileFormatError(f"{path} is damaged ({error}); delete it and name the columns by options") from None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT or found.get("version") != _VERSION:
+        raise FileFormatError(f"{path} was not written by this setgrad; delete it and name the columns by options")
+    optional = (found.get("item_id"), found.get("chosen"))
+    if not (_is_name(found.get("set_id")) and _are_names(found.get("features"))) or not all(
+        name is None or _is_name(name) for name in optional
+    ):
+        raise FileFormatError(f"{path} is damaged: it names no columns; delete it and name the columns by options")
+    return Columns(found["set_id"], tuple(found["features"]), *optional)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name != ""
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and bool(names) and all(map(_is_name, names))
+
+
+def _names(text: str) -> list[str]:
+    # As in a line of a CSV file, so that "a,b" in quotes is one column.
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not all(names) or not names:
+        raise ArgumentTypeError(f"{text!r} is not a list of columns separated by commas")
+    return names

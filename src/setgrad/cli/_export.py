@@ -1,0 +1,51 @@
+"""A task as tables, so that `fit`, `predict` and `evaluate` can be tried on data that come along."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from setgrad.cli._columns import Columns
+from setgrad.datasets import Task
+from setgrad.errors import DataError
+from setgrad.sets import Choices
+
+
+def columns_of_task(task: Task) -> Columns:
+    """Names for the columns of a task, which itself has none."""
+    width = int(np.prod(task.train.sets.item_shape))
+    return Columns("set", tuple(f"x{number}" for number in range(1, width + 1)), "item", "chosen")
+
+
+def write_split(path: Path, choices: Choices, columns: Columns) -> Path:
+    """Write one split to a Parquet file, one row for each item; the file appears whole or not at all."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    layout = choices.sets.layout
+    places = np.arange(layout.total) - np.repeat(layout.host[:-1], layout.host_lengths)
+    ids = np.arange(len(layout)) if choices.set_ids is None else np.asarray(choices.set_ids)
+    values = choices.sets.values.reshape(layout.total, len(columns.features)).cpu().numpy()
+    table = pa.table(
+        {
+            columns.set_id: np.repeat(ids, layout.host_lengths),
+            str(columns.item_id): places if choices.item_ids is None else np.asarray(choices.item_ids),
+            **{name: values[:, place] for place, name in enumerate(columns.features)},
+            str(columns.chosen): choices.subsets.values.cpu().numpy(),
+        }
+    )
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(table, draft)
+        os.replace(draft, path)
+    except OSError as error:
+        raise DataError(f"{path}: this cannot be written: {error}; choose a path that can be") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,103 @@
+"""`setgrad fit`: from a table of choices to a model in a folder."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from setgrad.cli._columns import columns_of_table, declare_columns
+from setgrad.cli._command import Answer, Command
+from setgrad.cli._options import declare_selector, make_selector
+from setgrad.errors import DataError
+from setgrad.report import size_rule_grid
+from setgrad.selector import RULES, SubsetSelector
+from setgrad.sets import Choices
+
+
+def _declare(parser: ArgumentParser) -> None:
+    parser.add_argument("table", metavar="TABLE", type=Path, help="Parquet, CSV or Feather file, one row for each item")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="where the model goes; replaces a model that is there",
+    )
+    parser.add_argument(
+        "--validation", metavar="TABLE", type=Path, help="held-out sets, same columns [part of TABLE is held out]"
+    )
+    columns = declare_columns(parser, required=True)
+    columns.add_argument("--weights", metavar="COL", help="column that says how much a row counts in the loss")
+    declare_selector(parser)
+
+
+def _run(args: Namespace) -> Answer:
+    selector = make_selector(args)
+    refuse_foreign_folder(args.output)
+    columns = columns_of_table(args.table, args, weights=args.weights)
+    choices = columns.read_choices(args.table, weights=args.weights)
+    validation = None if args.validation is None else columns.read_choices(args.validation)
+    started = time.perf_counter()
+    selector.fit(*choices, validation=validation, sample_weight=choices.weights)
+    seconds = time.perf_counter() - started
+    selector.save(args.output)
+    columns.save(args.output)
+    return _answer(args.output, selector, choices, columns.features, seconds)
+
+
+def refuse_foreign_folder(folder: Path) -> None:
+    """Raise before the work, not after it, if the place for a model holds something else."""
+    if folder.is_dir() and (not any(folder.iterdir()) or (folder / "config.json").is_file()):
+        return
+    if folder.exists():
+        raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
+
+
+def _answer(
+    folder: Path, selector: SubsetSelector, choices: Choices, features: tuple[str, ...], seconds: float
+) -> Answer:
+    best = selector.history_[selector.best_epoch_ - 1]
+    rule = next(name for name, kind in RULES.items() if isinstance(selector.size_rule_, kind))
+    data = {
+        "model": str(folder),
+        "sets": len(choices),
+        "items": choices.sets.layout.total,
+        "features": list(features),
+        "epochs": len(selector.history_),
+        "best_epoch": selector.best_epoch_,
+        "validation_jaccard_true_size": best["validation_jaccard"],
+        "validation_jaccard": selector.size_scores_[rule],
+        "size_rule": rule,
+        "size_scores": selector.size_scores_,
+        "seconds": seconds,
+    }
+    parts = (
+        f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
+        f"{len(selector.history_)} epochs in {seconds:.1f} s",
+        f"validation Jaccard, true size given: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
+        size_rule_grid(selector),
+        f"saved to {folder}",
+        f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",
+    )
+    return Answer(data, parts)
+
+
+FIT = Command(
+    name="fit",
+    summary="learn from a table of choices",
+    usage="setgrad fit TABLE --set-id COL --chosen COL -o FOLDER [options]",
+    description=(
+        "Learn what makes a subset good. The table has one row for each item; the rows of a set follow each other, and "
+        "one column says whether the item was chosen. The names of the columns are remembered beside the model."
+    ),
+    examples=(
+        "setgrad fit baskets.parquet --set-id basket --chosen bought -o model/",
+        "setgrad fit choices.csv --set-id query --chosen clicked --features price,stars -o model/",
+        "setgrad fit train.parquet --validation valid.parquet --set-id set --chosen chosen -o model/ \\\n"
+        "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # goes on if it is killed",
+    ),
+    declare=_declare,
+    run=_run,
+)

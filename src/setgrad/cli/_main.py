@@ -1,0 +1,103 @@
+"""The door: reads the command line, runs a command, shows the answer, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from textwrap import fill
+
+import setgrad
+from setgrad.cli._command import Command
+from setgrad.cli._datasets import DATASETS
+from setgrad.cli._demo import DEMO
+from setgrad.cli._evaluate import EVALUATE
+from setgrad.cli._fit import FIT
+from setgrad.cli._predict import PREDICT
+from setgrad.cli._report import REPORT
+from setgrad.cli._screen import show
+from setgrad.errors import SetgradError
+
+COMMANDS: dict[str, Command] = {command.name: command for command in (DEMO, FIT, PREDICT, EVALUATE, REPORT, DATASETS)}
+
+_WIDTH = 80
+_TOUR = (
+    "setgrad demo                                            fit on data that come along",
+    "setgrad datasets moons -o moons/                        or get them as tables, and go step by step:",
+    "setgrad fit moons/train.parquet --set-id set --item-id item --chosen chosen -o model/",
+    "setgrad predict model/ moons/test.parquet -o picks.parquet",
+    "setgrad evaluate model/ moons/test.parquet",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 if all went well, 1 for wrong data or options, 2 for wrong usage.
+
+    Results go to the standard output; progress and errors go to the standard error.
+    """
+    parser = _parser()
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        # What happens on the way, such as the bar of a fit, is not the result.
+        with redirect_stdout(sys.stderr):
+            answer = COMMANDS[args.command].run(args)
+        if args.json:
+            print(json.dumps(answer.data))
+        else:
+            show(answer.parts, sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _fail("stopped; a fit with --checkpoint goes on from there when it is started again", args.json, 130)
+    except (SetgradError, OSError) as error:
+        return _fail(str(error), args.json, 1)
+    return 0
+
+
+def _fail(message: str, as_json: bool, code: int) -> int:
+    line = " ".join(message.splitlines())
+    print(f"error: {line}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": line}))
+    return code
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="setgrad",
+        description=fill("Learn to choose: from sets of items, and the subset that was chosen from each.", _WIDTH),
+        epilog=_listed("a first tour:", _TOUR),
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"setgrad {setgrad.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for command in COMMANDS.values():
+        sub = commands.add_parser(
+            command.name,
+            help=command.summary,
+            usage=command.usage,
+            description=fill(command.description, _WIDTH),
+            epilog=_listed("examples:", command.examples),
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.declare(sub)
+        sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    return parser
+
+
+def _listed(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])

@@ -1,0 +1,94 @@
+"""`setgrad predict`: pick from new sets."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from setgrad.cli._columns import columns_of_model, declare_columns
+from setgrad.cli._command import Answer, Command
+from setgrad.report import Grid
+from setgrad.selector import load
+from setgrad.sets import subset_sizes, write_table
+from setgrad.sets._formats import format_of
+
+
+def _declare(parser: ArgumentParser) -> None:
+    declare_model(parser)
+    parser.add_argument("table", metavar="TABLE", type=Path, help="Parquet, CSV or Feather file, one row for each item")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="where the picks go: .parquet, .csv or .feather, one row for each item",
+    )
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--size", metavar="N", type=int, help="choose so many items of each set [the model decides]")
+    sizes.add_argument("--threshold", metavar="P", type=float, help="choose the items with a probability above P")
+    parser.add_argument(
+        "--search",
+        metavar="NAME",
+        help='search on F itself: "greedy" builds the subset item by item, "local" improves it by single moves',
+    )
+    declare_columns(parser, required=False)
+
+
+def declare_model(parser: ArgumentParser) -> None:
+    """Give a command the model to work with."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help="folder that `setgrad fit` or save() wrote")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... [a GPU if there is one]")
+
+
+def _run(args: Namespace) -> Answer:
+    format_of(args.output)  # an unknown ending is refused before any work
+    selector = load(args.model, device=args.device)
+    columns = columns_of_model(args.model, args)
+    table = columns.read_sets(args.table)
+    picks = selector.predict(table.sets, size=args.size, threshold=args.threshold, search=args.search)
+    item_name = columns.item_id or ("item" if columns.set_id == "item_id" else "item_id")
+    write_table(
+        args.output,
+        picks,
+        set_ids=table.set_ids,
+        item_ids=table.item_ids,
+        probability=selector.predict_proba(table.sets),
+        names=(columns.set_id, item_name),
+    )
+    sizes = subset_sizes(picks)
+    data = {
+        "picks": str(args.output),
+        "sets": len(table),
+        "items": table.sets.layout.total,
+        "chosen": int(sizes.sum()),
+        "mean_size": float(sizes.mean()),
+        "smallest_size": int(sizes.min()),
+        "largest_size": int(sizes.max()),
+    }
+    row = (
+        *(str(data[key]) for key in ("sets", "items", "chosen")),
+        f"{sizes.mean():.2f}",
+        f"{sizes.min()}",
+        f"{sizes.max()}",
+    )
+    grid = Grid("", ("sets", "items", "chosen", "chosen of a set, mean", "fewest", "most"), (row,))
+    return Answer(data, (grid, f"picks written to {args.output}"))
+
+
+PREDICT = Command(
+    name="predict",
+    summary="pick from new sets",
+    usage="setgrad predict MODEL TABLE -o FILE [options]",
+    description=(
+        "Pick a subset of each set of a table, and write one row for each item: set id, item id, probability, chosen. "
+        "How many items are picked is decided by the model unless --size or --threshold is given."
+    ),
+    examples=(
+        "setgrad predict model/ new.parquet -o picks.parquet",
+        "setgrad predict model/ new.csv -o picks.csv --size 10",
+        "setgrad predict model/ new.csv -o picks.csv --threshold 0.7 --search local",
+    ),
+    declare=_declare,
+    run=_run,
+)

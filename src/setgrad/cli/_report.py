@@ -1,0 +1,60 @@
+"""`setgrad report`: a page about a model."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from setgrad.cli._columns import columns_of_model, declare_columns
+from setgrad.cli._command import Answer, Command
+from setgrad.cli._predict import declare_model
+from setgrad.report import Section, evaluate, require_matplotlib, score_grid, write_report
+from setgrad.selector import load
+
+
+def _declare(parser: ArgumentParser) -> None:
+    declare_model(parser)
+    parser.add_argument(
+        "table", metavar="TABLE", type=Path, nargs="?", help="sets to score and to draw; needs what was chosen"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help="the page [report.html]"
+    )
+    parser.add_argument("--sets", metavar="N", type=int, default=6, help="how many sets to draw [6]")
+    declare_columns(parser, required=False)
+
+
+def _run(args: Namespace) -> Answer:
+    require_matplotlib()
+    selector = load(args.model, device=args.device)
+    evaluation = None
+    if args.table is not None:
+        evaluation = evaluate(selector, columns_of_model(args.model, args).read_choices(args.table))
+    section = Section(args.table.name if args.table else "Training", selector, evaluation)
+    write_report(args.output, [section], title=f"Selector {args.model.resolve().name}", sets=args.sets)
+    data = {"report": str(args.output)}
+    if evaluation is None:
+        return Answer(data, (f"report written to {args.output}",))
+    return Answer(
+        {**data, "scores": asdict(evaluation.scores)},
+        (score_grid(evaluation.scores), f"report written to {args.output}"),
+    )
+
+
+REPORT = Command(
+    name="report",
+    summary="write a page about a model: learning curve, scores, pictures of sets",
+    usage="setgrad report MODEL [TABLE] [-o FILE] [options]",
+    description=(
+        "Write one self-contained HTML page: the learning curve, the options and, with a table, the scores and "
+        "pictures of a few sets from the worst to the best, with what was chosen and what was right."
+    ),
+    examples=(
+        "setgrad report model/",
+        "setgrad report model/ test.parquet -o report.html",
+        "setgrad report model/ test.parquet --sets 12 -o look.html",
+    ),
+    declare=_declare,
+    run=_run,
+)

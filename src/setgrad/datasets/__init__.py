@@ -1,0 +1,15 @@
+"""Tasks to learn from: generators, a real task from bundled images, and loaders of public data."""
+
+from setgrad.datasets._amazon import AMAZON_CATEGORIES as AMAZON_CATEGORIES
+from setgrad.datasets._amazon import AMAZON_PROTOCOLS as AMAZON_PROTOCOLS
+from setgrad.datasets._amazon import amazon as amazon
+from setgrad.datasets._bayes import bayes_jaccard as bayes_jaccard
+from setgrad.datasets._digits import digits as digits
+from setgrad.datasets._load import LOADERS as LOADERS
+from setgrad.datasets._load import Loader as Loader
+from setgrad.datasets._load import Request as Request
+from setgrad.datasets._load import load as load
+from setgrad.datasets._load import names as names
+from setgrad.datasets._synthetic import gaussian as gaussian
+from setgrad.datasets._synthetic import moons as moons
+from setgrad.datasets._task import Task as Task

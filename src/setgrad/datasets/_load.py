@@ -1,0 +1,138 @@
+"""One door to all tasks: a table of loaders, and `load`, which finds the right one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from setgrad.datasets._amazon import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, amazon
+from setgrad.datasets._digits import digits
+from setgrad.datasets._synthetic import gaussian, moons
+from setgrad.datasets._task import Counts, Task
+from setgrad.errors import OptionError, unknown_name
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a caller asked for; `variant` is what followed the name, part by part."""
+
+    variant: tuple[str, ...]
+    seed: int
+    data_dir: str | Path | None
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A task, or a family of tasks, that can be asked for by name.
+
+    `variants` are the continuations of the name, joined by colons (none for a single task), and `needs` says what
+    must be there beyond setgrad itself.
+    """
+
+    summary: str
+    make: Callable[[Request], Task]
+    variants: tuple[str, ...] = ()
+    needs: str = ""
+
+
+def _gaussian(r: Request) -> Task:
+    return gaussian(seed=r.seed, n_train=r.counts[0], n_validation=r.counts[1], n_test=r.counts[2])
+
+
+def _moons(r: Request) -> Task:
+    return moons(seed=r.seed, n_train=r.counts[0], n_validation=r.counts[1], n_test=r.counts[2])
+
+
+def _digits(r: Request) -> Task:
+    return digits(seed=r.seed, n_train=r.counts[0], n_validation=r.counts[1], n_test=r.counts[2])
+
+
+def _amazon(r: Request) -> Task:
+    category, protocol, *_ = (*r.variant, AMAZON_PROTOCOLS[0])
+    n_train, n_validation, n_test = r.counts
+    return amazon(
+        category,
+        protocol,
+        seed=r.seed,
+        data_dir=r.data_dir,
+        n_train=n_train,
+        n_validation=n_validation,
+        n_test=n_test,
+    )
+
+
+LOADERS: dict[str, Loader] = {
+    "gaussian": Loader("the rarer of two Gaussian clouds, 10 of 100 points", _gaussian),
+    "moons": Loader("the rarer of two half moons, 10 of 100 points", _moons),
+    "digits": Loader("the odd ones out among handwritten digits, sets of 8 to 20", _digits, needs="scikit-learn"),
+    "amazon": Loader(
+        "the products of a customer's baby registry among 30",
+        _amazon,
+        tuple(f"{category}:{protocol}" for category in AMAZON_CATEGORIES for protocol in AMAZON_PROTOCOLS),
+        needs="data files in the folder SETGRAD_DATA",
+    ),
+}
+
+
+def names() -> list[str]:
+    """Return every name that `load` takes, variants spelled out.
+
+    Example:
+        >>> names()[:4]
+        ['gaussian', 'moons', 'digits', 'amazon:apparel:farthest']
+    """
+    return [f"{name}:{v}" if v else name for name, loader in LOADERS.items() for v in loader.variants or ("",)]
+
+
+def load(
+    name: str,
+    *,
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    category: str | None = None,
+    protocol: str | None = None,
+    n_train: int | None = None,
+    n_validation: int | None = None,
+    n_test: int | None = None,
+) -> Task:
+    """Load a task by name; the same name and seed always give the same data.
+
+    Args:
+        name: "gaussian", "moons", "digits", or "amazon" with a category and, if not "farthest", a protocol:
+            "amazon:toys", "amazon:toys:random".
+        seed: Seed of everything that is drawn. The global random state is neither read nor changed.
+        data_dir: Folder of the data files, for tasks that read some; the environment variable `SETGRAD_DATA` if None.
+        category: The category, if it is not part of the name.
+        protocol: The protocol, if it is not part of the name.
+        n_train: Number of training sets; the usual number if None. The same for the other two.
+        n_validation: See `n_train`.
+        n_test: See `n_train`.
+
+    Example:
+        >>> task = load("moons", n_train=20, n_validation=5, n_test=5)
+        >>> sets, subsets = task.train
+        >>> sets
+        Sets(20 sets, 2000 items, sizes 100 to 100, item shape (2,), torch.float32, cpu)
+        >>> load("suns")
+        Traceback (most recent call last):
+        setgrad.errors.OptionError: unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon
+    """
+    head, *rest = name.split(":")
+    if head not in LOADERS:
+        raise unknown_name("data set", name, LOADERS)
+    variant = (*rest, *(part for part in (category, protocol) if part is not None))
+    loader = LOADERS[head]
+    deepest = max((v.count(":") + 1 for v in loader.variants), default=0)
+    if len(variant) > deepest:
+        raise OptionError(f"{':'.join((head, *variant))!r} says too much; {_spelling(head, loader)}")
+    if loader.variants and not rest and category is None:
+        raise OptionError(f"{head!r} is a family of data sets; {_spelling(head, loader)}")
+    return loader.make(Request(variant, seed, data_dir, (n_train, n_validation, n_test)))
+
+
+def _spelling(head: str, loader: Loader) -> str:
+    if not loader.variants:
+        return f"{head!r} has no variants"
+    return f"ask for one of them, such as {f'{head}:{loader.variants[-1]}'!r}"

@@ -1,0 +1,10 @@
+"""Encoders of sets. Item encoders give features to every item of a set."""
+
+from setgrad.encoders._base import ItemEncoder as ItemEncoder
+from setgrad.encoders._base import ItemWise as ItemWise
+from setgrad.encoders.context import ContextItems as ContextItems
+from setgrad.encoders.linear import LinearItems as LinearItems
+from setgrad.encoders.mlp import MLPItems as MLPItems
+
+# The presets of phi, by the name used in the estimator and on the command line. All take (in_dim, width).
+ITEM_ENCODERS = {"context": ContextItems, "mlp": MLPItems, "paper": LinearItems}

@@ -1,0 +1,71 @@
+"""What an item encoder is: a module from the items of each set to features, one row for each item."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.errors import OptionError, ShapeError
+from setgrad.sets import Sets
+
+
+class ItemEncoder(nn.Module, abc.ABC):
+    """Maps `Sets` to features `(total, out_dim)`. An item's features may depend on the other items of its set.
+
+    Encoders are equivariant: if the items of a set change places, so do their features, and other sets of the batch
+    make no difference.
+    """
+
+    out_dim: int
+
+    @abc.abstractmethod
+    def forward(self, sets: Sets) -> Tensor:
+        """Features of every item, `(total, out_dim)`."""
+
+
+@final
+class ItemWise(ItemEncoder):
+    """Any module applied to each item on its own.
+
+    Example:
+        >>> phi = ItemWise(nn.Linear(2, 8), in_dim=2)
+        >>> phi(Sets.from_list([[[0.0, 1.0]]])).shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(self, module: nn.Module, in_dim: int | Sequence[int]) -> None:
+        super().__init__()
+        self.module = module
+        with torch.no_grad():
+            example = module(torch.zeros(1, *item_shape(in_dim)))
+        if example.dim() != 2 or len(example) != 1:
+            raise ShapeError(
+                f"phi must map items (total, ...) to features (total, width); one item gave {tuple(example.shape)}"
+            )
+        self.out_dim = example.shape[1]
+
+    def forward(self, sets: Sets) -> Tensor:
+        """Apply the module to all items at once."""
+        return self.module(sets.values)
+
+
+def item_shape(in_dim: int | Sequence[int]) -> tuple[int, ...]:
+    """Shape of one item, from a number of features or a shape."""
+    shape = (in_dim,) if isinstance(in_dim, int) else tuple(in_dim)
+    if any(size < 1 for size in shape):
+        raise OptionError(f"items need at least one feature, but in_dim is {in_dim}")
+    return shape
+
+
+def flat_items(sets: Sets, shape: tuple[int, ...]) -> Tensor:
+    """Items as rows of numbers, after a check that they are what the encoder was made for."""
+    if tuple(sets.item_shape) != shape:
+        raise ShapeError(
+            f"this model reads items of shape {shape}, but the sets hold items of {tuple(sets.item_shape)}"
+        )
+    return sets.values.reshape(len(sets.values), math.prod(shape))

@@ -1,0 +1,132 @@
+"""Residual attention blocks over padded sets: full, and induced (linear in the size of the set).
+
+All blocks take items `(b, n, width)` and a mask `(b, n)` of real items, or None where nothing is padded. Each set
+must hold at least one item.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+# Stands for minus infinity in a sum of exponentials, and keeps a fully masked piece free of NaN.
+_MASKED = -1e30
+
+Piece = TypeVar("Piece")
+
+
+class Block(nn.Module, abc.ABC):
+    """One layer that lets the items of a set look at each other."""
+
+    @abc.abstractmethod
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Items in, items out, of the same shape."""
+
+
+@final
+class SelfAttention(Block):
+    """Every item attends to every item of its set: memory linear, time quadratic in the size of the set."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.feed = FeedForward(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend, then transform each item, both with a residual connection."""
+        q, k, v = (_split(part, self.heads) for part in self.project(self.norm(x)).chunk(3, -1))
+        seen = None if mask is None else mask[:, None, None, :]
+        x = x + self.out(_join(scaled_dot_product_attention(q, k, v, attn_mask=seen)))
+        return self.feed(x)
+
+
+@final
+class InducedAttention(Block):
+    """A few learned slots attend to the items, then every item attends to the slots: linear in time and memory.
+
+    Sets longer than `chunk` are read in pieces whose intermediate results are computed again in the backward pass, so
+    that only the items themselves are kept.
+    """
+
+    def __init__(self, width: int, heads: int, slots: int, chunk: int = 2**15) -> None:
+        super().__init__()
+        self.heads, self.chunk = heads, chunk
+        self.slots = nn.Parameter(torch.randn(slots, width) * width**-0.5)
+        self.norm_items = nn.LayerNorm(width)
+        self.norm_slots = nn.LayerNorm(width)
+        self.ask_items = nn.Linear(width, width)
+        self.read_items = nn.Linear(width, 2 * width)
+        self.out_slots = nn.Linear(width, width)
+        self.feed_slots = FeedForward(width)
+        self.ask_slots = nn.Linear(width, width)
+        self.read_slots = nn.Linear(width, 2 * width)
+        self.out_items = nn.Linear(width, width)
+        self.feed_items = FeedForward(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Gather the set into the slots, then spread the slots over the items."""
+        gathered = in_pieces(self._gather, x, mask, self.chunk)
+        # Each piece is a softmax average with its log-normaliser: together they give the softmax over the whole set.
+        weight = torch.softmax(torch.stack([piece[1] for piece in gathered]), 0)
+        pooled = (weight[..., None] * torch.stack([piece[0] for piece in gathered])).sum(0)
+        slots = self.feed_slots(self.slots + self.out_slots(_join(pooled)))
+        k, v = (_split(part, self.heads) for part in self.read_slots(self.norm_slots(slots)).chunk(2, -1))
+        pieces = in_pieces(lambda piece, _: self._spread(piece, k, v), x, mask, self.chunk)
+        return torch.cat(pieces, 1)
+
+    def _gather(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        k, v = (_split(part, self.heads) for part in self.read_items(self.norm_items(x)).chunk(2, -1))
+        q = _split(self.ask_items(self.slots)[None], self.heads)
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], _MASKED)
+        return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+    def _spread(self, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q = _split(self.ask_slots(self.norm_items(x)), self.heads)
+        return self.feed_items(x + self.out_items(_join(scaled_dot_product_attention(q, k, v))))
+
+
+@final
+class FeedForward(nn.Module):
+    """Two layers on each item, with normalisation before and a residual connection around."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the change to the items."""
+        return x + self.layers(x)
+
+
+def in_pieces(
+    function: Callable[[Tensor, Tensor | None], Piece], x: Tensor, mask: Tensor | None, chunk: int
+) -> list[Piece]:
+    """Apply a function along the second axis in pieces of `chunk`, recomputing them in the backward pass."""
+    if x.shape[1] <= chunk:
+        return [function(x, mask)]
+    masks = [None] * -(-x.shape[1] // chunk) if mask is None else list(mask.split(chunk, 1))
+    return [
+        checkpoint(function, piece, part, use_reentrant=False, preserve_rng_state=False)
+        for piece, part in zip(x.split(chunk, 1), masks, strict=True)
+    ]
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+
+def _join(x: Tensor) -> Tensor:
+    return x.transpose(-2, -3).flatten(-2)

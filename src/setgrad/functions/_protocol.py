@@ -1,0 +1,126 @@
+"""What a set function is: values of many subsets at once, and the marginal gain of every item."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import DataError, ShapeError
+from setgrad.sets import Sets
+
+# Elements of the mask tensor that the generic gains build at once.
+_FLIP_BUDGET = 2**22
+
+
+class BoundSetFunction(abc.ABC):
+    """F for the sets of one batch: what depends on V alone is computed once, then asked about many subsets.
+
+    Masks are `(m, total items)`, aligned with `sets.values`: booleans, or real numbers between 0 and 1 where the
+    function says that it can be relaxed.
+    """
+
+    sets: Sets
+    relaxed: bool = False
+
+    @abc.abstractmethod
+    def value(self, masks: Tensor) -> Tensor:
+        """F of `m` subsets of each of the `b` sets, `(m, b)`."""
+
+    def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """F with the item minus F without it, `(m, total)`, or `(m, len(coordinates))` for those items alone.
+
+        This fallback flips one item of every set at a time; functions with structure do better.
+        """
+        layout, m = self.sets.layout, len(masks)
+        positions = layout.positions if coordinates is None else layout.positions[coordinates]
+        ids = layout.ids if coordinates is None else layout.ids[coordinates]
+        wanted, column = positions.unique(return_inverse=True)
+        if not len(wanted):
+            return torch.zeros(m, 0, dtype=self.sets.dtype, device=self.sets.device)
+        step = max(1, _FLIP_BUDGET // max(1, masks.numel()))
+        table = torch.cat([self._forced_difference(masks, part) for part in wanted.split(step)])
+        return table[column, :, ids].T
+
+    def _forced_difference(self, masks: Tensor, positions: Tensor) -> Tensor:
+        layout = self.sets.layout
+        here = (layout.positions == positions[:, None])[:, None]
+        with_item = torch.where(here, torch.ones_like(masks), masks).flatten(0, 1)
+        without_item = torch.where(here, torch.zeros_like(masks), masks).flatten(0, 1)
+        difference = self.value(with_item) - self.value(without_item)
+        return difference.reshape(len(positions), len(masks), len(layout))
+
+
+class SetFunction(abc.ABC):
+    """A utility F(S, V) of subsets S of a set V; larger is better."""
+
+    @abc.abstractmethod
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """Compute what depends on the sets alone, ready to be asked about subsets."""
+
+    def value(self, sets: Sets, masks: Tensor) -> Tensor:
+        """F of `m` subsets of each set, `(m, b)`, for masks `(m, total)`."""
+        return self.bind(sets).value(check_masks(masks, sets))
+
+    def gains(self, sets: Sets, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Marginal gain of every item at `m` subsets, `(m, total)`, or of the items `coordinates` alone."""
+        return self.bind(sets).gains(check_masks(masks, sets), coordinates)
+
+
+@final
+class FromCallable(SetFunction):
+    """Any function `(items (n, ...), masks (m, n)) -> values (m,)` of one set, made a set function.
+
+    Example:
+        >>> import setgrad as sg
+        >>> F = FromCallable(lambda items, masks: (masks * items[:, 0]).sum(1).sqrt())
+        >>> sets = sg.Sets.from_list([[[4.0], [5.0]], [[9.0]]])
+        >>> F.value(sets, torch.tensor([[1.0, 1.0, 1.0]])).tolist()
+        [[3.0, 3.0]]
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function = function
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """Keep the sets; everything else is asked of the callable."""
+        return _BoundCallable(self.function, sets)
+
+
+@final
+class _BoundCallable(BoundSetFunction):
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], sets: Sets) -> None:
+        self.function, self.sets = function, sets
+
+    def value(self, masks: Tensor) -> Tensor:
+        pieces = masks.split(self.sets.layout.host_lengths.tolist(), dim=1)
+        columns = []
+        for number, (items, mask) in enumerate(zip(self.sets, pieces, strict=True)):
+            column = self.function(items, mask)
+            if column.shape != (len(masks),):
+                raise ShapeError(
+                    f"the function returned shape {tuple(column.shape)} for set {number}; "
+                    f"it must return one value for each of the {len(masks)} masks"
+                )
+            columns.append(column)
+        return torch.stack(columns, 1) if columns else self.sets.values.new_zeros(len(masks), 0)
+
+
+def as_set_function(function: SetFunction | Callable[[Tensor, Tensor], Tensor]) -> SetFunction:
+    """Return a set function as it is, and wrap any other callable in `FromCallable`."""
+    return function if isinstance(function, SetFunction) else FromCallable(function)
+
+
+def check_masks(masks: Tensor, sets: Sets) -> Tensor:
+    """Refuse masks that are not aligned with the items or hold NaN."""
+    if masks.dim() != 2 or masks.shape[1] != sets.layout.total:
+        raise ShapeError(
+            f"masks must have shape (m, {sets.layout.total}), one column for each item of all sets, "
+            f"not {tuple(masks.shape)}; for one subset use mask[None]"
+        )
+    if masks.is_floating_point() and bool(masks.isnan().any()):
+        raise DataError("masks hold NaN; give booleans, or real numbers between 0 and 1")
+    return masks if masks.is_floating_point() else masks.bool()

@@ -1,0 +1,39 @@
+"""The plain baseline: an encoder over V and a score for each item, as a modular set function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from torch import Tensor, nn
+
+from setgrad.functions._protocol import BoundSetFunction, SetFunction
+from setgrad.functions.deepset import make_item_encoder
+from setgrad.functions.modular import BoundModular
+from setgrad.sets import Sets
+
+
+@final
+class Direct(nn.Module, SetFunction):
+    """F(S, V) = sum over S of a linear score of phi: mean-field inference gives sigmoid(score) at once, exactly.
+
+    With the contextual phi this is a set transformer with a logit for each item.
+
+    Example:
+        >>> import torch, setgrad as sg
+        >>> F = Direct(2, phi="mlp", width=8)
+        >>> F.gains(sg.Sets.from_list([[[0.0, 1.0]]]), torch.tensor([[True]])).shape
+        torch.Size([1, 1])
+    """
+
+    def __init__(
+        self, in_dim: int | Sequence[int], phi: str | nn.Module = "context", *, width: int | None = None
+    ) -> None:
+        super().__init__()
+        self.phi = make_item_encoder(in_dim, phi, width)
+        self.score = nn.Linear(self.phi.out_dim, 1)
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """Score every item once."""
+        scores: Tensor = self.score(self.phi(sets)).squeeze(1)
+        return BoundModular(sets, scores)

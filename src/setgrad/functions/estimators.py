@@ -1,0 +1,244 @@
+"""The multilinear extension: the expected value of F when item i is in S with probability psi_i, independently.
+
+    value(psi) = sum over S of F(S) prod_{i in S} psi_i prod_{i not in S} (1 - psi_i)
+
+Its partial derivative is the expected marginal gain of the item, its mixed second derivative the expected second
+difference. The estimators differ in how they take these expectations; see the README of this room.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError, ShapeError
+from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function
+from setgrad.functions.noise import Fresh, Noise
+from setgrad.sets import Sets
+
+# 2^20 subsets of one set are still enumerated; beyond that memory is gone before patience.
+_EXACT_LIMIT = 20
+_EXACT_STEP = 2**14
+
+
+class Estimator(abc.ABC):
+    """A way to compute the multilinear extension and its derivatives with respect to psi `(total,)`.
+
+    `smooth` says whether results can be differentiated with respect to psi. Where they cannot, asking for it raises:
+    a graph that was cut would give a wrong gradient without a word.
+    """
+
+    smooth: bool
+
+    @abc.abstractmethod
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Value for each set, `(b,)`."""
+
+    @abc.abstractmethod
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Derivative with respect to psi, `(total,)`, or `(len(coordinates),)` for those items alone."""
+
+    @abc.abstractmethod
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Second derivative times a vector `(total,)`; the sets do not interact."""
+
+
+@final
+@dataclass(frozen=True)
+class Exact(Estimator):
+    """Enumerate all subsets: no error, for sets of up to 20 items. Smooth at every order."""
+
+    smooth = True
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Contract the table of all values with the probabilities, one item at a time."""
+        return self._extension(bound)(psi)
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Differentiate the contraction."""
+        extension = self._extension(bound)
+        gradient = torch.func.grad(lambda p: extension(p).sum())(psi)
+        return gradient if coordinates is None else gradient[coordinates]
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Differentiate the contraction twice."""
+        extension = self._extension(bound)
+        gradient = torch.func.grad(lambda p: extension(p).sum())
+        # The Hessian is symmetric, so a reverse pass will do; forward mode in torch 2.13 warns of its own parts.
+        return torch.func.grad(lambda p: gradient(p) @ vector)(psi)
+
+    def _extension(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+        layout = bound.sets.layout
+        longest = layout.longest
+        if longest > _EXACT_LIMIT:
+            raise OptionError(
+                f"Exact() enumerates all subsets and stops at {_EXACT_LIMIT} items; the largest set has {longest}. "
+                "Use Bernoulli(m) or Gaussian(m)"
+            )
+        subsets = torch.arange(2**longest, device=layout.device)[:, None]
+        # In pieces: some functions need a whole matrix for each subset to value it.
+        pieces = subsets.split(_EXACT_STEP)
+        table = torch.cat([bound.value((piece >> layout.positions) & 1 == 1) for piece in pieces])
+
+        def extension(psi: Tensor) -> Tensor:
+            # Places beyond the end of a set have probability 0: the rows that use them repeat other rows.
+            padded, _ = Sets(psi, layout).padded()
+            rest = table.T
+            for place in range(longest):
+                rest = rest.reshape(len(layout), -1, 2)
+                p = padded[:, place, None].to(table.dtype)
+                rest = rest[..., 0] * (1 - p) + rest[..., 1] * p
+            return rest.reshape(len(layout))
+
+        return extension
+
+
+@final
+@dataclass(frozen=True)
+class Bernoulli(Estimator):
+    """Average over `samples` random subsets, shared by all items of a set: unbiased.
+
+    The gain of an item never looks at the item's own bit, so one draw serves every item. The draw cuts the graph to
+    psi; use `Gaussian` or `Exact` to differentiate with respect to psi.
+    """
+
+    samples: int
+    noise: Noise = field(default_factory=Fresh)
+    smooth = False
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Mean value of the samples."""
+        return bound.value(self._draw(bound, psi)).mean(0)
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Mean gain over the samples."""
+        gains = bound.gains(self._draw(bound, psi), coordinates).mean(0)
+        return self.noise.symmetrise(gains) if coordinates is None else gains
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Mean second differences: unbiased, and as many times dearer than the gradient as a set has items."""
+        masks, layout = self._draw(bound, psi), bound.sets.layout
+        product = torch.zeros_like(vector)
+        for place in range(layout.longest):
+            here = layout.positions == place
+            change = bound.gains(masks | here) - bound.gains(masks & ~here)
+            weight = torch.zeros(len(layout), dtype=vector.dtype, device=vector.device)
+            weight = weight.index_add(0, layout.ids, torch.where(here, vector, torch.zeros_like(vector)))
+            # The extension is linear in each psi_i, so the diagonal is 0.
+            product = product + torch.where(here, torch.zeros_like(vector), change.mean(0) * weight[layout.ids])
+        return product
+
+    def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        if psi.requires_grad and torch.is_grad_enabled():
+            raise OptionError(
+                "Bernoulli samples cannot be differentiated with respect to psi; "
+                "detach psi for a one-step gradient, or use Gaussian(m) or Exact()"
+            )
+        return self.noise.uniform(bound.sets.layout, self.samples) < psi
+
+
+@final
+@dataclass(frozen=True)
+class Gaussian(Estimator):
+    """Replace the random subset by a Gaussian mask with the same mean and variance: smooth in psi, slightly biased.
+
+    Needs a function that takes relaxed masks. The Hessian-vector product is the exact derivative of the estimated
+    gradient.
+    """
+
+    samples: int
+    noise: Noise = field(default_factory=Fresh)
+    smooth = True
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Mean value of the relaxed masks."""
+        return bound.value(self._masks(psi, self._draw(bound))).mean(0)
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Mean gain, the item fully in minus fully out."""
+        gains = bound.gains(self._masks(psi, self._draw(bound)), coordinates).mean(0)
+        return self.noise.symmetrise(gains) if coordinates is None else gains
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Derivative of the estimated gradient along the vector, by two reverse passes."""
+        eps, create_graph = self._draw(bound), torch.is_grad_enabled()
+        with torch.enable_grad():
+            point = psi if psi.requires_grad else psi.detach().requires_grad_()
+            # Gains that do not look at the masks, as those of a modular function, still need a graph: a zero one.
+            gradient = self.noise.symmetrise(bound.gains(self._masks(point, eps)).mean(0)) + 0 * point
+            dummy = torch.zeros_like(gradient, requires_grad=True)
+            (transposed,) = torch.autograd.grad(gradient, point, dummy, create_graph=True)
+            (product,) = torch.autograd.grad(transposed, dummy, vector, create_graph=create_graph)
+        return product
+
+    def _draw(self, bound: BoundSetFunction) -> Tensor:
+        if not bound.relaxed:
+            raise OptionError(
+                f"{type(bound).__name__} takes whole subsets only, and Gaussian masks are fractional; "
+                "use Bernoulli(m) or Exact()"
+            )
+        return self.noise.normal(bound.sets.layout, self.samples)
+
+    @staticmethod
+    def _masks(psi: Tensor, eps: Tensor) -> Tensor:
+        variance = psi * (1 - psi)
+        # The root has no derivative at 0: items that are surely in or out get a mask without noise.
+        inside = variance > 0
+        deviation = torch.where(inside, torch.where(inside, variance, torch.ones_like(psi)).sqrt(), 0.0)
+        return psi + deviation * eps.to(psi.dtype)
+
+
+def multilinear_value(function: SetFunction, sets: Sets, psi: Tensor, *, estimator: Estimator) -> Tensor:
+    """Value of the multilinear extension for each set, `(b,)`, at probabilities `(total,)`."""
+    return estimator.value(as_set_function(function).bind(sets), check_psi(psi, sets))
+
+
+def multilinear_gradient(
+    function: SetFunction, sets: Sets, psi: Tensor, *, estimator: Estimator, coordinates: Tensor | None = None
+) -> Tensor:
+    """Gradient of the multilinear extension, `(total,)`, or only its entries `coordinates`.
+
+    Example:
+        >>> import setgrad as sg
+        >>> F = sg.functions.Modular()
+        >>> sets = sg.Sets.from_list([[[1.0], [2.0]], [[3.0]]])
+        >>> multilinear_gradient(F, sets, torch.full((3,), 0.5), estimator=Exact()).tolist()
+        [1.0, 2.0, 3.0]
+    """
+    return estimator.gradient(as_set_function(function).bind(sets), check_psi(psi, sets), coordinates)
+
+
+def multilinear_hessian_vector(
+    function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor, *, estimator: Estimator
+) -> Tensor:
+    """Second derivative of the multilinear extension times a vector, `(total,)`."""
+    if vector.shape != psi.shape:
+        raise ShapeError(f"the vector has shape {tuple(vector.shape)}, psi has {tuple(psi.shape)}")
+    return estimator.hessian_vector(as_set_function(function).bind(sets), check_psi(psi, sets), vector)
+
+
+def check_psi(psi: Tensor, sets: Sets) -> Tensor:
+    """Refuse probabilities that are not aligned with the items or not between 0 and 1."""
+    if psi.shape != (sets.layout.total,):
+        raise ShapeError(
+            f"psi must have shape ({sets.layout.total},), one number for each item, not {tuple(psi.shape)}"
+        )
+    if not bool(((psi >= 0) & (psi <= 1)).all()):
+        raise OptionError("psi must lie between 0 and 1 everywhere, without NaN")
+    return psi
+
+
+def _check_samples(samples: int) -> None:
+    if samples < 1:
+        raise OptionError(f"an estimator needs at least 1 sample, not {samples}")

@@ -1,0 +1,55 @@
+"""The learning curve: loss and validation score of every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from setgrad.report._svg import INK, Picture, new_figure, to_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LOSS, _SCORE = "#4477aa", "#009e73"
+
+
+def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> Picture:
+    """Draw the loss on the left and the validation score on the right; the epoch that was kept is marked."""
+    epochs = [record["epoch"] for record in history]
+    loss = [record["loss"] for record in history]
+    score = [100 * record["validation_jaccard"] for record in history]
+    figure = new_figure(8.0, 2.7)
+    left, right = figure.subplots(1, 2)
+    _line(left, epochs, loss, "training loss", _LOSS, best_epoch)
+    _line(right, epochs, score, "validation Jaccard (%), true size given", _SCORE, best_epoch)
+    best = score[epochs.index(best_epoch)] if best_epoch in epochs else max(score)
+    alt = (
+        f"Learning curve over {len(epochs)} epochs: loss from {loss[0]:.4f} to {loss[-1]:.4f}; validation Jaccard "
+        f"from {score[0]:.2f} to {score[-1]:.2f}, best {best:.2f} at epoch {best_epoch}, which was kept."
+    )
+    return to_picture(figure, alt)
+
+
+def _line(axes: Axes, x: list[float], y: list[float], title: str, colour: str, best: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.axvline(best, color=INK, alpha=0.4, linewidth=1, linestyle=":")
+    axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3.5 if len(x) < 40 else 0)
+    if best in x:
+        axes.plot([best], [y[x.index(best)]], color=colour, marker="o", markersize=7)
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.set_xlabel("epoch", fontsize=9, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if x[0] == x[-1]:
+        axes.set_xlim(x[0] - 1, x[0] + 1)
+    plain_axes(axes)
+
+
+def plain_axes(axes: Axes) -> None:
+    """Keep two thin lines and quiet labels."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.spines[["left", "bottom"]].set_alpha(0.5)
+    axes.tick_params(colors=INK, labelsize=8, width=0.6, length=3)
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -1,0 +1,147 @@
+"""How well a selector does on sets whose right subsets are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.errors import DataError
+from setgrad.report._grid import Grid, percent
+from setgrad.selector import RULES, SubsetSelector, jaccard
+from setgrad.sets import Choices, Sets, segment_sum, subset_sizes
+
+
+@final
+@dataclass(frozen=True)
+class Scores:
+    """Means over sets, from 0 to 1 where they are shares.
+
+    `jaccard` is what a user gets: the model decides how many items to choose. `jaccard_true_size` is what papers
+    report: the size of the right subset is given away. `chance` is what a random subset of the true size gets.
+    Precision, recall and `exact` (the share of subsets met exactly) go with the size that the model decides.
+    """
+
+    sets: int
+    items: int
+    jaccard: float
+    jaccard_true_size: float
+    chance: float
+    precision: float
+    recall: float
+    exact: float
+    mean_set_size: float
+    mean_size: float
+    mean_true_size: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The scores, with what they were computed from: the picks and their Jaccard score, one for each set."""
+
+    choices: Choices
+    picks: Sets
+    overlap: Tensor
+    scores: Scores
+
+
+def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
+    """Let a fitted selector choose from sets, and compare with what was right.
+
+    Example:
+        >>> import setgrad as sg
+        >>> task = sg.datasets.load("moons", n_train=20, n_validation=10, n_test=10)
+        >>> sel = sg.SubsetSelector(width=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
+        >>> found = evaluate(sel, task.test)
+        >>> found.scores.sets, found.scores.jaccard == sel.score(*task.test)
+        (10, True)
+    """
+    if not len(choices):
+        raise DataError("there are no sets to evaluate on; give at least one")
+    sets, right = choices
+    picks = selector.predict(sets)
+    overlap = jaccard(picks, right)
+    sizes, true_sizes = subset_sizes(picks), subset_sizes(right)
+    informed = selector.predict(sets, size=true_sizes.tolist())
+    both = subset_sizes(right.with_values(picks.values & right.values))
+    return Evaluation(
+        choices,
+        picks,
+        overlap,
+        Scores(
+            sets=len(sets),
+            items=sets.layout.total,
+            jaccard=float(overlap.mean()),
+            jaccard_true_size=float(jaccard(informed, right).mean()),
+            chance=chance_jaccard(right),
+            precision=_share(both, sizes, true_sizes),
+            recall=_share(both, true_sizes, sizes),
+            exact=float((overlap == 1).double().mean()),
+            mean_set_size=float(sets.layout.host_lengths.mean()),
+            mean_size=float(sizes.mean()),
+            mean_true_size=float(true_sizes.mean()),
+        ),
+    )
+
+
+def chance_jaccard(right: Sets) -> float:
+    """Expected mean Jaccard score of random subsets of the true sizes, by the hypergeometric law.
+
+    Example:
+        >>> from setgrad import Sets
+        >>> round(chance_jaccard(Sets.from_list([[True, False]])), 6)
+        0.5
+    """
+    sizes = segment_sum(right.values.long(), right).cpu()
+    pairs, counts = torch.stack([right.lengths.cpu(), sizes], 1).unique(dim=0, return_counts=True)
+    expected = torch.tensor([_expected_jaccard(n, k) for n, k in pairs.tolist()], dtype=torch.double)
+    return float((expected * counts).sum() / counts.sum())
+
+
+def score_grid(scores: Scores) -> Grid:
+    """The scores as a table of texts, shares in percent."""
+    rows = (
+        ("Jaccard, size chosen by the model", percent(scores.jaccard)),
+        ("Jaccard, true size given", percent(scores.jaccard_true_size)),
+        ("Jaccard of a random subset, true size given", percent(scores.chance)),
+        ("precision", percent(scores.precision)),
+        ("recall", percent(scores.recall)),
+        ("subsets met exactly", percent(scores.exact)),
+        ("sets", str(scores.sets)),
+        ("items of a set, mean", f"{scores.mean_set_size:.2f}"),
+        ("items chosen by the model, mean", f"{scores.mean_size:.2f}"),
+        ("items of the right subset, mean", f"{scores.mean_true_size:.2f}"),
+    )
+    return Grid("scores (%) and sizes", ("measure", "value"), rows)
+
+
+def size_rule_grid(selector: SubsetSelector) -> Grid:
+    """How well each way of deciding the size did on the validation sets, and which one is used."""
+    rows = tuple(
+        (name, percent(score), "used" if isinstance(selector.size_rule_, RULES[name]) else "")
+        for name, score in selector.size_scores_.items()
+    )
+    return Grid("rules for the size, on the validation sets", ("rule", "Jaccard (%)", ""), rows)
+
+
+def _expected_jaccard(n: int, k: int) -> float:
+    if k == 0:
+        return 1.0
+    hits = torch.arange(max(0, 2 * k - n), k + 1, dtype=torch.double)
+    size, others = torch.tensor(k, dtype=torch.double), torch.tensor(n - k, dtype=torch.double)
+    log = _log_choose(size, hits) + _log_choose(others, size - hits) - _log_choose(size + others, size)
+    return float((log.exp() * hits / (2 * k - hits)).sum())
+
+
+def _log_choose(n: Tensor, k: Tensor) -> Tensor:
+    return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
+
+
+def _share(both: np.ndarray, part: np.ndarray, other: np.ndarray) -> float:
+    # Nothing out of nothing is right if nothing was to be found, and wrong otherwise.
+    empty = np.where(other == 0, 1.0, 0.0)
+    return float(np.where(part > 0, both / np.maximum(part, 1), empty).mean())

@@ -1,0 +1,138 @@
+"""`write_report`: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import setgrad
+from setgrad.errors import DataError, MissingDependencyError
+from setgrad.report import _page
+from setgrad.report._curve import learning_curve
+from setgrad.report._drawings import MARKS, draw_legend, drawing_for
+from setgrad.report._grid import Grid
+from setgrad.report._scores import Evaluation, score_grid, size_rule_grid
+from setgrad.report._shown import sets_to_show
+from setgrad.report._svg import to_picture
+from setgrad.selector import SubsetSelector
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Section:
+    """One fitted selector in a report, with its results on sets whose right subsets are known, if there are any."""
+
+    title: str
+    selector: SubsetSelector
+    evaluation: Evaluation | None = None
+    note: str = ""
+
+
+def require_matplotlib() -> None:
+    """Raise, with the remedy, if the package that draws is not installed: better before the work than after it."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError('a report needs Matplotlib to draw: pip install "setgrad[demo]"') from error
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    sections: Sequence[Section],
+    *,
+    title: str = "What the selector learned",
+    summary: Grid | None = None,
+    sets: int = 6,
+) -> None:
+    """Write one self-contained HTML page: learning curves, scores, and pictures of a few sets.
+
+    The page loads nothing from anywhere. It appears whole or not at all, and replaces one that was there.
+
+    Args:
+        path: The file to write; missing folders are made.
+        sections: What to show, one fitted selector after another.
+        title: The title of the page.
+        summary: A table to put at the top.
+        sets: How many sets to draw in each section, spread evenly from the worst to the best score.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import setgrad as sg
+        >>> task = sg.datasets.load("moons", n_train=20, n_validation=10, n_test=10)
+        >>> sel = sg.SubsetSelector(width=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = pathlib.Path(folder, "report.html")
+        ...     write_report(page, [Section("Moons", sel, sg.report.evaluate(sel, task.test))], sets=2)
+        ...     page.read_text(encoding="utf-8").count("<img")
+        4
+    """
+    require_matplotlib()
+    body = [_page.heading(1, title)]
+    if summary is not None:
+        body.append(_page.table(summary))
+    for section in sections:
+        body += _section(section, sets)
+    body.append(f"<footer>Written by setgrad {setgrad.__version__}.</footer>")
+    _put(Path(path), _page.page(title, body))
+
+
+def _section(section: Section, sets: int) -> Iterator[str]:
+    selector, evaluation = section.selector, section.evaluation
+    yield _page.heading(2, section.title)
+    yield _page.paragraph(section.note)
+    grids = [] if evaluation is None else [score_grid(evaluation.scores)]
+    yield _page.group("tables", [_page.table(grid) for grid in [*grids, size_rule_grid(selector)]])
+    yield _page.heading(3, "Learning curve")
+    yield _page.picture(learning_curve(selector.history_, selector.best_epoch_), kind="curve")
+    if evaluation is not None:
+        yield from _pictures(selector, evaluation, sets)
+    yield _page.folded("Options of the selector", [_page.table(_options(selector))])
+
+
+def _pictures(selector: SubsetSelector, evaluation: Evaluation, count: int) -> Iterator[str]:
+    shown = sets_to_show(selector, evaluation, count)
+    if not shown:
+        return
+    drawing = drawing_for(shown)
+    legend = "; ".join(f"{mark.text} ({mark.colour})" for mark in MARKS.values())
+    yield _page.heading(3, "What was chosen, and what was right")
+    yield _page.paragraph(
+        f"{len(shown)} of {len(evaluation.choices)} sets, from the worst score to the best in even steps. "
+        f"{drawing.note}",
+        quiet=True,
+    )
+    yield _page.picture(to_picture(draw_legend(drawing), f"Legend. {legend}.", tight=True), kind="legend")
+    yield _page.group(
+        "sets",
+        [_page.picture(to_picture(drawing.draw(one), one.caption), caption=one.caption) for one in shown],
+    )
+
+
+def _options(selector: SubsetSelector) -> Grid:
+    usual = inspect.signature(SubsetSelector).parameters
+    rows = tuple((name, _text(value), _text(usual[name].default)) for name, value in selector.get_params().items())
+    return Grid("", ("option", "value", "default"), rows)
+
+
+def _text(value: object) -> str:
+    return type(value).__name__ if hasattr(value, "forward") else str(value)
+
+
+def _put(path: Path, text: str) -> None:
+    # Written beside its place and then moved there: a reader sees the old page or the new one, never half of it.
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise DataError(f"{path}: this cannot be written: {error}; choose a path that can be") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,10 @@
+"""The estimator: training, sizes, search, saving and loading."""
+
+from setgrad.selector.metrics import jaccard as jaccard
+from setgrad.selector.metrics import pick_top as pick_top
+from setgrad.selector.search import greedy as greedy
+from setgrad.selector.search import local_search as local_search
+from setgrad.selector.selector import SubsetSelector as SubsetSelector
+from setgrad.selector.selector import load as load
+from setgrad.selector.sizes import RULES as RULES
+from setgrad.selector.sizes import SizeRule as SizeRule

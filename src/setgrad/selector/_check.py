@@ -1,0 +1,68 @@
+"""Checks of the options of a selector, all before any work is done."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+
+from setgrad.encoders import ITEM_ENCODERS
+from setgrad.errors import OptionError, unknown_name
+from setgrad.selector._model import ESTIMATORS, SOLVERS, make_scale
+from setgrad.selector._train import LOSSES
+
+_ATTENTION = ("auto", "full", "induced")
+_NAMES: dict[str, Any] = {
+    "method": SOLVERS,
+    "estimator": ESTIMATORS,
+    "loss": LOSSES,
+    "attention": _ATTENTION,
+}
+# Name of the option, smallest value, whether that value itself is allowed, whether it must be whole.
+_NUMBERS = [
+    ("width", 1, True, True),
+    ("layers", 0, True, True),
+    ("heads", 1, True, True),
+    ("samples", 1, True, True),
+    ("steps", 1, True, True),
+    ("learning_rate", 0, False, False),
+    ("weight_decay", 0, True, False),
+    ("batch_size", 1, True, True),
+    ("max_epochs", 1, True, True),
+    ("patience", 1, True, True),
+    ("clip", 0, False, False),
+    ("average", 0, True, False),
+]
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raise for the first option that has an unknown name or a number out of its range."""
+    for key, choices in _NAMES.items():
+        if options[key] not in choices:
+            raise unknown_name(key, options[key], choices)
+    if not isinstance(options["phi"], nn.Module) and options["phi"] not in ITEM_ENCODERS:
+        raise unknown_name("phi", options["phi"], ITEM_ENCODERS)
+    for key, low, closed, whole in _NUMBERS:
+        _check_number(key, options[key], low, closed=closed, whole=whole)
+    if options["predict_samples"] is not None:
+        _check_number("predict_samples", options["predict_samples"], 1, closed=True, whole=True)
+    if options["average"] >= 1:
+        raise OptionError(f"average must be a rate below 1, not {options['average']}; 0 turns averaging off")
+    fraction = options["validation_fraction"]
+    if not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
+        raise OptionError(f"validation_fraction must lie between 0 and 1, not {fraction!r}")
+    hidden = options["hidden"]
+    if not hidden or any(not isinstance(h, int) or h < 1 for h in hidden):
+        raise OptionError(f"hidden must name at least one layer of at least 1 unit, e.g. (256,), not {hidden!r}")
+    seed = options["random_state"]
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise OptionError(f"random_state must be None or a whole number of at least 0, not {seed!r}")
+    make_scale(options["scale"])
+
+
+def _check_number(key: str, value: Any, low: float, *, closed: bool, whole: bool) -> None:
+    kind = "a whole number" if whole else "a number"
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < low or (value == low and not closed):
+        raise OptionError(f"{key} must be {kind} {'of at least' if closed else 'above'} {low}, not {value!r}")

@@ -1,0 +1,124 @@
+"""Files of a selector: safetensors for numbers, JSON for words, written atomically, checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import DataError, FileFormatError
+
+FORMAT = "setgrad.selector"
+VERSION = 1
+_WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
+
+
+def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write a folder with `config.json` and `weights.safetensors`; a half-written folder never bears the name."""
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    if folder.exists() and not (folder / _CONFIG).is_file() and any(folder.iterdir() if folder.is_dir() else [1]):
+        raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    weights = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    config = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(weights).hexdigest(), **config}
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        fresh.chmod(0o755)
+        (fresh / _WEIGHTS).write_bytes(weights)
+        (fresh / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+            os.replace(folder, old / "model")
+            os.replace(fresh, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_model` wrote; anything else is refused with the reason."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileFormatError(f"{folder} is not a folder; give the folder that save() or `setgrad fit -o` wrote")
+    for name in (_CONFIG, _WEIGHTS):
+        if not (folder / name).is_file():
+            raise FileFormatError(f"{folder} is not a setgrad model: it has no {name}")
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileFormatError(f"{folder / _CONFIG} is damaged ({error}); save the model again") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise FileFormatError(f"{folder / _CONFIG} was not written by setgrad's save()")
+    if config.get("version") != VERSION:
+        raise FileFormatError(
+            f"{folder} has format version {config.get('version')}, this setgrad reads version {VERSION}; "
+            "use the setgrad that wrote it, or fit again"
+        )
+    weights = (folder / _WEIGHTS).read_bytes()
+    if hashlib.sha256(weights).hexdigest() != config.get("sha256"):
+        raise FileFormatError(f"{folder / _WEIGHTS} was changed or damaged since it was written; save the model again")
+    try:
+        return load(weights), config
+    except SafetensorError as error:
+        raise FileFormatError(f"{folder / _WEIGHTS} is damaged: {error}") from None
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    """Write one safetensors file with the plain numbers in its header, then move it into place."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
+            fresh,
+            metadata={"setgrad.checkpoint": json.dumps(numbers)},
+        )
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_checkpoint` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if "setgrad.checkpoint" not in header:
+                raise FileFormatError(f"{path} is not a checkpoint of setgrad; name another file")
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, json.loads(header["setgrad.checkpoint"])
+    except (SafetensorError, ValueError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"the checkpoint {path} is damaged ({error}); delete it to start afresh") from None
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short hash of tensors and plain values, to tell whether a checkpoint belongs to a run."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):
+            part = part.detach().cpu().contiguous()
+            digest.update(str((part.dtype, tuple(part.shape))).encode())
+            digest.update(part.view(torch.uint8).numpy().tobytes() if part.numel() else b"")
+        else:
+            digest.update(json.dumps(part, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

@@ -1,0 +1,190 @@
+"""From options and data to a fitted model: check, split, build, train, calibrate the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
+from setgrad.selector._check import check_options
+from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoint
+from setgrad.selector._infer import infer_logits
+from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
+from setgrad.selector._progress import training_display
+from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, trainer_state
+from setgrad.selector.sizes import SizeRule, calibrate
+from setgrad.sets import Choices, subset_sizes
+
+# Sets larger than this get induced attention when attention="auto".
+_FULL_ATTENTION_LIMIT = 1024
+_SLOTS = 32
+_WARMUP_STEPS = 50
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What fitting leaves behind."""
+
+    model: ChoiceModel
+    size_rule: SizeRule
+    size_scores: dict[str, float]
+    min_size: int
+    history: list[dict[str, float]]
+    best_epoch: int
+
+
+def fit_selector(options: dict[str, Any], sets: Any, subsets: Any, validation: Any, sample_weight: Any) -> Fitted:
+    """Do all that `SubsetSelector.fit` promises."""
+    check_options(options)
+    choices = Choices.of(sets, subsets)
+    weights = _item_weights(sample_weight, choices)
+    seed = options["random_state"]
+    if seed is None:
+        seed = int(np.random.SeedSequence().generate_state(1)[0])
+    train, held_out, weights = _split(choices, validation, weights, options["validation_fraction"], seed)
+    device = resolve_device(options["device"])
+    train, held_out = (Choices(c.sets.to(device, torch.float32), c.subsets.to(device)) for c in (train, held_out))
+    config = _model_config(options, train)
+    make_solver(config)
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        phi = options["phi"] if isinstance(options["phi"], nn.Module) else None
+        model = ChoiceModel(config, phi).to(device)
+        model.learn_features(train.sets)
+        trainer = Trainer(model, train, held_out, weights, _train_options(options, seed))
+        save = _resume(trainer, options)
+        with training_display(options["verbose"], options["max_epochs"]) as display:
+            progress = trainer.run(display, save)
+    model.eval()
+    logits = infer_logits(model, held_out.sets, samples=prediction_samples(options))
+    rule, scores = calibrate(logits, held_out.subsets)
+    smallest = int(min(subset_sizes(train.subsets).min(), subset_sizes(held_out.subsets).min()))
+    return Fitted(model, rule, scores, smallest, progress.history, progress.best_epoch)
+
+
+def prediction_samples(options: dict[str, Any]) -> int:
+    """Samples for prediction: as asked for, or four times those of training, for a steadier result."""
+    return int(options["predict_samples"] or 4 * options["samples"])
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for, or a GPU if there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"unknown device {device!r}: {str(error).splitlines()[0]}") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device='cuda' was asked for, but torch sees no GPU; use device='cpu'")
+    return found
+
+
+def _split(
+    choices: Choices, validation: Any, weights: Tensor | None, fraction: float, seed: int
+) -> tuple[Choices, Choices, Tensor | None]:
+    if not choices.sets.layout.total:
+        raise DataError("there is nothing to learn from: the training sets hold no items at all")
+    if validation is not None:
+        try:
+            held_sets, held_subsets = validation
+        except (TypeError, ValueError):
+            raise ShapeError("validation must be a pair (sets, subsets)") from None
+        held_out = Choices.of(held_sets, held_subsets)
+        if not held_out.sets.layout.total:
+            raise DataError("the validation sets hold no items at all")
+        if held_out.sets.item_shape != choices.sets.item_shape:
+            raise ShapeError(
+                f"training items have shape {tuple(choices.sets.item_shape)}, "
+                f"validation items {tuple(held_out.sets.item_shape)}"
+            )
+        return choices, held_out, weights
+    if len(choices) < 2:
+        raise DataError("fit needs at least 2 sets, one to learn from and one to validate on; or pass validation=")
+    order = np.random.default_rng([seed, 1]).permutation(len(choices))
+    count = min(len(order) - 1, max(1, round(fraction * len(order))))
+    held, kept = np.sort(order[:count]), np.sort(order[count:])
+    if weights is not None:
+        weights = choices.sets.with_values(weights).take(kept).values
+    parts = (Choices(choices.sets.take(part), choices.subsets.take(part)) for part in (kept, held))
+    return (*parts, weights)  # type: ignore[return-value]
+
+
+def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
+    if sample_weight is None:
+        return None
+    weights = torch.as_tensor(sample_weight, dtype=torch.float32)
+    layout = choices.sets.layout
+    if weights.shape == (len(choices),):
+        weights = torch.repeat_interleave(weights, torch.as_tensor(layout.host_lengths))
+    elif weights.shape != (layout.total,):
+        raise ShapeError(
+            f"sample_weight has shape {tuple(weights.shape)}; give one number for each of the {len(choices)} sets "
+            f"or for each of the {layout.total} items"
+        )
+    if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool((weights > 0).any()):
+        raise DataError("sample_weight must be finite, nowhere negative, and positive somewhere")
+    return weights.to(choices.sets.device)
+
+
+def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
+    attention = options["attention"]
+    large = train.sets.layout.longest > _FULL_ATTENTION_LIMIT
+    induced = attention == "induced" or (attention == "auto" and large)
+    return ModelConfig(
+        method=options["method"],
+        item_shape=tuple(train.sets.item_shape),
+        phi=None if isinstance(options["phi"], nn.Module) else options["phi"],
+        width=options["width"],
+        layers=options["layers"],
+        heads=options["heads"],
+        slots=_SLOTS if induced else None,
+        hidden=tuple(options["hidden"]),
+        estimator=options["estimator"],
+        samples=options["samples"],
+        steps=options["steps"],
+        scale=options["scale"],
+        standardize=options["standardize"],
+    )
+
+
+def _train_options(options: dict[str, Any], seed: int) -> TrainOptions:
+    names = ("loss", "learning_rate", "weight_decay", "batch_size", "max_epochs", "patience", "clip", "average")
+    return TrainOptions(**{name: options[name] for name in names}, warmup=_WARMUP_STEPS, seed=seed)
+
+
+def _resume(trainer: Trainer, options: dict[str, Any]) -> Callable[[Trainer], None] | None:
+    if options["checkpoint"] is None:
+        return None
+    path = Path(options["checkpoint"])
+    if options["random_state"] is None:
+        raise OptionError("a checkpoint needs random_state, or the same run could not be told from another")
+    # What may differ between two sittings of one run: where it runs, how long, and how much it says.
+    free = ("checkpoint", "device", "verbose", "max_epochs", "patience", "phi")
+    kept = {name: value for name, value in options.items() if name not in free}
+    data, held = trainer.train_data, trainer.validation
+    tensors = [t for c in (data, held) for t in (c.sets.values, c.subsets.values)]
+    weights = [] if trainer.weights is None else [trainer.weights.values]
+    lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]
+    mark = fingerprint(kept, trainer.model.config.to_json(), lengths, *tensors, *weights)
+    if path.exists():
+        stored, numbers = read_checkpoint(path)
+        if numbers.get("fingerprint") != mark:
+            raise FileFormatError(
+                f"the checkpoint {path} belongs to other data or other options; delete it or name another file"
+            )
+        restore_trainer(trainer, stored, numbers)
+
+    def save(running: Trainer) -> None:
+        stored, numbers = trainer_state(running)
+        write_checkpoint(path, stored, {**numbers, "fingerprint": mark})
+
+    return save

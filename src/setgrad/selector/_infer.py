@@ -1,0 +1,55 @@
+"""Logits for any number of sets, in batches that fit into memory, without a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.functions import BoundSetFunction, ItemNoise
+from setgrad.selector._model import ChoiceModel
+from setgrad.sets import Sets
+
+# Padded items of one batch.
+BATCH_ITEMS = 2**15
+
+
+def plan_batches(sets: Sets, budget: int = BATCH_ITEMS) -> Iterator[np.ndarray]:
+    """Numbers of the sets of each batch: sets of similar size together, none above the budget except alone."""
+    lengths = sets.layout.host_lengths
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        # Sizes grow along the order, so the last set of a batch decides its padded size.
+        sizes = np.maximum(lengths[order[start:]], 1) * np.arange(1, len(order) - start + 1)
+        count = max(1, int(np.searchsorted(sizes, budget, side="right")))
+        yield order[start : start + count]
+        start += count
+
+
+def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction, np.ndarray], Tensor]) -> Tensor:
+    """Call `work` on F bound to each batch and put the results `(items of the batch,)` back in order."""
+    device = model.mean.device
+    out: Tensor | None = None
+    with torch.no_grad():
+        for numbers in plan_batches(sets):
+            batch = sets.take(numbers).to(device=device, dtype=model.mean.dtype)
+            result = work(model.bind(batch), numbers).to(sets.device)
+            if out is None:
+                out = result.new_zeros(sets.layout.total)
+            layout = sets.layout
+            lengths = layout.host_lengths[numbers]
+            starts = np.repeat(layout.host[numbers] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+            out[layout.to_device(starts + np.arange(lengths.sum()))] = result
+    return out if out is not None else torch.zeros(sets.layout.total, dtype=model.mean.dtype, device=sets.device)
+
+
+def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0) -> Tensor:
+    """Logits of all items. The sampling noise belongs to the items, so batches and order make no difference."""
+
+    def work(bound: BoundSetFunction, numbers: np.ndarray) -> Tensor:
+        return model.infer(bound, ItemNoise(sets.take(numbers).to(bound.sets.device), seed), samples=samples).logits
+
+    return map_batches(model, sets, work)

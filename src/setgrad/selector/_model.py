@@ -1,0 +1,145 @@
+"""The trainable part of a selector: standardise the features, bind F, infer the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders import ContextItems, ItemEncoder
+from setgrad.errors import OptionError, unknown_name
+from setgrad.functions import Bernoulli, BoundSetFunction, DeepSet, Direct, Estimator, Exact, Gaussian, Noise
+from setgrad.inference import ConstantScale, L2Scale, MeanField, OneStep, Unrolled
+from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
+from setgrad.inference.scales import Scale
+from setgrad.sets import Sets
+
+# Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
+SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {"unrolled": Unrolled, "one-step": OneStep, "direct": OneStep}
+ESTIMATORS = ("bernoulli", "gaussian", "exact")
+
+
+@final
+@dataclass(frozen=True)
+class ModelConfig:
+    """All that is needed, beside the weights, to build the model again."""
+
+    method: str
+    item_shape: tuple[int, ...]
+    phi: str | None
+    width: int
+    layers: int
+    heads: int
+    slots: int | None
+    hidden: tuple[int, ...]
+    estimator: str
+    samples: int
+    steps: int
+    scale: str | float | None
+    standardize: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> ModelConfig:
+        """The inverse of `to_json`."""
+        return ModelConfig(**{**data, "item_shape": tuple(data["item_shape"]), "hidden": tuple(data["hidden"])})
+
+
+@final
+class ChoiceModel(nn.Module):
+    """Features in, logits out, by mean-field inference on a learned set function."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("mean", torch.zeros(config.item_shape))
+        self.register_buffer("deviation", torch.ones(config.item_shape))
+        encoder = _make_phi(config) if phi is None else phi
+        self.function: DeepSet | Direct
+        if config.method == "direct":
+            self.function = Direct(config.item_shape, encoder)
+        else:
+            self.function = DeepSet(config.item_shape, encoder, hidden=config.hidden)
+
+    def learn_features(self, sets: Sets) -> None:
+        """Take mean and deviation of each feature from the items of the training sets."""
+        if not self.config.standardize or not sets.layout.total:
+            return
+        values = sets.values.double()
+        deviation = values.std(0, correction=0)
+        # A constant feature, up to rounding, says nothing: it becomes 0 rather than amplified noise.
+        constant = deviation <= 1e-10 * values.abs().amax(0).clamp(min=1e-300)
+        self.mean.copy_(values.mean(0))
+        self.deviation.copy_(torch.where(constant, torch.inf, deviation))
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """F for these sets."""
+        return self.function.bind(sets.with_values((sets.values - self.mean) / self.deviation))
+
+    def infer(
+        self, bound: BoundSetFunction, noise: Noise, *, samples: int | None = None, coordinates: Tensor | None = None
+    ) -> MeanField:
+        """Run mean field with the method that the model was made for."""
+        config = self.config
+        if config.method == "direct":
+            # The gradient of a modular function is the same at every subset: one sample is exact.
+            return solve_bound(bound, Bernoulli(1, noise), OneStep(), None, 0.5, coordinates)
+        return solve_bound(
+            bound,
+            make_estimator(config.estimator, samples or config.samples, noise),
+            make_solver(config),
+            make_scale(config.scale),
+            0.5,
+            coordinates,
+        )
+
+
+def make_solver(config: ModelConfig) -> MeanFieldSolver:
+    """Make the solver that a method names."""
+    if config.method not in SOLVERS:
+        raise unknown_name("method", config.method, SOLVERS)
+    if config.method == "unrolled" and config.estimator == "bernoulli" and config.steps > 1:
+        raise OptionError(
+            f"method='unrolled' with steps={config.steps} needs a smooth estimator: use estimator='gaussian', "
+            "or method='one-step', which is what the published DiffMF computes with Bernoulli samples"
+        )
+    return SOLVERS[config.method](config.steps)
+
+
+def make_estimator(name: str, samples: int, noise: Noise) -> Estimator:
+    """Make the estimator of the multilinear extension that a name stands for."""
+    if name not in ESTIMATORS:
+        raise unknown_name("estimator", name, ESTIMATORS)
+    if name == "exact":
+        return Exact()
+    return Bernoulli(samples, noise) if name == "bernoulli" else Gaussian(samples, noise)
+
+
+def make_scale(scale: str | float | None) -> Scale | None:
+    """Make the scale that a name or a number stands for."""
+    if scale is None or scale == "none":
+        return None
+    if scale == "l2":
+        return L2Scale()
+    if isinstance(scale, str):
+        raise unknown_name("scale", scale, ["none", "l2", "a positive number"])
+    return ConstantScale(scale)
+
+
+def _make_phi(config: ModelConfig) -> ItemEncoder:
+    from setgrad.functions.deepset import make_item_encoder
+
+    if config.phi == "context":
+        return ContextItems(
+            config.item_shape, config.width, layers=config.layers, heads=config.heads, slots=config.slots
+        )
+    return make_item_encoder(config.item_shape, config.phi or "context", config.width)

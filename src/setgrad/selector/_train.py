@@ -1,0 +1,186 @@
+"""The training loop: shuffled batches, early stopping, checkpoints after every epoch.
+
+All random numbers of an epoch follow from the seed and the number of the epoch, so a run that was killed goes on
+exactly as it would have.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.functions import Fresh
+from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
+from setgrad.selector._infer import infer_logits
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector.metrics import jaccard, pick_top
+from setgrad.sets import Choices, subset_sizes
+
+LOSSES = ("all", "negatives")
+
+
+@final
+@dataclass(frozen=True)
+class TrainOptions:
+    """Numbers that steer the training."""
+
+    loss: str
+    learning_rate: float
+    weight_decay: float
+    batch_size: int
+    max_epochs: int
+    patience: int
+    clip: float
+    warmup: int
+    average: float
+    seed: int
+
+
+@final
+@dataclass
+class Progress:
+    """Where a training run stands; with the state of the optimiser, all that is needed to go on."""
+
+    epoch: int = 0
+    best_epoch: int = 0
+    best_score: tuple[float, float] = (-1.0, -math.inf)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    def stop(self, options: TrainOptions) -> bool:
+        """Whether the run is over."""
+        return self.epoch >= options.max_epochs or self.epoch - self.best_epoch >= options.patience
+
+
+@final
+class Trainer:
+    """Trains a model in place and keeps the weights of the best epoch."""
+
+    def __init__(
+        self, model: ChoiceModel, train: Choices, validation: Choices, weights: Tensor | None, options: TrainOptions
+    ) -> None:
+        self.model, self.train_data, self.validation, self.options = model, train, validation, options
+        self.weights = None if weights is None else train.sets.with_values(weights)
+        self.sizes = subset_sizes(train.subsets)
+        self.validation_sizes = subset_sizes(validation.subsets)
+        fused = train.sets.device.type in ("cpu", "cuda")
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused
+        )
+        self.progress = Progress()
+        self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.best = self.average
+
+    def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Trainer], None] | None) -> Progress:
+        """Train until the validation score stops rising, then put the best weights into the model."""
+        while not self.progress.stop(self.options):
+            report(self._epoch())
+            if save is not None:
+                save(self)
+        self.model.load_state_dict(self.best)
+        return self.progress
+
+    def _epoch(self) -> dict[str, float]:
+        options, progress, started = self.options, self.progress, time.perf_counter()
+        seeds = np.random.SeedSequence([options.seed, progress.epoch]).generate_state(3)
+        noise, loss = Fresh(int(seeds[0])), make_loss(options.loss, int(seeds[1]))
+        order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
+        batches = np.array_split(order, max(1, math.ceil(len(order) / options.batch_size)))
+        total = torch.zeros((), device=self.train_data.sets.device)
+        self.model.train()
+        for number, numbers in enumerate(batches):
+            total += self._step(numbers, noise, loss, progress.epoch * len(batches) + number) * len(numbers)
+        progress.epoch += 1
+        raw = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(self.average)
+        score = self._validate()
+        if score > progress.best_score:
+            progress.best_score, progress.best_epoch = score, progress.epoch
+            self.best = {name: value.clone() for name, value in self.average.items()}
+        self.model.load_state_dict(raw)
+        record = {
+            "epoch": progress.epoch,
+            "loss": float(total) / len(order),
+            "validation_jaccard": score[0],
+            "validation_loss": -score[1],
+            "seconds": time.perf_counter() - started,
+        }
+        progress.history.append(record)
+        return record
+
+    def _step(self, numbers: np.ndarray, noise: Fresh, loss: SubsetLoss, step: int) -> Tensor:
+        options, model = self.options, self.model
+        sets, subsets = self.train_data.sets.take(numbers), self.train_data.subsets.take(numbers)
+        weights = None if self.weights is None else self.weights.take(numbers).values
+        coordinates = None if model.config.scale else loss.coordinates(subsets, self.sizes[numbers])
+        found = model.infer(model.bind(sets), noise, coordinates=coordinates)
+        value = loss(found.logits, subsets, coordinates, weights)
+        self.optimiser.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        rate = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup))
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        # The running mean of the weights starts as a plain mean and forgets at the given rate later on.
+        keep = min(options.average, (step + 1) / (step + 10))
+        names = [name for name, _ in model.named_parameters()]
+        torch._foreach_lerp_([self.average[name] for name in names], [p.detach() for p in model.parameters()], 1 - keep)
+        return value.detach()
+
+    def _validate(self) -> tuple[float, float]:
+        sets, subsets = self.validation
+        self.model.eval()
+        logits = infer_logits(self.model, sets, samples=self.model.config.samples)
+        top = pick_top(logits, sets, self.validation_sizes)
+        loss = AllItems()(logits, subsets, None, None)
+        # Rounded, so that among equally good epochs the one with the better likelihood wins.
+        return round(float(jaccard(top, subsets).mean()), 5), -float(loss)
+
+
+def make_loss(name: str, seed: int) -> SubsetLoss:
+    """Make the loss that a name stands for."""
+    return AllItems() if name == "all" else SampledNegatives(Fresh(seed))
+
+
+def trainer_state(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All tensors and all plain numbers of a run."""
+    tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
+    tensors |= {f"average.{name}": value for name, value in trainer.average.items()}
+    tensors |= {f"best.{name}": value for name, value in trainer.best.items()}
+    for index, state in trainer.optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items()}
+    progress = trainer.progress
+    numbers = {
+        "epoch": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "best_score": list(progress.best_score),
+        "history": progress.history,
+    }
+    return tensors, numbers
+
+
+def restore_trainer(trainer: Trainer, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    """Put a run back where `trainer_state` found it."""
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+    trainer.model.load_state_dict(part("model."))
+    device = trainer.model.mean.device
+    trainer.average = {name: value.to(device) for name, value in part("average.").items()}
+    trainer.best = {name: value.to(device) for name, value in part("best.").items()}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in part("optimiser.").items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    trainer.optimiser.load_state_dict({"state": state, "param_groups": trainer.optimiser.state_dict()["param_groups"]})
+    trainer.progress = Progress(
+        numbers["epoch"], numbers["best_epoch"], tuple(numbers["best_score"]), list(numbers["history"])
+    )

@@ -1,0 +1,377 @@
+"""`SubsetSelector`: learns from sets and the subset chosen from each, then chooses from new sets."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from setgrad.errors import FileFormatError, NotFittedError, OptionError, ShapeError, unknown_name
+from setgrad.functions import BoundSetFunction, SetFunction
+from setgrad.selector import _files
+from setgrad.selector._fit import fit_selector, prediction_samples, resolve_device
+from setgrad.selector._infer import infer_logits, map_batches
+from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector.metrics import jaccard, pick_top
+from setgrad.selector.search import greedy, local_search
+from setgrad.selector.sizes import rule_from_json, rule_to_json
+from setgrad.sets import Choices, Sets, as_sets, segment_sum, subset_sizes
+
+SEARCHES = ("greedy", "local")
+
+
+@final
+class SubsetSelector:
+    """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
+
+    Args:
+        method: How probabilities are inferred and differentiated: "unrolled" or "one-step" mean field, or "direct",
+            a plain score for each item.
+        phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), or a module.
+        width: Number of features of phi.
+        layers: Attention layers of the contextual phi.
+        heads: Attention heads of the contextual phi.
+        attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
+        hidden: Units of the layers of rho.
+        estimator: Expectation over subsets by "bernoulli" samples, "gaussian" masks, or "exact" enumeration.
+        samples: Subsets drawn for each set and step in training.
+        predict_samples: Subsets drawn in prediction; None for four times as many as in training.
+        steps: Mean-field steps from psi = 1/2.
+        scale: Scaling of the logits: None, "l2", or a constant; scaled probabilities stay near 1/2.
+        loss: Cross-entropy over "all" items, or over S* and as many "negatives".
+        learning_rate: Step size of AdamW, after a short warm-up.
+        weight_decay: Decay of the weights.
+        batch_size: Sets in a training batch.
+        max_epochs: Passes over the training sets, at most.
+        patience: Epochs without a better validation score before training stops.
+        clip: Largest norm of the gradient.
+        average: Weights are averaged over time, forgetting at this rate; 0 for none.
+        validation_fraction: Part of the sets held out when fit gets no validation sets.
+        standardize: Whether features are brought to mean 0 and deviation 1 inside the model.
+        checkpoint: File to keep the state of training in; a killed fit goes on from there.
+        device: "cpu", "cuda", ...; None takes a GPU if there is one.
+        random_state: Seed; the same seed gives the same result, bit for bit, on CPU.
+        verbose: 0 is silent, 1 shows a progress bar.
+
+    Example:
+        >>> import setgrad as sg
+        >>> task = sg.datasets.load("moons", n_train=40, n_validation=20, n_test=20)
+        >>> sel = SubsetSelector(width=16, max_epochs=2, random_state=0, verbose=0)
+        >>> sel = sel.fit(*task.train, validation=task.validation)
+        >>> picks = sel.predict(task.test.sets)
+        >>> len(picks), picks[0].dtype
+        (20, torch.bool)
+    """
+
+    def __init__(
+        self,
+        *,
+        method: str = "unrolled",
+        phi: str | nn.Module = "context",
+        width: int = 128,
+        layers: int = 2,
+        heads: int = 4,
+        attention: str = "auto",
+        hidden: Sequence[int] = (256, 256),
+        estimator: str = "bernoulli",
+        samples: int = 5,
+        predict_samples: int | None = None,
+        steps: int = 1,
+        scale: str | float | None = None,
+        loss: str = "all",
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.1,
+        batch_size: int = 64,
+        max_epochs: int = 100,
+        patience: int = 10,
+        clip: float = 1.0,
+        average: float = 0.98,
+        validation_fraction: float = 0.2,
+        standardize: bool = True,
+        checkpoint: str | Path | None = None,
+        device: str | None = None,
+        random_state: int | None = None,
+        verbose: int = 1,
+    ) -> None:
+        self.method = method
+        self.phi = phi
+        self.width = width
+        self.layers = layers
+        self.heads = heads
+        self.attention = attention
+        self.hidden = hidden
+        self.estimator = estimator
+        self.samples = samples
+        self.predict_samples = predict_samples
+        self.steps = steps
+        self.scale = scale
+        self.loss = loss
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.clip = clip
+        self.average = average
+        self.validation_fraction = validation_fraction
+        self.standardize = standardize
+        self.checkpoint = checkpoint
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def paper(cls, **options: Any) -> SubsetSelector:
+        """The published DiffMF: linear phi, raw features, loss on S* and sampled negatives. Options override it."""
+        preset: dict[str, Any] = {
+            "method": "one-step",
+            "phi": "paper",
+            "width": 256,
+            "hidden": (500, 500),
+            "predict_samples": 5,
+            "loss": "negatives",
+            "learning_rate": 1e-4,
+            "weight_decay": 1e-5,
+            "batch_size": 128,
+            "patience": 20,
+            "clip": 10.0,
+            "average": 0.0,
+            "standardize": False,
+        }
+        return cls(**{**preset, **options})
+
+    # ---- scikit-learn's conventions
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the options by name."""
+        return {name: getattr(self, name) for name in _option_names()}
+
+    def set_params(self, **params: Any) -> SubsetSelector:
+        """Change options by name."""
+        for name, value in params.items():
+            if name not in _option_names():
+                raise unknown_name("option", name, _option_names())
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(SubsetSelector).parameters
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
+        return f"SubsetSelector({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        tags = Tags(estimator_type=None, target_tags=TargetTags(required=True, multi_output=True))
+        tags.input_tags = InputTags(two_d_array=False, three_d_array=True)
+        return tags
+
+    # ---- learning
+
+    def fit(self, sets: Any, subsets: Any, *, validation: Any = None, sample_weight: Any = None) -> SubsetSelector:
+        """Learn from sets and the subset chosen from each.
+
+        Args:
+            sets: `Sets`, a list of arrays `(n_i, d)`, or an array `(b, n, d)`.
+            subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists.
+            validation: Held-out `(sets, subsets)` for early stopping and for learning sizes; split off if None.
+            sample_weight: How much each set `(b,)` or each item `(total,)` counts in the loss.
+        """
+        fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight)
+        self.model_ = fitted.model
+        self.size_rule_ = fitted.size_rule
+        self.size_scores_ = fitted.size_scores
+        self.min_size_ = fitted.min_size
+        self.history_ = fitted.history
+        self.best_epoch_ = fitted.best_epoch
+        self.n_features_in_ = int(np.prod(fitted.model.config.item_shape))
+        self._exact_model: ChoiceModel | None = None
+        return self
+
+    # ---- choosing
+
+    def decision_function(self, sets: Any) -> Sets:
+        """Logit of each item: its inferred marginal gain."""
+        sets = self._check_sets(sets)
+        return sets.with_values(self._logits(sets).to(sets.dtype))
+
+    def predict_proba(self, sets: Any) -> Sets:
+        """Inferred probability of each item to be chosen."""
+        sets = self._check_sets(sets)
+        return sets.with_values(torch.sigmoid(self._logits(sets)).to(sets.dtype))
+
+    def predict(
+        self,
+        sets: Any,
+        *,
+        size: int | Sequence[int] | None = None,
+        threshold: float | None = None,
+        search: str | None = None,
+    ) -> Sets:
+        """Choose a subset of each set, as a `Sets` of booleans.
+
+        Args:
+            sets: The sets to choose from.
+            size: How many items to choose, one number or one for each set; None lets the model decide.
+            threshold: Choose the items whose probability exceeds this, instead of a size.
+            search: "greedy" builds the subset on F item by item; "local" improves the choice on F by single moves.
+        """
+        sets = self._check_sets(sets)
+        if size is not None and threshold is not None:
+            raise OptionError("size and threshold both say how many items to choose; give one of them")
+        if search is not None and search not in SEARCHES:
+            raise unknown_name("search", search, SEARCHES)
+        if search == "greedy" and size is None and threshold is None:
+            return sets.with_values(self._search(sets, lambda bound, _: greedy(bound).values))
+        logits = self._logits(sets)
+        sizes = self._sizes(sets, logits, size, threshold)
+        start = pick_top(logits, sets, sizes)
+        if search is None:
+            return start
+        fixed = size is not None or threshold is not None or search == "greedy"
+
+        def work(bound: BoundSetFunction, numbers: np.ndarray) -> Tensor:
+            if search == "greedy":
+                return greedy(bound, sizes[torch.as_tensor(numbers)].to(bound.sets.device)).values
+            begin = start.take(numbers).to(bound.sets.device)
+            return local_search(bound, begin, keep_size=fixed).values
+
+        return sets.with_values(self._search(sets, work))
+
+    def score(self, sets: Any, subsets: Any) -> float:
+        """Mean Jaccard score with the size chosen by the model: what a user gets."""
+        choices = Choices.of(sets, subsets)
+        return float(jaccard(self.predict(choices.sets), choices.subsets).mean())
+
+    def score_true_size(self, sets: Any, subsets: Any) -> float:
+        """Mean Jaccard score when the true size of each subset is given away, as the papers report."""
+        choices = Choices.of(sets, subsets)
+        picked = self.predict(choices.sets, size=subset_sizes(choices.subsets).tolist())
+        return float(jaccard(picked, choices.subsets).mean())
+
+    @property
+    def function_(self) -> SetFunction:
+        """The learned F, on standardised features: ask `bind(sets)` of it for values and gains of any subset."""
+        self._check_fitted()
+        return _Learned(self.model_)
+
+    # ---- keeping
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted selector to a folder: `config.json` and `weights.safetensors`."""
+        self._check_fitted()
+        params = self.get_params()
+        if isinstance(params["phi"], nn.Module):
+            params["phi"] = None
+        for name in ("checkpoint", "device"):
+            params[name] = None
+        _files.write_model(
+            folder,
+            self.model_.state_dict(),
+            {
+                "params": params,
+                "model": self.model_.config.to_json(),
+                "size_rule": rule_to_json(self.size_rule_),
+                "size_scores": self.size_scores_,
+                "min_size": self.min_size_,
+                "history": self.history_,
+                "best_epoch": self.best_epoch_,
+            },
+        )
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
+
+    def _check_sets(self, sets: Any) -> Sets:
+        self._check_fitted()
+        sets = as_sets(sets)
+        shape = self.model_.config.item_shape
+        if sets.layout.total == 0:
+            # Sets without any item may not know the shape of items.
+            return sets.with_values(sets.values.new_zeros(0, *shape))
+        if tuple(sets.item_shape) != shape:
+            raise ShapeError(
+                f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}"
+            )
+        return sets
+
+    def _precise(self) -> ChoiceModel:
+        # In float64, rounding is far below what float32 results can show: batches make no difference.
+        if self._exact_model is None:
+            model = copy.deepcopy(self.model_).eval()
+            self._exact_model = model.double() if model.mean.device.type != "mps" else model
+        return self._exact_model
+
+    def _logits(self, sets: Sets) -> Tensor:
+        return infer_logits(self._precise(), sets, samples=prediction_samples(self.get_params()))
+
+    def _search(self, sets: Sets, work: Callable[[BoundSetFunction, np.ndarray], Tensor]) -> Tensor:
+        return map_batches(self._precise(), sets, work).bool()
+
+    def _sizes(self, sets: Sets, logits: Tensor, size: int | Sequence[int] | None, threshold: float | None) -> Tensor:
+        lengths = sets.lengths
+        if threshold is not None:
+            if not 0 <= threshold <= 1:
+                raise OptionError(f"threshold is a probability between 0 and 1, not {threshold}")
+            return segment_sum((torch.sigmoid(logits) > threshold).long(), sets)
+        if size is None:
+            return self.size_rule_.sizes(logits, sets).clamp(min=self.min_size_).minimum(lengths)
+        wanted = np.asarray(size)
+        if not np.issubdtype(wanted.dtype, np.integer) or wanted.ndim > 1 or (wanted < 0).any():
+            raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}")
+        if wanted.ndim == 1 and len(wanted) != len(sets):
+            raise ShapeError(f"{len(wanted)} sizes were given for {len(sets)} sets")
+        return torch.as_tensor(np.broadcast_to(wanted, (len(sets),)).copy(), device=sets.device).minimum(lengths)
+
+
+def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None = None) -> SubsetSelector:
+    """Read a selector that `save` wrote. A selector with a phi of your own needs that module again.
+
+    Example:
+        >>> load("nowhere")
+        Traceback (most recent call last):
+        setgrad.errors.FileFormatError: nowhere is not a folder; give the folder that save() or `setgrad fit -o` wrote
+    """
+    tensors, config = _files.read_model(folder)
+    try:
+        model_config = ModelConfig.from_json(config["model"])
+        if model_config.phi is None and phi is None:
+            raise FileFormatError(f"{folder} was fitted with a phi of your own; pass the module: load(folder, phi=...)")
+        params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
+        selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
+        # The weights are overwritten at once, so the random start must not advance the caller's generator.
+        with torch.random.fork_rng(devices=[]):
+            model = ChoiceModel(model_config, phi if model_config.phi is None else None)
+        model.load_state_dict(tensors)
+        selector.model_ = model.to(resolve_device(device)).eval()
+        selector.size_rule_ = rule_from_json(config["size_rule"])
+        selector.size_scores_, selector.min_size_ = config["size_scores"], config["min_size"]
+        selector.history_, selector.best_epoch_ = config["history"], config["best_epoch"]
+        selector.n_features_in_ = int(np.prod(model_config.item_shape))
+        selector._exact_model = None
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise FileFormatError(f"the model in {folder} does not fit together ({error}); save it again") from None
+    return selector
+
+
+@final
+class _Learned(SetFunction):
+    def __init__(self, model: ChoiceModel) -> None:
+        self.model = model
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        return self.model.bind(sets.to(device=self.model.mean.device, dtype=self.model.mean.dtype))
+
+
+def _option_names() -> list[str]:
+    return list(inspect.signature(SubsetSelector).parameters)

@@ -1,0 +1,37 @@
+"""One way to pass a set: the ragged container, operations inside each set, and tables."""
+
+from typing import TYPE_CHECKING, Any
+
+from setgrad.sets._choices import Choices as Choices
+from setgrad.sets._choices import Table as Table
+from setgrad.sets._choices import as_sets as as_sets
+from setgrad.sets._choices import as_subsets as as_subsets
+from setgrad.sets._choices import subset_sizes as subset_sizes
+from setgrad.sets._layout import Layout as Layout
+from setgrad.sets._segments import segment_matmul as segment_matmul
+from setgrad.sets._segments import segment_max as segment_max
+from setgrad.sets._segments import segment_mean as segment_mean
+from setgrad.sets._segments import segment_order as segment_order
+from setgrad.sets._segments import segment_rank as segment_rank
+from setgrad.sets._segments import segment_softmax as segment_softmax
+from setgrad.sets._segments import segment_sum as segment_sum
+from setgrad.sets._segments import segment_top_k as segment_top_k
+from setgrad.sets._sets import Sets as Sets
+from setgrad.sets._sets import unpad as unpad
+
+if TYPE_CHECKING:
+    from setgrad.sets._read import read_table as read_table
+    from setgrad.sets._write import write_table as write_table
+
+
+def __getattr__(name: str) -> Any:
+    # Tables need PyArrow, which `import setgrad` must not load.
+    if name == "read_table":
+        from setgrad.sets._read import read_table
+
+        return read_table
+    if name == "write_table":
+        from setgrad.sets._write import write_table
+
+        return write_table
+    raise AttributeError(f"module 'setgrad.sets' has no attribute {name!r}")

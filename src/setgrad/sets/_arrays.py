@@ -1,0 +1,34 @@
+"""From whatever users hold to a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_tensor(x: Any) -> Tensor:
+    """Do what `torch.as_tensor` does, also for arrays that it refuses or warns about.
+
+    Those are read-only arrays (what data frames and PyArrow give out), reversed views, lists of arrays or of tensors,
+    and objects that only know how to become an array, such as a data frame.
+
+    Example:
+        >>> import numpy as np
+        >>> as_tensor(np.arange(3)[::-1]).tolist()
+        [2, 1, 0]
+    """
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, (list, tuple)):
+        if x and all(isinstance(row, Tensor) for row in x):
+            return torch.stack(list(x))
+        if any(isinstance(row, np.ndarray) for row in x):
+            x = np.asarray(x)
+    elif not isinstance(x, np.ndarray) and hasattr(x, "__array__"):
+        x = np.asarray(x)
+    if isinstance(x, np.ndarray) and not (x.flags.writeable and all(step >= 0 for step in x.strides)):
+        x = np.array(x, order="C")
+    return torch.as_tensor(x)

@@ -1,0 +1,109 @@
+"""From picks to a table with one row for each item.
+
+Imported only when a table is written, so PyArrow may be imported at the top.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.sets._formats import format_of
+from setgrad.sets._sets import Sets
+
+
+def write_table(
+    path: str | PathLike[str],
+    picks: Sets,
+    *,
+    set_ids: Sequence[Any] | np.ndarray | None = None,
+    item_ids: Sequence[Any] | np.ndarray | None = None,
+    probability: Sets | None = None,
+    names: tuple[str, str] = ("set_id", "item_id"),
+) -> None:
+    """Write picks to a Parquet, CSV or Feather file: set id, item id, probability (if given) and chosen.
+
+    The file appears whole or not at all, and replaces one that was there. Missing folders are made. A set without
+    items has no rows, so it is not in the table.
+
+    Args:
+        path: The file; its ending tells the format (.parquet, .pq, .csv, .feather, .arrow).
+        picks: Booleans, true for a chosen item: what `predict` gives.
+        set_ids: One id for each set, all different; by default sets are numbered from 0.
+        item_ids: One id for each item of all sets in a row; by default items are numbered from 0 in each set.
+        probability: A real number for each item: what `predict_proba` gives.
+        names: What the columns with the set id and the item id are called.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from setgrad.sets import Sets
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = pathlib.Path(folder.name, "picks.csv")
+        >>> write_table(path, Sets.from_list([[True, False], [True]]), set_ids=["a", "b"], names=("basket", "place"))
+        >>> print(path.read_text().replace('"', ""))
+        basket,place,chosen
+        a,0,true
+        a,1,false
+        b,0,true
+        >>> folder.cleanup()
+    """
+    path = Path(path)
+    format_of(path)  # an unknown ending is refused before any work
+    if picks.dtype != torch.bool or picks.values.dim() != 1:
+        raise ShapeError(f"picks must hold one boolean for each item, as predict gives; got {picks!r}")
+    if len({*names, "probability", "chosen"}) != 4:
+        raise OptionError(f"names={names!r} must be two different names, and neither 'probability' nor 'chosen'")
+    layout = picks.layout
+    of_sets = _ids(range(len(layout)) if set_ids is None else set_ids, len(layout), "set_ids", "set")
+    if len(of_sets.unique()) != len(of_sets):
+        raise DataError("two sets have the same id, so their rows could not be told apart; give each its own")
+    positions = np.arange(layout.total) - np.repeat(layout.host[:-1], layout.host_lengths)
+    columns = {
+        names[0]: of_sets.take(pa.array(np.repeat(np.arange(len(layout)), layout.host_lengths))),
+        names[1]: _ids(positions if item_ids is None else item_ids, layout.total, "item_ids", "item"),
+    }
+    if probability is not None:
+        if not probability.layout.same_as(layout) or probability.values.dim() != 1:
+            raise ShapeError(f"probability must hold one number for each item of picks; {probability!r} and {picks!r}")
+        values = probability.values.detach().cpu()
+        columns["probability"] = pa.array(values.numpy() if values.dtype == torch.float64 else values.float().numpy())
+    columns["chosen"] = pa.array(picks.values.cpu().numpy())
+    _put(pa.table(columns), path)
+
+
+def _put(table: pa.Table, path: Path) -> None:
+    # Written beside its place and then moved there: whoever looks sees the old file or the new one, never half of it.
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        format_of(path).write(table, draft)
+        os.replace(draft, path)
+    except OSError as error:
+        raise DataError(f"{path}: this cannot be written: {error}; choose a path that can be") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _ids(given: Sequence[Any] | np.ndarray | range, count: int, argument: str, what: str) -> pa.Array:
+    try:
+        array = pa.array(given)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"{argument} cannot be written: {error}; use numbers or texts, all of one kind") from None
+    if array.null_count:
+        raise DataError(
+            f"{argument} has no value at entry {array.is_null().index(True).as_py()}; give one for each {what}"
+        )
+    if len(array) != count:
+        raise ShapeError(f"{argument} has {len(array)} entries for {count} {what}s; give one for each {what}")
+    return array

@@ -1,0 +1,46 @@
+"""The list of data sets, and data sets as tables."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import setgrad as sg
+
+
+def test_list_names_them_all(run: Callable) -> None:
+    data = run("datasets", "--json").data
+    assert data["names"] == sg.datasets.names()
+    assert [entry["name"] for entry in data["datasets"]] == list(sg.datasets.LOADERS)
+    shown = run("datasets").out
+    for name, loader in sg.datasets.LOADERS.items():
+        assert name in shown
+        assert loader.summary in shown
+        assert loader.needs in shown
+
+
+def test_one_is_described(run: Callable) -> None:
+    task = sg.datasets.load("digits")
+    data = run("datasets", "digits", "--json").data
+    assert data["description"] == task.description
+    assert data["splits"]["test"] == {"sets": len(task.test), "items": task.test.sets.layout.total}
+    shown = run("datasets", "digits").out
+    assert task.description in shown
+    assert "8 to 20" in shown
+
+
+def test_tables_hold_the_task(run: Callable, tmp_path: Path) -> None:
+    found = run("datasets", "digits", "-o", tmp_path / "deep" / "digits", "--seed", "3", "--json").data
+    task = sg.datasets.load("digits", seed=3)
+    for path, split in zip(found["tables"], (task.train, task.validation, task.test), strict=True):
+        back = sg.read_table(path, set_id="set", item_id="item", chosen="chosen")
+        assert torch.equal(back.sets.values, split.sets.values)
+        assert torch.equal(back.subsets.values, split.subsets.values)
+        assert back.sets.layout.same_as(split.sets.layout)
+        assert list(back.item_ids) == list(split.item_ids)
+
+
+def test_family_needs_a_variant(run: Callable) -> None:
+    found = run("datasets", "amazon")
+    assert found.code == 1
+    assert "family of data sets" in found.err

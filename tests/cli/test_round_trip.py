@@ -1,0 +1,191 @@
+"""Table in, model, picks and scores out: the same as by the Python API."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+import torch
+
+import setgrad as sg
+
+ROLES: dict[str, Any] = {"set_id": "basket", "item_id": "product", "features": ["price", "stars"]}
+
+
+@pytest.fixture
+def by_python(table: Path) -> tuple[sg.SubsetSelector, sg.Choices]:
+    choices = sg.read_table(table, **ROLES, chosen="bought")
+    options: dict[str, Any] = {
+        "width": 16,
+        "heads": 2,
+        "max_epochs": 2,
+        "random_state": 0,
+        "verbose": 0,
+        "device": "cpu",
+    }
+    return sg.SubsetSelector(**options).fit(*choices), choices
+
+
+def test_fit_gives_the_model_of_the_python_api(model: Path, by_python: Any) -> None:
+    selector, choices = by_python
+    loaded = sg.load(model, device="cpu")
+    assert torch.equal(loaded.decision_function(choices.sets).values, selector.decision_function(choices.sets).values)
+    assert loaded.get_params() == selector.get_params() | {"device": "cpu"}
+
+
+def test_fit_answers_with_what_it_did(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "model"
+    words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought", "--weights", "load"]
+    found = run("fit", table, *words, "--validation", table, "-o", folder, "--json", *tiny)
+    assert (found.code, found.err) == (0, "")
+    selector = sg.load(folder)
+    data = found.data
+    assert data["model"] == str(folder)
+    # The weights are no feature, and neither are the ids: only the numeric columns without another role are.
+    assert data["features"] == ["price", "stars"]
+    assert data["sets"] == 20
+    assert data["epochs"] == 2
+    assert data["validation_jaccard_true_size"] == selector.history_[selector.best_epoch_ - 1]["validation_jaccard"]
+    assert data["validation_jaccard"] == max(data["size_scores"].values())
+
+
+def test_fit_says_what_comes_next(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
+    found = run("fit", table, "--set-id", "basket", "--chosen", "bought", "-o", tmp_path / "m", *tiny)
+    assert found.code == 0
+    assert f"saved to {tmp_path / 'm'}" in found.out
+    assert f"setgrad predict {tmp_path / 'm'}" in found.out
+
+
+def test_weights_reach_the_loss(
+    run: Callable, rows: list[list[str]], put: Callable, tiny: list[str], tmp_path: Path
+) -> None:
+    uneven = [rows[0], *([*row[:-1], str(number % 3)] for number, row in enumerate(rows[1:]))]
+    path = put(tmp_path / "t.csv", uneven)
+    words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought", "--features", "price,stars"]
+    for folder, extra in (("with", ["--weights", "load"]), ("without", [])):
+        assert run("fit", path, *words, *extra, "-o", tmp_path / folder, *tiny).code == 0
+    losses = [sg.load(tmp_path / folder).history_[0]["loss"] for folder in ("with", "without")]
+    assert losses[0] != losses[1]
+
+
+def test_checkpoint_is_written_and_used(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
+    words = ["fit", table, "--set-id", "basket", "--chosen", "bought", "--checkpoint", tmp_path / "run.ckpt"]
+    assert run(*words, "-o", tmp_path / "a", *tiny).code == 0
+    assert (tmp_path / "run.ckpt").is_file()
+    longer = run(*words, "-o", tmp_path / "b", *tiny, "--max-epochs", "3", "--json")
+    assert longer.data["epochs"] == 3
+    first, second = (sg.load(tmp_path / name).history_ for name in "ab")
+    # The first epochs were not run again: their times are the old ones.
+    assert second[:2] == first
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "feather"])
+def test_picks_are_those_of_the_python_api(
+    run: Callable, model: Path, table: Path, by_python: Any, tmp_path: Path, ending: str
+) -> None:
+    selector, choices = by_python
+    path = tmp_path / f"picks.{ending}"
+    found = run("predict", model, table, "-o", path, "--json", "--device", "cpu")
+    assert (found.code, found.err) == (0, "")
+    read = {"parquet": pyarrow.parquet.read_table, "csv": pyarrow.csv.read_csv, "feather": pyarrow.feather.read_table}
+    picks = read[ending](path)
+    assert picks.column_names == ["basket", "product", "probability", "chosen"]
+    lengths = choices.sets.layout.host_lengths
+    assert picks["basket"].to_pylist() == np.repeat(choices.set_ids, lengths).tolist()
+    assert picks["product"].to_pylist() == list(choices.item_ids)
+    expected = selector.predict(choices.sets)
+    assert picks["chosen"].to_pylist() == expected.values.tolist()
+    np.testing.assert_allclose(picks["probability"].to_numpy(), selector.predict_proba(choices.sets).values, rtol=1e-6)
+    assert found.data["chosen"] == int(expected.values.sum())
+    assert found.data["sets"] == 20
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--size", "3"], {"size": 3}),
+        (["--threshold", "0.5"], {"threshold": 0.5}),
+        (["--search", "greedy"], {"search": "greedy"}),
+        (["--search", "local", "--size", "2"], {"search": "local", "size": 2}),
+    ],
+)
+def test_how_many_and_how(
+    run: Callable, model: Path, table: Path, by_python: Any, tmp_path: Path, words: list[str], asked: dict[str, Any]
+) -> None:
+    selector, choices = by_python
+    assert run("predict", model, table, "-o", tmp_path / "p.parquet", *words, "--device", "cpu").code == 0
+    picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")["chosen"].to_pylist()
+    assert picks == selector.predict(choices.sets, **asked).values.tolist()
+
+
+def test_features_are_found_by_name(
+    run: Callable, model: Path, table: Path, rows: list[list[str]], put: Callable, tmp_path: Path
+) -> None:
+    # Another order, a column more, and no column that says what was chosen.
+    order = [3, 0, 2, 1]
+    other = [[*(row[place] for place in order), "7" if number else "extra"] for number, row in enumerate(rows)]
+    shuffled = put(tmp_path / "other.csv", other)
+    for name, path in (("a", table), ("b", shuffled)):
+        assert run("predict", model, path, "-o", tmp_path / f"{name}.csv").code == 0
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_model_from_python_needs_the_columns(run: Callable, table: Path, by_python: Any, tmp_path: Path) -> None:
+    selector, choices = by_python
+    selector.save(tmp_path / "m")
+    refused = run("evaluate", tmp_path / "m", table)
+    assert refused.code == 1
+    assert "no table.json" in refused.err
+    assert "--set-id and --features" in refused.err
+    words = ["--set-id", "basket", "--features", "price,stars"]
+    assert "--chosen" in run("evaluate", tmp_path / "m", table, *words).err
+    found = run("evaluate", tmp_path / "m", table, *words, "--chosen", "bought", "--json", "--device", "cpu")
+    assert found.data["jaccard"] == selector.score(*choices)
+
+
+def test_evaluate_gives_the_scores_of_the_python_api(run: Callable, model: Path, table: Path, by_python: Any) -> None:
+    selector, choices = by_python
+    found = run("evaluate", model, table, "--json", "--device", "cpu")
+    assert (found.code, found.err) == (0, "")
+    data = found.data
+    assert data["jaccard"] == selector.score(*choices)
+    assert data["jaccard_true_size"] == selector.score_true_size(*choices)
+    assert data["mean_true_size"] == 2
+    assert data["size_scores"] == selector.size_scores_
+    shown = run("evaluate", model, table, "--device", "cpu").out
+    assert f"{100 * data['jaccard']:.2f}" in shown
+    assert all(rule in shown for rule in selector.size_scores_)
+
+
+def test_report_with_and_without_a_table(run: Callable, model: Path, table: Path, tmp_path: Path) -> None:
+    alone = run("report", model, "-o", tmp_path / "a.html", "--json")
+    assert (alone.code, alone.data) == (0, {"report": str(tmp_path / "a.html")})
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").count("<img") == 1
+    full = run("report", model, table, "-o", tmp_path / "b.html", "--sets", "3", "--json")
+    assert full.data["scores"]["sets"] == 20
+    # The curve, the legend, and three sets.
+    assert (tmp_path / "b.html").read_text(encoding="utf-8").count("<img") == 5
+
+
+def test_columns_are_kept_beside_the_model(model: Path) -> None:
+    kept = json.loads((model / "table.json").read_text())
+    assert kept["set_id"] == "basket"
+    assert kept["item_id"] == "product"
+    assert kept["features"] == ["price", "stars"]
+    assert kept["chosen"] == "bought"
+
+
+def test_preset_is_the_published_model(run: Callable, table: Path, tmp_path: Path) -> None:
+    words = ["--set-id", "basket", "--chosen", "bought", "--features", "price,stars", "--preset", "paper"]
+    small = ["--hidden", "8,8", "--max-epochs", "1", "--verbose", "0"]
+    assert run("fit", table, *words, *small, "-o", tmp_path / "m").code == 0
+    params = sg.load(tmp_path / "m").get_params()
+    paper = sg.SubsetSelector.paper().get_params()
+    changed = {name for name in params if params[name] != paper[name]}
+    assert changed == {"hidden", "max_epochs", "verbose"}
+    assert params["hidden"] == (8, 8)

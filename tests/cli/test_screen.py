@@ -1,0 +1,65 @@
+"""Tables on a screen, in a file, and without rich; and a reader that goes away."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from setgrad.cli._screen import show
+from setgrad.report import Grid
+
+GRID = Grid("title [bold]", ("name", "value"), (("[red]a[/red]", "1.5"), ("b", "20.25")))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_rich_the_table_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    stream = io.StringIO()
+    show([GRID, "done: a/b"], stream)
+    assert stream.getvalue().splitlines() == [
+        "title [bold]",
+        "name          value",
+        "------------  -----",
+        "[red]a[/red]    1.5",
+        "b             20.25",
+        "done: a/b",
+    ]
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
+def test_texts_are_never_markup(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    show([GRID, "done: [x]"], stream)
+    for text in ("title [bold]", "[red]a[/red]", "20.25", "done: [x]"):
+        assert text in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_long_path_stays_in_one_line() -> None:
+    path = "/" + "/".join(["folder"] * 60)
+    for stream in (io.StringIO(), Terminal()):
+        show([f"saved to {path}"], stream)
+        assert path in stream.getvalue()
+
+
+def test_numbers_stand_on_the_right(run: Callable) -> None:
+    lines = [line.rstrip() for line in run("datasets", "moons").out.splitlines() if "100000" in line]
+    assert len(lines) == 3
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    code = "import sys; from setgrad.cli import main; sys.exit(main(['datasets', '--json']))"
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    writer.stdout.close()
+    assert writer.stderr.read() == b""
+    writer.stderr.close()
+    assert writer.wait() == 0

@@ -1,0 +1,104 @@
+"""What every item encoder owes, for every encoder in the table and both kinds of attention."""
+
+import pytest
+import torch
+from torch import nn
+
+from setgrad.encoders import ITEM_ENCODERS, ContextItems, ItemWise
+from setgrad.errors import OptionError, ShapeError
+from setgrad.sets import Sets
+
+CASES = {
+    **{name: (lambda cls=cls: cls(3, 16)) for name, cls in ITEM_ENCODERS.items()},
+    "induced": lambda: ContextItems(3, 16, slots=4),
+    "item-wise": lambda: ItemWise(nn.Sequential(nn.Linear(3, 5), nn.Tanh()), 3),
+}
+
+
+@pytest.fixture(params=CASES)
+def encoder(request, seeded):
+    with seeded(0):
+        return CASES[request.param]().double()
+
+
+def draw(sizes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return Sets.from_lengths(torch.randn(sum(sizes), 3, generator=generator, dtype=torch.float64), sizes)
+
+
+def test_one_row_for_each_item(encoder):
+    sets = draw([4, 0, 1, 7, 0])
+    assert encoder(sets).shape == (12, encoder.out_dim)
+    assert encoder(sets).dtype == torch.float64
+    assert encoder(draw([0, 0])).shape == (0, encoder.out_dim)
+
+
+def test_batch_mates_and_padding_make_no_difference(encoder):
+    sets = draw([4, 0, 1, 7, 4])
+    together = sets.with_values(encoder(sets))
+    for number in range(len(sets)):
+        torch.testing.assert_close(together[number], encoder(sets[number : number + 1]), rtol=1e-10, atol=1e-12)
+
+
+def test_features_move_with_the_items(encoder):
+    sets = draw([6, 3])
+    order = torch.tensor([5, 2, 0, 1, 4, 3, 8, 6, 7])
+    moved = encoder(sets.with_values(sets.values[order]))
+    torch.testing.assert_close(moved, encoder(sets)[order], rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_of_a_ragged_batch_are_finite_and_right(encoder, seeded):
+    sets = draw([3, 0, 2])
+
+    def features(values):
+        return encoder(sets.with_values(values))
+
+    with seeded(0):
+        assert torch.autograd.gradcheck(features, sets.values.clone().requires_grad_())
+    encoder(sets).sum().backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("slots", [None, 4])
+def test_context_sees_the_other_items(slots, seeded):
+    with seeded(0):
+        encoder = ContextItems(3, 16, slots=slots).double()
+    sets = draw([4])
+    other = sets.values.clone()
+    other[3] += 1
+    assert (encoder(sets)[0] - encoder(sets.with_values(other))[0]).abs().max() > 1e-4
+
+
+def test_pieces_of_a_long_set_give_the_same_features_and_gradients(seeded):
+    with seeded(0):
+        encoder = ContextItems(3, 16, slots=4).double()
+    sets = draw([50, 31])
+
+    def run(chunk):
+        for block in encoder.blocks:
+            block.chunk = chunk
+        encoder.zero_grad()
+        out = encoder(sets)
+        out.square().sum().backward()
+        return [out.detach(), *[p.grad.clone() for p in encoder.parameters()]]
+
+    for whole, pieces in zip(run(1000), run(7), strict=True):
+        torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-11)
+
+
+def test_items_of_any_shape(seeded):
+    with seeded(0):
+        encoder = ContextItems((2, 5), 16)
+    generator = torch.Generator().manual_seed(0)
+    assert encoder(Sets.from_lengths(torch.randn(6, 2, 5, generator=generator), [2, 4])).shape == (6, 16)
+    with pytest.raises(ShapeError, match=r"items of shape \(2, 5\).*\(3,\)"):
+        encoder(Sets.from_list([[[1.0, 2.0, 3.0]]]))
+
+
+def test_bad_options():
+    with pytest.raises(OptionError, match="multiple of heads"):
+        ContextItems(3, 10, heads=4)
+    with pytest.raises(OptionError, match="at least one feature"):
+        ContextItems(0, 16)
+    with pytest.raises(ShapeError, match="phi must map items"):
+        ItemWise(nn.Flatten(0), 3)

@@ -1,0 +1,144 @@
+"""ONE table of set functions. Every case runs through every test of `test_contract.py`; to add a function, add a line.
+
+Items are drawn from the unit square, so that coverage can read them as probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from setgrad.functions import DeepSet, Direct, FromCallable, Modular, SetFunction
+from setgrad.functions.coverage import Coverage
+from setgrad.functions.facility import FacilityLocation
+from setgrad.functions.graph_cut import GraphCut
+from setgrad.functions.log_determinant import LogDeterminant
+from setgrad.functions.similarity import rbf
+from setgrad.sets import Sets
+
+DIM = 2
+Items = list[list[float]]
+Truth = Callable[[Items, Sequence[int]], float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A set function and what is known about it."""
+
+    name: str
+    # Called under a seed and moved to float64 by the tests, so modules may draw their weights.
+    make: Callable[[], SetFunction]
+    # The definition in plain Python, for the items of one set and the numbers of those chosen; None if there is none.
+    truth: Truth | None = None
+    relaxed: bool = True
+    # Whether F can be differentiated at almost every point, so that finite differences must agree.
+    smooth: bool = True
+    submodular: bool = False
+    monotone: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def draw_sets(sizes: Sequence[int], seed: int = 0) -> Sets:
+    """Sets of these sizes with items in the unit square, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return Sets.from_lengths(torch.rand(sum(sizes), DIM, generator=generator, dtype=torch.float64), sizes)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    return x @ y.mT
+
+
+def lopsided(x: Tensor, y: Tensor) -> Tensor:
+    """A similarity that is not symmetric."""
+    return x[..., :1] * (1 + y[..., 1:]).mT
+
+
+def _rbf(a: list[float], b: list[float], gamma: float = 1.0) -> float:
+    return math.exp(-gamma * sum((p - q) ** 2 for p, q in zip(a, b, strict=True)))
+
+
+def _dot(a: list[float], b: list[float]) -> float:
+    return sum(p * q for p, q in zip(a, b, strict=True))
+
+
+def _lopsided(a: list[float], b: list[float]) -> float:
+    return a[0] * (1 + b[1])
+
+
+def _coverage(items: Items, chosen: Sequence[int]) -> float:
+    return sum(1 - math.prod(1 - items[i][u] for i in chosen) for u in range(DIM))
+
+
+def _weighted_coverage(items: Items, chosen: Sequence[int]) -> float:
+    return sum(w * (1 - math.prod(1 - items[i][u] ** 2 for i in chosen)) for u, w in enumerate([3.0, 0.5]))
+
+
+def _facility(s: Callable[[list[float], list[float]], float]) -> Truth:
+    return lambda items, chosen: sum(max((s(items[i], j) for i in chosen), default=0.0) for j in items)
+
+
+def _cut(s: Callable[[list[float], list[float]], float], penalty: float) -> Truth:
+    def truth(items: Items, chosen: Sequence[int]) -> float:
+        reached = sum(s(i, items[j]) for i in items for j in chosen)
+        return reached - penalty * sum(s(items[i], items[j]) for i in chosen for j in chosen)
+
+    return truth
+
+
+def _volume(s: Callable[[list[float], list[float]], float], ridge: float) -> Truth:
+    def truth(items: Items, chosen: Sequence[int]) -> float:
+        pairs = np.array([[s(items[i], items[j]) for j in chosen] for i in chosen]).reshape(len(chosen), len(chosen))
+        return math.log(np.linalg.det(np.eye(len(chosen)) + pairs / ridge))
+
+    return truth
+
+
+CASES = [
+    Case("modular", Modular, lambda x, s: sum(sum(x[i]) for i in s), submodular=True, monotone=True),
+    Case(
+        "modular, own score",
+        lambda: Modular(lambda x: x[:, :1].exp() - 2 * x[:, 1:]),
+        lambda x, s: sum(math.exp(x[i][0]) - 2 * x[i][1] for i in s),
+        submodular=True,
+    ),
+    Case("coverage", Coverage, _coverage, submodular=True, monotone=True),
+    Case(
+        "coverage, weighted",
+        lambda: Coverage(torch.tensor([3.0, 0.5]), cover=torch.square),
+        _weighted_coverage,
+        submodular=True,
+        monotone=True,
+    ),
+    Case("facility location", FacilityLocation, _facility(_rbf), submodular=True, monotone=True),
+    Case("facility location, dot", lambda: FacilityLocation(dot), _facility(_dot), submodular=True, monotone=True),
+    Case("facility location, lopsided", lambda: FacilityLocation(lopsided), _facility(_lopsided), submodular=True),
+    Case("graph cut", GraphCut, _cut(_rbf, 0.5), submodular=True, monotone=True),
+    Case("graph cut, lopsided", lambda: GraphCut(lopsided, penalty=0.8), _cut(_lopsided, 0.8), submodular=True),
+    Case("log-determinant", LogDeterminant, _volume(_rbf, 1.0), submodular=True, monotone=True),
+    Case(
+        "log-determinant, sharp",
+        lambda: LogDeterminant(rbf(gamma=4.0), ridge=0.1),
+        _volume(lambda a, b: _rbf(a, b, 4.0), 0.1),
+        submodular=True,
+        monotone=True,
+    ),
+    Case("deep set, mlp", lambda: DeepSet(DIM, "mlp", width=8, hidden=(8, 8))),
+    Case("deep set, paper", lambda: DeepSet(DIM, "paper", width=8, hidden=(8,))),
+    Case("deep set, context", lambda: DeepSet(DIM, width=8, hidden=(8, 8))),
+    Case("deep set, in pieces", lambda: DeepSet(DIM, "mlp", width=8, hidden=(8, 8), chunk=7)),
+    Case("deep set, own phi and skip", lambda: DeepSet(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
+    Case("direct", lambda: Direct(DIM, width=8)),
+    Case(
+        "callable",
+        lambda: FromCallable(lambda items, masks: (masks.to(items.dtype) @ items).square().sum(1)),
+        lambda x, s: sum(sum(x[i][u] for i in s) ** 2 for u in range(DIM)),
+        relaxed=False,
+    ),
+]

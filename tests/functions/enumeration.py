@@ -1,0 +1,68 @@
+"""The multilinear extension by plain loops over all subsets: the oracle for every estimator."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from setgrad.functions import FromCallable, SetFunction
+from setgrad.sets import Sets
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Value `(b,)`, gradient `(total,)` and Hessian times the vector `(total,)`."""
+
+    value: Tensor
+    gradient: Tensor
+    product: Tensor
+
+
+def enumerate_subsets(function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor) -> Truth:
+    value: list[float] = []
+    gradient: list[float] = []
+    product: list[float] = []
+    for number, items in enumerate(sets.to_list()):
+        mine = sets.layout.ids == number
+        p, v, n = psi[mine].tolist(), vector[mine].tolist(), len(items)
+        subsets = list(itertools.product([0, 1], repeat=n))
+        alone = Sets.from_lengths(items, [n])
+        table = function.value(alone, torch.tensor(subsets, dtype=torch.bool).reshape(len(subsets), n))[:, 0].tolist()
+        total, slope, bend = 0.0, [0.0] * n, [0.0] * n
+        for bits, f in zip(subsets, table, strict=True):
+            chance = [p[i] if bits[i] else 1 - p[i] for i in range(n)]
+            sign = [1 if bit else -1 for bit in bits]
+            total += f * math.prod(chance)
+            for i in range(n):
+                slope[i] += f * sign[i] * math.prod(chance[:i] + chance[i + 1 :])
+                for j in range(i):
+                    rest = math.prod(chance[:j] + chance[j + 1 : i] + chance[i + 1 :])
+                    bend[i] += f * sign[i] * sign[j] * rest * v[j]
+                    bend[j] += f * sign[i] * sign[j] * rest * v[i]
+        value.append(total)
+        gradient += slope
+        product += bend
+    return Truth(*(torch.tensor(x, dtype=torch.float64) for x in (value, gradient, product)))
+
+
+def wavy() -> FromCallable:
+    """A function without structure: neither modular nor submodular nor monotone, all orders of interaction."""
+    weights = torch.tensor([[2.0, -1.0, 0.5], [1.0, 3.0, -2.0]], dtype=torch.float64)
+    return FromCallable(lambda items, masks: torch.sin(masks.to(items.dtype) @ items @ weights).sum(1))
+
+
+def probabilities(sets: Sets, seed: int = 7) -> Tensor:
+    """Uneven probabilities, some of them exactly 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    psi = torch.rand(sets.layout.total, generator=generator, dtype=torch.float64)
+    psi[2::7], psi[5::7] = 0.0, 1.0
+    return psi
+
+
+def direction(sets: Sets, seed: int = 8) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sets.layout.total, generator=generator, dtype=torch.float64)

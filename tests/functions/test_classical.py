@@ -1,0 +1,225 @@
+"""What is particular to single classical functions; what they share is in `test_contract.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.functions import Exact, Modular, SetFunction, multilinear_gradient, multilinear_value
+from setgrad.functions.coverage import Coverage
+from setgrad.functions.facility import FacilityLocation
+from setgrad.functions.graph_cut import GraphCut
+from setgrad.functions.log_determinant import LogDeterminant
+from setgrad.functions.similarity import rbf
+from setgrad.sets import Sets
+from tests.functions.contract import dot, draw_sets, lopsided
+
+MASKS = torch.tensor([[True, False, True, True], [False, True, True, False]])
+
+
+def plain_rbf(x: Tensor, y: Tensor, gamma: float = 1.0) -> Tensor:
+    return (-gamma * (x[:, :, None] - y[:, None]).square().sum(3)).exp()
+
+
+# ---- the similarity
+
+
+def test_rbf_is_the_formula_up_to_second_derivatives():
+    x, y = draw_sets([4]).values[None], draw_sets([3], seed=1).values[None]
+    torch.testing.assert_close(rbf(0.7)(x, y), plain_rbf(x, y, 0.7), rtol=1e-14, atol=1e-14)
+    weights = draw_sets([16], seed=2).values[:, 0].reshape(1, 4, 4)
+
+    def hessian(k: Callable[[Tensor, Tensor], Tensor], other: Tensor | None) -> Tensor:
+        def total(x: Tensor) -> Tensor:
+            pairs = k(x, x if other is None else other)
+            return (weights[..., : pairs.shape[2]] * pairs).sum()
+
+        return torch.autograd.functional.hessian(total, x)
+
+    for other in (y, None):
+        torch.testing.assert_close(hessian(rbf(), other), hessian(plain_rbf, other), rtol=1e-12, atol=1e-12)
+
+
+def test_rbf_keeps_its_digits_far_from_the_origin():
+    near = draw_sets([5]).values[None].float()
+    far = near + 4096.0
+    torch.testing.assert_close(rbf()(far, far), plain_rbf(far, far), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)], ids=str)
+def test_items_of_any_shape(shape):
+    values = torch.linspace(0, 1, 3 * torch.Size(shape).numel(), dtype=torch.float64).reshape(3, *shape)
+    sets, flat = Sets.from_lengths(values, [2, 1]), Sets.from_lengths(values.reshape(3, -1), [2, 1])
+    for function in (Modular(), FacilityLocation(), GraphCut(), LogDeterminant()):
+        assert torch.equal(function.gains(sets, MASKS[:, :3]), function.gains(flat, MASKS[:, :3]))
+
+
+@pytest.mark.parametrize("kind", [FacilityLocation, GraphCut, LogDeterminant])
+def test_empty_places_do_not_poison_a_similarity_that_divides_by_norms(kind):
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def cosine(x: Tensor, y: Tensor) -> Tensor:
+        x, y = scale * x / x.norm(dim=2, keepdim=True), y / y.norm(dim=2, keepdim=True)
+        return x @ y.mT
+
+    sets = draw_sets([3, 0, 1])
+    values = sets.values.clone().requires_grad_()
+    function = kind(cosine)
+    bound = function.bind(sets.with_values(values))
+    (bound.value(MASKS).sum() + bound.gains(MASKS).sum()).backward()
+    assert values.grad is not None and scale.grad is not None
+    assert bool(values.grad.isfinite().all()) and bool(scale.grad.isfinite())
+
+
+def test_a_similarity_of_the_wrong_shape_is_refused():
+    with pytest.raises(ShapeError, match=r"returned shape \(2, 3\)"):
+        FacilityLocation(lambda x, y: x[..., 0]).bind(draw_sets([3, 1]))
+
+
+# ---- parameters
+
+
+def with_parameters() -> dict[str, Callable[[Tensor], SetFunction]]:
+    return {
+        "score": lambda p: Modular(lambda x: x @ p),
+        "weights": Coverage,
+        "cover": lambda p: Coverage(cover=lambda x: torch.sigmoid(x * p)),
+        "gamma": lambda p: FacilityLocation(rbf(p[0])),
+        "penalty": lambda p: GraphCut(penalty=p[1]),
+        "ridge": lambda p: LogDeterminant(rbf(p[0]), ridge=p[1]),
+    }
+
+
+@pytest.mark.parametrize("name", with_parameters())
+def test_derivatives_by_parameters(name):
+    make, sets = with_parameters()[name], draw_sets([3, 0, 1])
+
+    def both(p: Tensor) -> tuple[Tensor, Tensor]:
+        bound = make(p).bind(sets)
+        return bound.value(MASKS), bound.gains(MASKS)
+
+    assert torch.autograd.gradcheck(both, torch.tensor([0.7, 1.3], dtype=torch.float64, requires_grad=True))
+
+
+def test_a_module_may_score_items(seeded):
+    with seeded(0):
+        score = nn.Linear(2, 1).double()
+    sets = draw_sets([3, 1])
+    Modular(score).value(sets, MASKS).sum().backward()
+    assert score.weight.grad is not None
+    torch.testing.assert_close(score.weight.grad[0], (MASKS.double() @ sets.values).sum(0))
+
+
+# ---- relaxations
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Modular(),
+        Coverage(),
+        Coverage(torch.tensor([2.0, 0.1])),
+        FacilityLocation(),
+        FacilityLocation(lambda x, y: dot(x, y) - 0.3),
+        GraphCut(),
+        GraphCut(lopsided, penalty=0.9),
+    ],
+    ids=["modular", "coverage", "weighted", "facility", "negative", "cut", "lopsided cut"],
+)
+def test_fractional_masks_give_the_multilinear_extension(function):
+    sets = draw_sets([7, 0, 1, 3])
+    psi = draw_sets([11], seed=5).values[:, 0]
+    psi[2], psi[3] = 0.0, 1.0
+    value = multilinear_value(function, sets, psi, estimator=Exact())
+    torch.testing.assert_close(function.value(sets, psi[None])[0], value, rtol=1e-13, atol=1e-13)
+    gradient = multilinear_gradient(function, sets, psi, estimator=Exact())
+    torch.testing.assert_close(function.gains(sets, psi[None])[0], gradient, rtol=1e-13, atol=1e-13)
+
+
+def test_coverage_is_differentiable_where_items_cover_fully():
+    # Items that surely cover a topic make factors of exactly 0, one of them and two of them.
+    sets = Sets.from_lengths(torch.tensor([[1.0, 1.0, 0.3], [1.0, 0.2, 0.6], [0.4, 0.5, 0.7]]).double(), [3])
+    function, masks = Coverage(cover=lambda x: x), torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
+    bound = function.bind(sets)
+    assert torch.autograd.gradcheck(lambda x: (bound.value(x), bound.gains(x)), masks)
+    # dF/dx_i of a multilinear function is the gain of i.
+    (slope,) = torch.autograd.grad(bound.value(masks).sum(), masks)
+    torch.testing.assert_close(slope, bound.gains(masks), rtol=1e-14, atol=1e-14)
+
+
+# ---- edges
+
+
+def test_facility_location_never_serves_at_a_loss():
+    sets = Sets.from_lengths(torch.tensor([[1.0], [-1.0]]).double(), [2])
+    function = FacilityLocation(dot)
+    assert function.value(sets, torch.tensor([[True, False], [True, True]])).tolist() == [[1.0], [2.0]]
+    assert function.gains(sets, torch.tensor([[False, False]])).tolist() == [[1.0, 1.0]]
+
+
+def test_log_determinant_has_the_closed_forms():
+    sets, ridge = draw_sets([4]), 0.3
+    pairs = plain_rbf(sets.values[None], sets.values[None])[0] / ridge
+    mask = torch.tensor([True, False, True, False])
+    inverse = torch.linalg.inv(torch.eye(2, dtype=torch.float64) + pairs[mask][:, mask])
+    adding = (1 + pairs[1, 1] - pairs[1, mask] @ inverse @ pairs[mask, 1]).log()
+    removing = -inverse[0, 0].log()
+    gains = LogDeterminant(ridge=ridge).gains(sets, mask[None])[0]
+    torch.testing.assert_close(gains[[1, 0]], torch.stack([adding, removing]), rtol=1e-12, atol=1e-12)
+
+
+def test_log_determinant_keeps_its_digits_with_a_small_ridge():
+    sets, mask = draw_sets([5]), torch.tensor([[True, False, True, True, False]])
+    function = LogDeterminant(rbf(50.0), ridge=1e-6)
+    wide, narrow = function.gains(sets, mask), function.gains(sets.to(torch.float32), mask)
+    torch.testing.assert_close(narrow.double(), wide, rtol=1e-4, atol=1e-4)
+
+
+def test_log_determinant_refuses_what_is_not_a_kernel():
+    sets = Sets.from_lengths(torch.tensor([[0.1], [1.0], [1.0]]).double(), [1, 2])
+    with pytest.raises(DataError, match="positive semi-definite on set 1"):
+        LogDeterminant(lambda x, y: -2 * dot(x, y)).bind(sets)
+    with pytest.raises(DataError, match="positive semi-definite on set 0"):
+        LogDeterminant().bind(sets.with_values(sets.values * torch.nan))
+    # Not a kernel either, but the ridge makes up for it.
+    LogDeterminant(lambda x, y: -2 * dot(x, y), ridge=5.0).bind(sets)
+
+
+@pytest.mark.parametrize("ridge", [0.0, -1.0, float("nan")])
+def test_log_determinant_needs_a_positive_ridge(ridge):
+    with pytest.raises(OptionError, match="ridge must be positive"):
+        LogDeterminant(ridge=ridge)
+
+
+def test_coverage_refuses_what_is_no_probability():
+    with pytest.raises(DataError, match="between 0 and 1"):
+        Coverage().bind(Sets.from_list([[[0.5, 1.5]]]))
+    with pytest.raises(DataError, match="between 0 and 1"):
+        Coverage().bind(Sets.from_list([[[0.5, float("nan")]]]))
+
+
+def test_coverage_refuses_other_shapes():
+    sets = draw_sets([2])
+    with pytest.raises(ShapeError, match="one row of topics"):
+        Coverage(cover=lambda x: x[:, 0]).bind(sets)
+    with pytest.raises(ShapeError, match="there are 2 topics"):
+        Coverage(torch.ones(3)).bind(sets)
+
+
+def test_modular_refuses_a_score_of_another_shape():
+    with pytest.raises(ShapeError, match="one number for each of 2 items"):
+        Modular(lambda x: x).bind(draw_sets([2]))
+
+
+def test_masks_are_checked():
+    sets = draw_sets([2])
+    with pytest.raises(ShapeError, match=r"mask\[None\]"):
+        Modular().value(sets, torch.tensor([True, False]))
+    with pytest.raises(ShapeError, match=r"\(m, 2\)"):
+        Modular().gains(sets, torch.ones(1, 3))
+    with pytest.raises(DataError, match="NaN"):
+        Modular().gains(sets, torch.full((1, 2), torch.nan))

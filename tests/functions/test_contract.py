@@ -1,0 +1,200 @@
+"""What every set function owes, tried on every case of the table in `contract.py`."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.functions import BoundSetFunction, SetFunction
+from setgrad.sets import Sets
+from tests.functions.contract import CASES, Case, draw_sets
+
+SIZES = [3, 0, 1, 4, 2]
+CLOSE = {"rtol": 1e-11, "atol": 1e-11}
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    chosen: Case = request.param
+    return chosen
+
+
+@pytest.fixture
+def function(case: Case, seeded) -> SetFunction:
+    with seeded(0):
+        made = case.make()
+    return made.double() if isinstance(made, nn.Module) else made
+
+
+def all_masks(count: int) -> Tensor:
+    rows = list(itertools.product([False, True], repeat=count))
+    return torch.tensor(rows, dtype=torch.bool).reshape(2**count, count)
+
+
+def some_masks(sets: Sets, case: Case, seed: int = 1) -> list[Tensor]:
+    """Boolean masks, and fractional ones where the function takes them; nothing and everything among them."""
+    generator = torch.Generator().manual_seed(seed)
+    fractions = torch.rand(5, sets.layout.total, generator=generator, dtype=torch.float64)
+    masks = fractions < 0.5
+    masks[0], masks[1] = False, True
+    edges = fractions.clone()
+    edges[0, ::2], edges[1, ::2] = 0.0, 1.0
+    return [masks, fractions, edges] if case.relaxed else [masks]
+
+
+def generic_gains(bound: BoundSetFunction, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
+    return BoundSetFunction.gains(bound, masks, coordinates)
+
+
+def test_value_is_the_definition_on_every_subset(case, function):
+    if case.truth is None:
+        pytest.skip("no definition in plain Python")
+    drawn = draw_sets(SIZES)
+    # Twins among the items: ties must not matter.
+    sets = Sets.cat([drawn, Sets.from_lengths(drawn.values[[0, 1, 0, 0]], [4])])
+    for number, items in enumerate(sets.to_list()):
+        masks = torch.zeros(2 ** len(items), sets.layout.total, dtype=torch.bool)
+        masks[:, sets.layout.ids == number] = all_masks(len(items))
+        expected = [case.truth(items.tolist(), row.nonzero()[:, 0].tolist()) for row in all_masks(len(items))]
+        value = function.value(sets, masks)
+        torch.testing.assert_close(value[:, number], torch.tensor(expected, dtype=torch.float64), **CLOSE)
+        others = [other for other in range(len(sets)) if other != number]
+        assert torch.equal(value[:, others], value[:1, others].expand(len(masks), -1))
+
+
+def test_nothing_is_worth_nothing(case, function):
+    if case.truth is None:
+        pytest.skip("a learned function may have an offset")
+    sets = draw_sets(SIZES)
+    value = function.value(sets, torch.zeros(1, sets.layout.total, dtype=torch.bool))
+    torch.testing.assert_close(value, torch.zeros(1, len(SIZES), dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+def test_gains_are_flips(case, function):
+    sets = draw_sets(SIZES)
+    bound = function.bind(sets)
+    assert bound.relaxed == case.relaxed
+    for masks in some_masks(sets, case):
+        torch.testing.assert_close(bound.gains(masks), generic_gains(bound, masks), **CLOSE)
+
+
+def test_as_many_masks_as_sets_as_items(case, function):
+    # Equal sizes of all axes hide a transposed or wrongly broadcast one from the shapes, not from the numbers.
+    sets = draw_sets([3, 3, 3])
+    bound = function.bind(sets)
+    for masks in some_masks(sets, case):
+        torch.testing.assert_close(bound.gains(masks[1:4]), generic_gains(bound, masks[1:4]), **CLOSE)
+
+
+def test_gains_take_masks_beyond_0_and_1(case, function):
+    if not case.relaxed:
+        pytest.skip("takes whole subsets only")
+    sets = draw_sets(SIZES)
+    bound = function.bind(sets)
+    masks = 3 * some_masks(sets, case)[1] - 1
+    torch.testing.assert_close(bound.gains(masks), generic_gains(bound, masks), **CLOSE)
+
+
+def test_fractional_masks_of_0_and_1_are_subsets(case, function):
+    if not case.relaxed:
+        pytest.skip("takes whole subsets only")
+    sets = draw_sets(SIZES)
+    bound, masks = function.bind(sets), some_masks(sets, case)[0]
+    torch.testing.assert_close(bound.value(masks.double()), bound.value(masks), **CLOSE)
+    torch.testing.assert_close(bound.gains(masks.double()), bound.gains(masks), **CLOSE)
+
+
+def test_coordinates_are_indexing(case, function):
+    sets = draw_sets(SIZES)
+    bound = function.bind(sets)
+    for coordinates in (torch.tensor([7, 2, 2, 3]), torch.tensor([], dtype=torch.long)):
+        for masks in some_masks(sets, case):
+            expected = bound.gains(masks)[:, coordinates]
+            torch.testing.assert_close(bound.gains(masks, coordinates), expected, **CLOSE)
+            torch.testing.assert_close(generic_gains(bound, masks, coordinates), expected, **CLOSE)
+
+
+def test_a_set_does_not_see_its_batch_mates(case, function):
+    sets = draw_sets(SIZES)
+    for masks in some_masks(sets, case):
+        value, gains = function.value(sets, masks), function.gains(sets, masks)
+        for number in range(len(sets)):
+            mine = sets.layout.ids == number
+            alone = sets[number : number + 1]
+            torch.testing.assert_close(function.value(alone, masks[:, mine])[:, 0], value[:, number], **CLOSE)
+            torch.testing.assert_close(function.gains(alone, masks[:, mine]), gains[:, mine], **CLOSE)
+
+
+def test_order_does_not_matter(case, function):
+    sets = draw_sets(SIZES)
+    shuffle = torch.tensor([2, 0, 1, 3, 6, 7, 5, 4, 9, 8])
+    shuffled = sets.with_values(sets.values[shuffle])
+    for masks in some_masks(sets, case):
+        value, gains = function.value(sets, masks), function.gains(sets, masks)
+        torch.testing.assert_close(function.value(shuffled, masks[:, shuffle]), value, **CLOSE)
+        torch.testing.assert_close(function.gains(shuffled, masks[:, shuffle]), gains[:, shuffle], **CLOSE)
+
+
+@pytest.mark.parametrize("sizes", [[0], [0, 0], [1], []], ids=str)
+def test_batches_with_little_in_them(case, function, sizes):
+    sets = draw_sets(sizes)
+    masks = torch.ones(3, sum(sizes), dtype=torch.bool)
+    assert function.value(sets, masks).shape == (3, len(sizes))
+    assert function.gains(sets, masks).shape == (3, sum(sizes))
+    assert function.value(sets, masks[:0]).shape == (0, len(sizes))
+    assert function.gains(sets, masks[:0]).shape == (0, sum(sizes))
+
+
+def test_types_are_kept(case, function):
+    sets = draw_sets(SIZES)
+    for masks in some_masks(sets, case):
+        narrow = masks.float() if masks.is_floating_point() else masks
+        assert function.value(sets, narrow).dtype == function.gains(sets, narrow).dtype == torch.float64
+        if isinstance(function, nn.Module):
+            continue
+        small = sets.to(torch.float32)
+        assert function.value(small, masks).dtype == function.gains(small, masks).dtype == torch.float32
+
+
+def test_derivatives_by_items(case, function):
+    if not case.smooth:
+        pytest.skip("not differentiable")
+    sets = draw_sets([3, 0, 1], seed=3)
+    for masks in some_masks(sets, case):
+
+        def both(values: Tensor, masks: Tensor = masks) -> tuple[Tensor, Tensor]:
+            bound = function.bind(sets.with_values(values))
+            return bound.value(masks), bound.gains(masks)
+
+        assert torch.autograd.gradcheck(both, sets.values.clone().requires_grad_())
+
+
+def test_derivatives_by_masks(case, function):
+    if not (case.smooth and case.relaxed):
+        pytest.skip("not differentiable, or takes whole subsets only")
+    sets = draw_sets([3, 0, 1], seed=3)
+    masks = some_masks(sets, case)[1].requires_grad_()
+    bound = function.bind(sets)
+
+    def both(masks: Tensor) -> tuple[Tensor, Tensor]:
+        # Modular gains do not look at the masks; the sum keeps them in the graph.
+        return bound.value(masks), bound.gains(masks) + 0 * masks
+
+    assert torch.autograd.gradcheck(both, masks)
+
+
+def test_diminishing_returns_and_growth(case, function):
+    if not case.submodular:
+        pytest.skip("not submodular")
+    sets = draw_sets([5], seed=4)
+    masks = all_masks(5)
+    gains = function.gains(sets, masks)
+    inside = (masks[:, None] <= masks[None]).all(2)
+    assert inside.sum() == 3**5
+    for small, large in inside.nonzero().tolist():
+        outside = ~masks[large]
+        assert (gains[small] >= gains[large] - 1e-12)[outside].all()
+    assert not case.monotone or bool((gains >= -1e-12).all())

@@ -1,0 +1,197 @@
+"""`Exact` against plain enumeration, its derivatives, and what all estimators refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError, ShapeError
+from setgrad.functions import (
+    Bernoulli,
+    Estimator,
+    Exact,
+    FromCallable,
+    Gaussian,
+    Modular,
+    multilinear_gradient,
+    multilinear_hessian_vector,
+    multilinear_value,
+)
+from setgrad.functions.coverage import Coverage
+from setgrad.functions.facility import FacilityLocation
+from setgrad.functions.log_determinant import LogDeterminant
+from setgrad.functions.similarity import rbf
+from setgrad.sets import Sets
+from tests.functions.contract import draw_sets
+from tests.functions.enumeration import direction, enumerate_subsets, probabilities, wavy
+
+ESTIMATORS: list[Estimator] = [Exact(), Bernoulli(3), Gaussian(3)]
+NAMES = ["Exact", "Bernoulli", "Gaussian"]
+
+
+@pytest.mark.parametrize("sizes", [[10], [4, 0, 7, 1], [3, 3], [0]], ids=str)
+@pytest.mark.parametrize("function", [wavy(), FacilityLocation()], ids=["wavy", "facility"])
+def test_exact_is_the_sum_over_subsets(function, sizes):
+    sets = draw_sets(sizes)
+    psi, vector = probabilities(sets), direction(sets)
+    truth = enumerate_subsets(function, sets, psi, vector)
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    value = multilinear_value(function, sets, psi, estimator=Exact())
+    gradient = multilinear_gradient(function, sets, psi, estimator=Exact())
+    product = multilinear_hessian_vector(function, sets, psi, vector, estimator=Exact())
+    torch.testing.assert_close(value, truth.value, **close)
+    torch.testing.assert_close(gradient, truth.gradient, **close)
+    torch.testing.assert_close(product, truth.product, **close)
+
+
+@pytest.mark.parametrize("psi", [0.0, 1.0], ids=str)
+def test_exact_at_a_corner_is_the_function_itself(psi):
+    sets = draw_sets([4, 0, 1])
+    corner = torch.full((5,), psi, dtype=torch.float64)
+    value = multilinear_value(wavy(), sets, corner, estimator=Exact())
+    torch.testing.assert_close(value, wavy().value(sets, corner[None].bool())[0], rtol=1e-15, atol=1e-15)
+    gradient = multilinear_gradient(wavy(), sets, corner, estimator=Exact())
+    torch.testing.assert_close(gradient, wavy().gains(sets, corner[None].bool())[0], rtol=1e-14, atol=1e-14)
+
+
+def test_exact_can_be_differentiated_by_psi_twice():
+    sets = draw_sets([3, 0, 1])
+    bound, vector = wavy().bind(sets), direction(sets)
+    psi = probabilities(sets).requires_grad_()
+    weights = direction(sets, seed=9)
+
+    def all_three(psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        exact = Exact()
+        return exact.value(bound, psi), exact.gradient(bound, psi), exact.hessian_vector(bound, psi, vector)
+
+    assert torch.autograd.gradcheck(all_three, psi)
+    one = torch.ones((), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda p: all_three(p)[1] @ weights, psi, one)
+
+
+def test_the_gradient_of_exact_is_the_derivative_of_its_value():
+    sets = draw_sets([4, 0, 2])
+    psi, vector = probabilities(sets).requires_grad_(), direction(sets)
+    bound = wavy().bind(sets)
+    (slope,) = torch.autograd.grad(Exact().value(bound, psi).sum(), psi)
+    gradient = Exact().gradient(bound, psi)
+    torch.testing.assert_close(gradient, slope, rtol=1e-14, atol=1e-14)
+    (bend,) = torch.autograd.grad(gradient, psi, vector)
+    torch.testing.assert_close(Exact().hessian_vector(bound, psi, vector), bend, rtol=1e-13, atol=1e-13)
+
+
+def test_exact_can_be_differentiated_by_parameters_and_items():
+    sets = draw_sets([3, 0, 1])
+    psi, vector = probabilities(sets), direction(sets)
+
+    def all_three(values: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        bound = LogDeterminant(rbf(gamma), ridge=0.5).bind(sets.with_values(values))
+        exact = Exact()
+        return exact.value(bound, psi), exact.gradient(bound, psi), exact.hessian_vector(bound, psi, vector)
+
+    gamma = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(all_three, (sets.values.clone().requires_grad_(), gamma))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
+def test_sampled_results_can_be_differentiated_by_parameters(estimator):
+    sets = draw_sets([3, 0, 1])
+    weights = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    gradient = multilinear_gradient(Coverage(weights), sets, probabilities(sets), estimator=estimator)
+    (slope,) = torch.autograd.grad(gradient.sum(), weights)
+    # The function is linear in its weights.
+    torch.testing.assert_close(slope @ weights, gradient.sum())
+
+
+@pytest.mark.parametrize("estimator", [Exact(), Bernoulli(3)], ids=["Exact", "Bernoulli"])
+def test_any_callable_will_do(estimator):
+    sets = draw_sets([3, 0, 1])
+    psi, vector = probabilities(sets), direction(sets)
+
+    def score(items: Tensor, masks: Tensor) -> Tensor:
+        return (masks * items[:, 0]).sum(1)
+
+    for function in (score, FromCallable(score)):
+        gradient = multilinear_gradient(function, sets, psi, estimator=estimator)
+        torch.testing.assert_close(gradient, sets.values[:, 0], rtol=1e-14, atol=1e-14)
+        product = multilinear_hessian_vector(function, sets, psi, vector, estimator=estimator)
+        torch.testing.assert_close(product, torch.zeros_like(psi), rtol=0, atol=1e-14)
+
+
+def test_gaussian_refuses_functions_of_whole_subsets():
+    sets = draw_sets([3])
+    for ask in (multilinear_value, multilinear_gradient):
+        with pytest.raises(OptionError, match="takes whole subsets only"):
+            ask(wavy(), sets, probabilities(sets), estimator=Gaussian(3))
+    with pytest.raises(OptionError, match="takes whole subsets only"):
+        multilinear_hessian_vector(wavy(), sets, probabilities(sets), direction(sets), estimator=Gaussian(3))
+
+
+@pytest.mark.parametrize("make", [Exact, lambda: Bernoulli(3), lambda: Gaussian(3)], ids=NAMES)
+def test_coordinates_are_indexing(make):
+    # Made anew, so that both draw the same numbers.
+    sets, coordinates = draw_sets([4, 0, 2]), torch.tensor([5, 0, 0])
+    bound, psi = LogDeterminant().bind(sets), probabilities(sets)
+    some = make().gradient(bound, psi, coordinates)
+    torch.testing.assert_close(some, make().gradient(bound, psi)[coordinates], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]], ids=str)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
+def test_batches_with_little_in_them(estimator, sizes):
+    sets = draw_sets(sizes)
+    psi, vector = probabilities(sets), direction(sets)
+    for function in (Modular(), LogDeterminant()):
+        assert multilinear_value(function, sets, psi, estimator=estimator).shape == (len(sizes),)
+        assert multilinear_gradient(function, sets, psi, estimator=estimator).shape == psi.shape
+        product = multilinear_hessian_vector(function, sets, psi, vector, estimator=estimator)
+        torch.testing.assert_close(product, torch.zeros_like(psi), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")], ids=str)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
+def test_numbers_that_are_no_probabilities_are_refused(estimator, bad):
+    sets = draw_sets([2])
+    psi = torch.tensor([0.5, bad], dtype=torch.float64)
+    with pytest.raises(OptionError, match="between 0 and 1"):
+        multilinear_value(Modular(), sets, psi, estimator=estimator)
+    with pytest.raises(OptionError, match="between 0 and 1"):
+        multilinear_gradient(Modular(), sets, psi, estimator=estimator)
+    with pytest.raises(OptionError, match="between 0 and 1"):
+        multilinear_hessian_vector(Modular(), sets, psi, torch.ones(2).double(), estimator=estimator)
+
+
+def test_shapes_are_checked():
+    sets = draw_sets([2])
+    with pytest.raises(ShapeError, match=r"psi must have shape \(2,\)"):
+        multilinear_value(Modular(), sets, torch.rand(3, generator=torch.Generator()), estimator=Exact())
+    with pytest.raises(ShapeError, match=r"the vector has shape \(1,\)"):
+        multilinear_hessian_vector(Modular(), sets, torch.ones(2), torch.ones(1), estimator=Exact())
+
+
+def test_a_callable_that_returns_another_shape_is_refused():
+    with pytest.raises(ShapeError, match="one value for each of the 1 masks"):
+        FromCallable(lambda items, masks: masks).value(draw_sets([2]), torch.ones(1, 2, dtype=torch.bool))
+
+
+def test_exact_stops_at_20_items():
+    def count(size: int) -> Tensor:
+        sets = Sets.from_lengths(torch.ones(size, 1), [size])
+        return multilinear_value(Modular(), sets, torch.full((size,), 0.5), estimator=Exact())
+
+    # More subsets than are valued in one piece.
+    torch.testing.assert_close(count(16), torch.tensor([8.0]))
+    with pytest.raises(OptionError, match=r"the largest set has 21.*\n?.*Bernoulli"):
+        count(21)
+
+
+@pytest.mark.parametrize("kind", [Bernoulli, Gaussian])
+@pytest.mark.parametrize("samples", [0, -1])
+def test_at_least_one_sample_is_needed(kind, samples):
+    with pytest.raises(OptionError, match="at least 1 sample"):
+        kind(samples)
+
+
+def test_estimators_say_whether_they_are_smooth():
+    assert [e.smooth for e in ESTIMATORS] == [True, False, True]

@@ -1,0 +1,74 @@
+"""The losses against their definitions, and the items that they read."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from setgrad.functions import Fresh
+from setgrad.inference import AllItems, SampledNegatives
+from setgrad.sets import Sets, subset_sizes
+
+SUBSETS = [[True, False, False, False, True], [], [False, False], [True, True, False]]
+
+
+@pytest.fixture
+def subsets():
+    return Sets.from_list([torch.tensor(s, dtype=torch.bool) for s in SUBSETS])
+
+
+@pytest.fixture
+def logits(subsets):
+    return torch.randn(subsets.layout.total, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def entropy(logit, chosen):
+    p = 1 / (1 + math.exp(-logit))
+    return -math.log(p if chosen else 1 - p)
+
+
+def test_all_items_counts_every_set_the_same(subsets, logits):
+    rows = iter(logits.tolist())
+    means = [sum(entropy(next(rows), c) for c in s) / len(s) for s in SUBSETS if s]
+    assert AllItems().coordinates(subsets, subset_sizes(subsets)) is None
+    assert AllItems()(logits, subsets, None, None).item() == pytest.approx(sum(means) / len(means))
+
+
+def test_weights_multiply_the_items(subsets, logits):
+    weights = torch.arange(subsets.layout.total, dtype=torch.float64)
+    rows = iter(zip(logits.tolist(), weights.tolist(), strict=True))
+    means = []
+    for s in filter(None, SUBSETS):
+        pairs = [(next(rows), c) for c in s]
+        means.append(sum(w * entropy(x, c) for (x, w), c in pairs) / len(s))
+    assert AllItems()(logits, subsets, None, weights).item() == pytest.approx(sum(means) / len(means))
+
+
+def test_sampled_negatives_reads_the_subset_and_as_many_others(subsets, logits):
+    loss = SampledNegatives(Fresh(0))
+    seen = set()
+    for _ in range(30):
+        read = loss.coordinates(subsets, subset_sizes(subsets))
+        chosen = subsets.values[read]
+        counts = [
+            int((subsets.layout.ids[read][chosen == kind] == b).sum()) for kind in (True, False) for b in range(4)
+        ]
+        assert counts == [2, 0, 0, 2, 2, 0, 0, 1]
+        assert len(read.unique()) == len(read)
+        seen |= set(read[~chosen].tolist())
+    # Every unchosen item of a set with a choice turns up sooner or later.
+    assert seen == {1, 2, 3, 9}
+    target = subsets.values[read].tolist()
+    total = sum(entropy(x, c) for x, c in zip(logits[read].tolist(), target, strict=True))
+    assert loss(logits[read], subsets, read, None).item() == pytest.approx(total / 4)
+
+
+def test_negatives_are_drawn_evenly():
+    subsets = Sets.from_list([torch.arange(10) < 2])
+    loss, counts = SampledNegatives(Fresh(3)), np.zeros(10)
+    for _ in range(2000):
+        counts[loss.coordinates(subsets, subset_sizes(subsets)).numpy()] += 1
+    assert (counts[:2] == 2000).all()
+    # Each of 8 others is drawn with probability 1/4: mean 500, standard deviation 19.4.
+    assert np.abs(counts[2:] - 500).max() < 4.5 * 19.4

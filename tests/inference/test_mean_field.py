@@ -1,0 +1,122 @@
+"""Mean field against enumeration, finite differences and its own equation."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from setgrad.errors import OptionError
+from setgrad.functions import Bernoulli, DeepSet, Exact, Fresh, FromCallable, Gaussian, ItemNoise, Modular
+from setgrad.inference import ConstantScale, L2Scale, OneStep, Unrolled, mean_field
+from setgrad.sets import Sets
+
+SIZES = [4, 0, 1, 3]
+
+
+def draw(seed=0, sizes=SIZES):
+    generator = torch.Generator().manual_seed(seed)
+    return Sets.from_lengths(torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64), sizes)
+
+
+@pytest.fixture
+def function(seeded):
+    with seeded(0):
+        return DeepSet(2, "mlp", width=6, hidden=(8, 8)).double()
+
+
+def test_one_step_from_one_half_by_hand():
+    """With F = |S|^2, the gain of an item is 1 + 2 |S without it|, whose mean at 1/2 is n."""
+    size = FromCallable(lambda items, masks: masks.double().sum(1) ** 2)
+    found = mean_field(size, draw(), estimator=Exact())
+    wanted = [1 / (1 + math.exp(-n)) for n in SIZES for _ in range(n)]
+    assert found.value.tolist() == pytest.approx(wanted, rel=1e-12)
+    assert found.residual.tolist() == pytest.approx(
+        [max([0.0, *[w - 0.5 for w in wanted[a:b]]]) for a, b in itertools.pairwise([0, 4, 4, 5, 8])]
+    )
+
+
+def test_many_steps_solve_the_equation(function):
+    found = mean_field(function, draw(), estimator=Exact(), solver=OneStep(60))
+    assert found.residual.max() < 1e-8
+    again = Exact().gradient(function.bind(draw()), found.value.detach())
+    torch.testing.assert_close(torch.sigmoid(again), found.value, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("estimator", [Exact(), "gaussian"], ids=str)
+def test_unrolled_gradient_against_finite_differences(function, estimator, seeded):
+    sets = draw()
+    if estimator == "gaussian":
+        estimator = Gaussian(3, ItemNoise(sets))
+    weight = function.rest[0].weight
+
+    def value(w):
+        params = {**dict(function.named_parameters()), "rest.0.weight": w}
+        return torch.func.functional_call(
+            _Solve(function, sets, estimator, Unrolled(3)), {f"function.{name}": p for name, p in params.items()}, ()
+        )
+
+    with seeded(0):
+        assert torch.autograd.gradcheck(value, weight.detach().clone().requires_grad_(), fast_mode=True)
+
+
+class _Solve(torch.nn.Module):
+    def __init__(self, function, sets, estimator, solver):
+        super().__init__()
+        self.function, self.sets, self.estimator, self.solver = function, sets, estimator, solver
+
+    def forward(self):
+        return mean_field(self.function, self.sets, estimator=self.estimator, solver=self.solver).value
+
+
+def test_one_step_gradient_is_that_of_the_last_step(function):
+    sets = draw()
+    before = mean_field(function, sets, estimator=Exact(), solver=OneStep(3)).value.detach()
+    whole = mean_field(function, sets, estimator=Exact(), solver=OneStep(4)).value.sum()
+    last = torch.sigmoid(Exact().gradient(function.bind(sets), before)).sum()
+    weight = function.first.weight
+    torch.testing.assert_close(*(torch.autograd.grad(x, weight)[0] for x in (whole, last)), rtol=1e-10, atol=1e-12)
+    unrolled = mean_field(function, sets, estimator=Exact(), solver=Unrolled(4)).value.sum()
+    (one_step,) = torch.autograd.grad(
+        mean_field(function, sets, estimator=Exact(), solver=OneStep(4)).value.sum(), weight
+    )
+    assert (torch.autograd.grad(unrolled, weight)[0] - one_step).abs().max() > 1e-6
+
+
+def test_unrolling_bernoulli_samples_is_refused(function):
+    with pytest.raises(OptionError, match="OneStep"):
+        mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(2))
+    mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(1))
+    with torch.no_grad():
+        mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(2))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_coordinates_give_the_same_numbers(function, steps):
+    sets, wanted = draw(), torch.tensor([6, 0, 4])
+    all_items = mean_field(function, sets, estimator=Bernoulli(5, Fresh(1)), solver=OneStep(steps))
+    some = mean_field(function, sets, estimator=Bernoulli(5, Fresh(1)), solver=OneStep(steps), coordinates=wanted)
+    torch.testing.assert_close(some.logits, all_items.logits[wanted], rtol=1e-10, atol=1e-12)
+
+
+def test_scales():
+    sets = draw()
+    plain = mean_field(Modular(), sets, estimator=Exact()).logits
+    length = sets.lengths[sets.layout.ids]
+    constant = mean_field(Modular(), sets, estimator=Exact(), scale=ConstantScale(3.0)).logits
+    torch.testing.assert_close(constant, 2 * plain / (3 * length))
+    by_name = mean_field(Modular(), sets, estimator=Exact(), scale="l2").logits
+    for number in range(len(sets)):
+        own, scaled = sets.with_values(plain)[number], sets.with_values(by_name)[number]
+        torch.testing.assert_close(scaled, 2 * own / (len(own) * own.norm()) if len(own) else own)
+    zero = Sets.from_list([torch.zeros(2, 1)])
+    assert mean_field(Modular(), zero, estimator=Exact(), scale=L2Scale()).logits.tolist() == [0.0, 0.0]
+    with pytest.raises(OptionError, match="unknown scale 'l3'"):
+        mean_field(Modular(), sets, estimator=Exact(), scale="l3")
+    with pytest.raises(OptionError, match="must be positive"):
+        ConstantScale(0.0)
+
+
+def test_bad_steps():
+    with pytest.raises(OptionError, match="at least 1 step"):
+        OneStep(0)

@@ -1,0 +1,43 @@
+"""One small fitted selector of each kind, shared by the tests of the room."""
+
+import pytest
+import torch
+
+from setgrad.selector import SubsetSelector
+from setgrad.sets import Choices, Sets
+
+TINY = {"width": 16, "hidden": (16,), "layers": 1, "max_epochs": 6, "random_state": 0, "verbose": 0, "device": "cpu"}
+
+
+def make_choices(count, seed=0):
+    """Ragged sets of 2-d items; the choice is every item above the set's mean in the first feature."""
+    generator = torch.Generator().manual_seed(seed)
+    items, masks = [], []
+    for number in range(count):
+        x = torch.randn(3 + number % 5, 2, generator=generator)
+        items.append(x)
+        masks.append(x[:, 0] > x[:, 0].mean())
+    return Choices(Sets.from_list(items), Sets.from_list(masks))
+
+
+@pytest.fixture(scope="session")
+def choices():
+    return make_choices(60)
+
+
+@pytest.fixture(scope="session", params=["unrolled", "one-step", "direct", "paper", "gaussian"])
+def fitted(request, choices):
+    """A fitted selector of each method."""
+    extra = {
+        "one-step": {"method": "one-step", "steps": 3},
+        "direct": {"method": "direct"},
+        "paper": {"phi": "paper", "loss": "negatives"},
+        "gaussian": {"method": "unrolled", "estimator": "gaussian", "steps": 2},
+    }.get(request.param, {})
+    return SubsetSelector(**{**TINY, **extra}).fit(*choices)
+
+
+@pytest.fixture(scope="session")
+def default():
+    """The default method, fitted long enough to be good."""
+    return SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 1e-2}).fit(*make_choices(300))

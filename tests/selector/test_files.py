@@ -1,0 +1,115 @@
+"""Saving and loading, damaged and foreign files, and runs that are killed and resumed."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import setgrad as sg
+from setgrad.errors import DataError, FileFormatError, OptionError
+from setgrad.selector import SubsetSelector, load
+from tests.selector.conftest import TINY, make_choices
+
+
+@pytest.fixture
+def folder(default, tmp_path):
+    default.save(tmp_path / "deep" / "model")
+    return tmp_path / "deep" / "model"
+
+
+def test_a_loaded_selector_chooses_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    again = sg.load(tmp_path / "model")
+    sets = make_choices(15, seed=9).sets
+    assert torch.equal(fitted.predict_proba(sets).values, again.predict_proba(sets).values)
+    assert torch.equal(fitted.predict(sets).values, again.predict(sets).values)
+    assert again.history_ == fitted.history_
+    kept = {k: v for k, v in fitted.get_params().items() if k != "device"}
+    assert kept.items() <= again.get_params().items()
+
+
+def test_saving_over_a_model_replaces_it_whole(default, folder):
+    (folder / "stray").write_text("left over")
+    default.save(folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    assert [p.name for p in folder.parent.iterdir()] == ["model"]
+
+
+def test_saving_never_destroys_something_else(default, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match="not a setgrad model"):
+        default.save(tmp_path)
+    with pytest.raises(DataError, match="not a setgrad model"):
+        default.save(tmp_path / "thesis.tex")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_loading_leaves_the_global_generator_alone(folder):
+    before = torch.get_rng_state()
+    load(folder)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def edit(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), "has no config.json"),
+        (lambda f: (f / "weights.safetensors").unlink(), "has no weights.safetensors"),
+        (lambda f: (f / "config.json").write_text("{"), "is damaged"),
+        (lambda f: (f / "config.json").write_text("[1]"), "not written by setgrad"),
+        (lambda f: edit(f, format="other"), "not written by setgrad"),
+        (lambda f: edit(f, version=99), "format version 99"),
+        (lambda f: edit(f, model={"method": "direct"}), "does not fit together"),
+        (lambda f: edit(f, size_rule={"name": "dice"}), "size rule"),
+        (lambda f: (f / "weights.safetensors").write_bytes(b"12"), "changed or damaged"),
+        (lambda f: (f / "weights.safetensors").write_bytes((f / "weights.safetensors").read_bytes()[:-1]), "damaged"),
+    ],
+)
+def test_damaged_and_foreign_models_are_refused(folder, damage, message):
+    damage(folder)
+    with pytest.raises(FileFormatError, match=message):
+        load(folder)
+
+
+def test_a_phi_of_your_own_is_asked_for_again(choices, tmp_path, seeded):
+    with seeded(0):
+        phi, blank = (nn.Sequential(nn.Linear(2, 8), nn.Tanh()) for _ in range(2))
+    selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 1}).fit(*choices)
+    selector.save(tmp_path / "model")
+    with pytest.raises(FileFormatError, match="phi of your own"):
+        load(tmp_path / "model")
+    again = load(tmp_path / "model", phi=blank)
+    assert torch.equal(again.predict_proba(choices.sets).values, selector.predict_proba(choices.sets).values)
+
+
+@pytest.mark.parametrize("weights", [None, "weights"])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(choices, tmp_path, weights):
+    sample_weight = None if weights is None else torch.linspace(0.5, 1, len(choices))
+    options = {**TINY, "patience": 50, "max_epochs": 5}
+    whole = SubsetSelector(**options).fit(*choices, sample_weight=sample_weight)
+    options["checkpoint"] = tmp_path / "run" / "state.safetensors"
+    SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices, sample_weight=sample_weight)
+    resumed = SubsetSelector(**options).fit(*choices, sample_weight=sample_weight)
+    assert [h["loss"] for h in resumed.history_] == [h["loss"] for h in whole.history_]
+    assert torch.equal(resumed.predict_proba(choices.sets).values, whole.predict_proba(choices.sets).values)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["state.safetensors"]
+
+
+def test_a_checkpoint_of_another_run_is_refused(choices, tmp_path):
+    options = {**TINY, "checkpoint": tmp_path / "state", "max_epochs": 1}
+    SubsetSelector(**options).fit(*choices)
+    with pytest.raises(FileFormatError, match="other data or other options"):
+        SubsetSelector(**{**options, "samples": 2}).fit(*choices)
+    with pytest.raises(FileFormatError, match="other data or other options"):
+        SubsetSelector(**options).fit(*make_choices(60, seed=1))
+    (tmp_path / "state").write_bytes(b"not a checkpoint at all")
+    with pytest.raises(FileFormatError, match="is damaged"):
+        SubsetSelector(**options).fit(*choices)
+    with pytest.raises(OptionError, match="needs random_state"):
+        SubsetSelector(**{**options, "random_state": None}).fit(*choices)

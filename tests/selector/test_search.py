@@ -1,0 +1,78 @@
+"""Greedy and local search against plain loops on submodular functions and tiny sets."""
+
+import itertools
+
+import pytest
+import torch
+
+from setgrad.functions import DeepSet
+from setgrad.functions.facility import FacilityLocation
+from setgrad.functions.graph_cut import GraphCut
+from setgrad.functions.log_determinant import LogDeterminant
+from setgrad.selector import greedy, local_search
+from setgrad.sets import Sets
+
+SIZES = [5, 0, 1, 7, 3]
+FUNCTIONS = [FacilityLocation(), GraphCut(penalty=2.0), LogDeterminant(), "deep"]
+
+
+@pytest.fixture(params=FUNCTIONS, ids=lambda f: f if isinstance(f, str) else type(f).__name__)
+def bound(request, seeded):
+    function = request.param
+    if function == "deep":
+        with seeded(3):
+            function = DeepSet(2, "mlp", width=8, hidden=(8, 8)).double()
+    generator = torch.Generator().manual_seed(0)
+    return function.bind(Sets.from_lengths(torch.rand(sum(SIZES), 2, generator=generator, dtype=torch.float64), SIZES))
+
+
+def value(bound, chosen, number):
+    """F of one subset of one set, by item numbers inside the set."""
+    mask = torch.zeros(1, bound.sets.layout.total, dtype=torch.bool)
+    mask[0, [bound.sets.layout.host[number] + i for i in chosen]] = True
+    return bound.value(mask)[0, number].item()
+
+
+def plain_greedy(bound, number, size):
+    chosen, n = [], SIZES[number]
+    while len(chosen) < min(n, n if size is None else size):
+        now = value(bound, chosen, number)
+        gains = {i: value(bound, [*chosen, i], number) - now for i in range(n) if i not in chosen}
+        best = max(gains, key=lambda i: gains[i])
+        if size is None and gains[best] <= 0:
+            break
+        chosen.append(best)
+    return set(chosen)
+
+
+@pytest.mark.parametrize("size", [None, 0, 2, 6])
+def test_greedy_is_greedy(bound, size):
+    sizes = None if size is None else torch.full((len(SIZES),), size)
+    picks = greedy(bound, sizes)
+    for number, mask in enumerate(picks):
+        assert set(mask.nonzero()[:, 0].tolist()) == plain_greedy(bound, number, size)
+
+
+@pytest.mark.parametrize("keep_size", [True, False])
+def test_local_search_ends_where_no_single_move_helps(bound, keep_size):
+    start = bound.sets.with_values(bound.sets.layout.positions < 2)
+    picks = local_search(bound, start, keep_size=keep_size)
+    for number, mask in enumerate(picks):
+        chosen, n = mask.nonzero()[:, 0].tolist(), SIZES[number]
+        now = value(bound, chosen, number)
+        assert now >= value(bound, list(range(min(2, n))), number) - 1e-9
+        if keep_size:
+            assert len(chosen) == min(2, n)
+        else:
+            moves = [sorted(set(chosen) ^ {i}) for i in range(n)]
+            assert all(value(bound, move, number) <= now + 1e-7 for move in moves)
+
+
+def test_local_search_finds_the_best_pair_of_a_modular_function():
+    from setgrad.functions import Modular
+
+    scores = torch.tensor([[1.0], [5.0], [3.0], [4.0], [2.0]])
+    bound = Modular().bind(Sets.from_list([scores]))
+    start = bound.sets.with_values(torch.tensor([True, False, False, False, True]))
+    best = max(itertools.combinations(range(5), 2), key=lambda pair: sum(scores[list(pair), 0]))
+    assert local_search(bound, start, keep_size=True).values.nonzero()[:, 0].tolist() == sorted(best)

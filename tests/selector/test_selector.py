@@ -1,0 +1,257 @@
+"""What users rely on: learning, choosing, reproducibility, independence of batch and order, scikit-learn's habits."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from torch import nn
+
+from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError
+from setgrad.selector import SubsetSelector, jaccard
+from setgrad.sets import Choices, Sets
+from tests.selector.conftest import TINY, make_choices
+
+
+def test_it_learns_a_rule_that_depends_on_the_set(default):
+    new = make_choices(80, seed=1)
+    assert default.score(*new) > 0.9
+    assert default.score_true_size(*new) > 0.9
+    assert default.history_[-1]["loss"] < default.history_[0]["loss"]
+    assert default.best_epoch_ <= len(default.history_)
+
+
+def test_score_is_the_mean_jaccard_of_predict(default):
+    new = make_choices(20, seed=1)
+    picks = default.predict(new.sets)
+    by_hand = [
+        len(a & b) / len(a | b) if a | b else 1.0
+        for a, b in zip(_as_python(picks), _as_python(new.subsets), strict=True)
+    ]
+    assert default.score(*new) == pytest.approx(np.mean(by_hand))
+    assert jaccard(picks, new.subsets).tolist() == pytest.approx(by_hand)
+
+
+def _as_python(subsets):
+    return [set(np.flatnonzero(mask.numpy())) for mask in subsets]
+
+
+def test_same_seed_same_bits(choices):
+    first, second = (SubsetSelector(**TINY).fit(*choices) for _ in range(2))
+    assert torch.equal(first.predict_proba(choices.sets).values, second.predict_proba(choices.sets).values)
+    assert [h["loss"] for h in first.history_] == [h["loss"] for h in second.history_]
+    other = SubsetSelector(**{**TINY, "random_state": 1}).fit(*choices)
+    assert not torch.equal(first.predict_proba(choices.sets).values, other.predict_proba(choices.sets).values)
+
+
+def test_a_set_is_judged_alike_alone_and_in_any_batch(fitted):
+    sets = Sets.cat([make_choices(25, seed=2).sets, Sets.from_list([torch.zeros(0, 2)])])
+    together, picks = fitted.predict_proba(sets), fitted.predict(sets)
+    backwards = fitted.predict_proba(sets[::-1])
+    for number in range(len(sets)):
+        alone = sets[number : number + 1]
+        assert torch.equal(together[number], fitted.predict_proba(alone)[0])
+        assert torch.equal(together[number], backwards[len(sets) - 1 - number])
+        assert torch.equal(picks[number], fitted.predict(alone)[0])
+        padded, mask = sets[number : number + 2].padded()
+        assert torch.equal(together[number], fitted.predict_proba(Sets.from_padded(padded, mask))[0])
+
+
+def test_predictions_move_with_the_items(fitted):
+    generator = torch.Generator().manual_seed(5)
+    items = torch.randn(9, 2, generator=generator)
+    # Two identical items must be judged alike, in whatever places they stand.
+    items[7] = items[2]
+    order = torch.randperm(9, generator=generator)
+    there, moved = fitted.predict_proba([items])[0], fitted.predict_proba([items[order]])[0]
+    assert torch.equal(there[order], moved)
+    assert there[7] == there[2]
+    # Which of two identical items is chosen is a matter of place; what is chosen is not.
+    picked, again = (items[fitted.predict([items])[0]], items[order][fitted.predict([items[order]])[0]])
+    assert sorted(picked.tolist()) == sorted(again.tolist())
+
+
+def test_types_in_types_out(default):
+    x = make_choices(3, seed=4).sets
+    assert default.predict_proba(x).dtype == torch.float32
+    assert default.predict_proba(x.to(torch.float64)).dtype == torch.float64
+    same = default.predict_proba([a.double().numpy() for a in x])
+    torch.testing.assert_close(same.values.float(), default.predict_proba(x).values, rtol=0, atol=1e-7)
+
+
+def test_sizes_and_thresholds(default):
+    sets = make_choices(10, seed=3).sets
+    lengths = sets.lengths.tolist()
+    assert [int(m.sum()) for m in default.predict(sets, size=4)] == [min(4, n) for n in lengths]
+    wanted = [i % 3 for i in range(10)]
+    assert [int(m.sum()) for m in default.predict(sets, size=wanted)] == wanted
+    p = default.predict_proba(sets)
+    assert torch.equal(default.predict(sets, threshold=0.7).values, p.values > 0.7)
+    for number, mask in enumerate(default.predict(sets, size=2)):
+        assert p[number][mask].min() >= p[number][~mask].max()
+
+
+def test_search_improves_f(fitted):
+    sets = make_choices(12, seed=6).sets
+    bound = fitted.function_.bind(sets)
+
+    def value(picks):
+        return bound.value(picks.values[None])[0]
+
+    plain, greedy, local = (fitted.predict(sets, size=2, search=s) for s in (None, "greedy", "local"))
+    assert greedy.layout.same_as(sets.layout)
+    assert all(int(m.sum()) == 2 for picks in (greedy, local) for m in picks)
+    assert bool((value(local) >= value(plain) - 1e-5).all())
+    free = fitted.predict(sets, search="greedy")
+    gains = bound.gains(free.values[None])[0]
+    # Greedy stops when nothing outside helps any more.
+    assert bool((gains[~free.values] <= 1e-5).all())
+    assert bool((value(fitted.predict(sets, search="local")) >= value(fitted.predict(sets)) - 1e-5).all())
+
+
+def test_inputs_of_every_form_agree():
+    choices = make_choices(20)
+    lists = [x.numpy() for x in choices.sets]
+    forms = [
+        (choices.sets, choices.subsets),
+        (lists, [m.numpy() for m in choices.subsets]),
+        (lists, [np.flatnonzero(m.numpy()) for m in choices.subsets]),
+        (choices.sets, choices.subsets.values),
+    ]
+    results = [SubsetSelector(**{**TINY, "max_epochs": 1}).fit(*form).predict_proba(lists).values for form in forms]
+    assert all(torch.equal(results[0], r) for r in results[1:])
+
+
+def test_sample_weight(choices):
+    options = {**TINY, "max_epochs": 2}
+    plain = SubsetSelector(**options).fit(*choices)
+    ones = SubsetSelector(**options).fit(*choices, sample_weight=np.ones(len(choices)))
+    assert torch.equal(plain.predict_proba(choices.sets).values, ones.predict_proba(choices.sets).values)
+    weights = np.linspace(0, 1, len(choices))
+    by_set = SubsetSelector(**options).fit(*choices, sample_weight=weights)
+    by_item = SubsetSelector(**options).fit(
+        *choices, sample_weight=np.repeat(weights, choices.sets.layout.host_lengths).astype("f4")
+    )
+    assert not torch.equal(plain.predict_proba(choices.sets).values, by_set.predict_proba(choices.sets).values)
+    assert torch.equal(by_item.predict_proba(choices.sets).values, by_set.predict_proba(choices.sets).values)
+    with pytest.raises(ShapeError, match="sample_weight has shape"):
+        SubsetSelector(**options).fit(*choices, sample_weight=[1.0])
+    with pytest.raises(DataError, match="nowhere negative"):
+        SubsetSelector(**options).fit(*choices, sample_weight=-weights)
+
+
+def test_features_of_any_scale_and_constant_features():
+    choices = make_choices(150)
+    moved = choices.sets.with_values(
+        torch.cat([choices.sets.values * 1e4 + 1e6, torch.full((choices.sets.layout.total, 1), 7.0)], 1)
+    )
+    scaled = SubsetSelector(**{**TINY, "max_epochs": 30, "learning_rate": 1e-2}).fit(moved, choices.subsets)
+    assert scaled.score(moved, choices.subsets) > 0.85
+    assert bool(scaled.predict_proba(moved).values.isfinite().all())
+
+
+def test_a_phi_of_your_own(choices, seeded):
+    with seeded(0):
+        phi = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
+    selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 2}).fit(*choices)
+    assert selector.predict(choices.sets).dtype == torch.bool
+
+
+def test_images_and_large_sets_with_induced_attention():
+    generator = torch.Generator().manual_seed(0)
+    sets = Sets.from_lengths(torch.randn(40, 3, 4, generator=generator), [8] * 5)
+    subsets = [[0, 1]] * 5
+    selector = SubsetSelector(**{**TINY, "max_epochs": 1, "attention": "induced"}).fit(sets, subsets)
+    assert selector.model_.config.slots is not None
+    assert [int(m.sum()) for m in selector.predict(sets, size=3)] == [3] * 5
+
+
+def test_scikit_learn_conventions(choices):
+    selector = SubsetSelector(**TINY, samples=3)
+    copy = clone(selector)
+    assert copy.get_params() == selector.get_params()
+    assert copy.set_params(samples=7).samples == 7
+    assert "samples=3" in repr(selector)
+    with pytest.raises(OptionError, match="unknown option 'sampels'"):
+        selector.set_params(sampels=3)
+    with pytest.raises(NotFittedError, match="call fit"):
+        selector.predict(choices.sets)
+    lists, masks = choices.sets.to_list()[:24], choices.subsets.to_list()[:24]
+    search = GridSearchCV(SubsetSelector(**{**TINY, "max_epochs": 1}), {"samples": [1, 2]}, cv=2, error_score="raise")
+    assert search.fit(lists, masks).best_params_["samples"] in (1, 2)
+
+
+def test_the_constructor_only_stores():
+    selector = SubsetSelector(method="nonsense", width=-1)
+    assert (selector.method, selector.width) == ("nonsense", -1)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("method", "magic", "unknown method 'magic'; choose one of: unrolled, one-step, direct"),
+        ("phi", "cnn", "unknown phi 'cnn'; choose one of: context, mlp, paper"),
+        ("loss", "hinge", "unknown loss"),
+        ("estimator", "gibbs", "unknown estimator"),
+        ("attention", "flash", "unknown attention"),
+        ("scale", "l3", "unknown scale"),
+        ("scale", -1.0, "must be positive"),
+        ("width", 10, "multiple of heads"),
+        ("width", 0, "width must be a whole number of at least 1"),
+        ("samples", 2.5, "samples must be a whole number"),
+        ("predict_samples", 0, "predict_samples must be"),
+        ("learning_rate", 0, "learning_rate must be a number above 0"),
+        ("learning_rate", float("nan"), "learning_rate must be a number above 0"),
+        ("average", 1.0, "average must"),
+        ("validation_fraction", 1, "between 0 and 1"),
+        ("hidden", (), "hidden must name at least one layer"),
+        ("random_state", -1, "random_state must be None or a whole number"),
+        ("device", "abacus", "unknown device 'abacus'"),
+        ("steps", 2, "needs a smooth estimator"),
+    ],
+)
+def test_bad_options_are_refused_before_any_work(choices, option, value, message):
+    with pytest.raises(OptionError, match=message):
+        SubsetSelector(**{**TINY, option: value}).fit(*choices)
+
+
+def test_bad_data_is_refused(choices, default):
+    sets, subsets = choices
+    spoilt = sets.values.clone()
+    spoilt[7, 1] = torch.nan
+    with pytest.raises(DataError, match="item 0 of set 2 holds NaN or infinity"):
+        SubsetSelector(**TINY).fit(sets.with_values(spoilt), subsets)
+    with pytest.raises(ShapeError, match="59 subsets were given for 60 sets"):
+        SubsetSelector(**TINY).fit(sets, subsets.to_list()[:-1])
+    with pytest.raises(DataError, match="at least 2 sets"):
+        SubsetSelector(**TINY).fit(sets[:1], subsets[:1])
+    with pytest.raises(DataError, match="no items at all"):
+        SubsetSelector(**TINY).fit(Sets.from_list([torch.zeros(0, 2)] * 3), [[]] * 3)
+    with pytest.raises(ShapeError, match="pair"):
+        SubsetSelector(**TINY).fit(sets, subsets, validation=sets)
+    with pytest.raises(ShapeError, match=r"fitted on items of shape \(2,\)"):
+        default.predict([[[1.0, 2.0, 3.0]]])
+    with pytest.raises(DataError, match="NaN"):
+        default.predict([[[1.0, np.inf]]])
+    with pytest.raises(OptionError, match="give one of them"):
+        default.predict(sets, size=1, threshold=0.5)
+    with pytest.raises(OptionError, match="unknown search"):
+        default.predict(sets, search="magic")
+    with pytest.raises(OptionError, match="size must be a whole number"):
+        default.predict(sets, size=1.5)
+    with pytest.raises(OptionError, match="between 0 and 1"):
+        default.predict(sets, threshold=2)
+
+
+def test_nothing_to_choose_from(default):
+    assert default.predict([]).values.tolist() == []
+    assert len(default.predict([[], []])) == 2
+    one = default.predict([[[0.0, 0.0]]])
+    assert len(one[0]) == 1
+
+
+def test_choices_without_any_chosen_item():
+    sets = make_choices(10).sets
+    empty = Choices(sets, sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool)))
+    selector = SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 0.01}).fit(*empty, validation=empty)
+    assert selector.score(*empty) == 1.0

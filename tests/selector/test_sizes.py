@@ -1,0 +1,124 @@
+"""Every size rule against a plain search, and the choice among them."""
+
+import pytest
+import torch
+
+from setgrad.errors import FileFormatError
+from setgrad.selector.metrics import jaccard, pick_top
+from setgrad.selector.sizes import (
+    RULES,
+    ExpectedJaccard,
+    LinearSize,
+    Threshold,
+    calibrate,
+    rule_from_json,
+    rule_to_json,
+)
+from setgrad.sets import Sets
+
+
+def draw(count=200, seed=0, sharp=2.0):
+    """Logits with the right amount of truth in them: P(chosen) = sigmoid(logit)."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [3 + i % 9 for i in range(count)] + [0]
+    logits = sharp * torch.randn(sum(sizes), generator=generator, dtype=torch.float64) - 1
+    chosen = torch.rand(len(logits), generator=generator) < torch.sigmoid(logits)
+    return logits, Sets.from_lengths(chosen, sizes)
+
+
+def score(rule, logits, subsets):
+    return float(jaccard(pick_top(logits, subsets, rule.sizes(logits, subsets)), subsets).mean())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_possible_sizes_and_beat_a_constant(name):
+    logits, subsets = draw()
+    rule = RULES[name].fit(logits, subsets)
+    sizes = rule.sizes(logits, subsets)
+    assert bool(((sizes >= 0) & (sizes <= subsets.lengths)).all())
+    fixed = max(score(_Constant(k), logits, subsets) for k in range(1, 10))
+    assert score(rule, logits, subsets) > fixed
+    assert rule_from_json(rule_to_json(rule)) == rule
+
+
+class _Constant:
+    def __init__(self, size):
+        self.size = size
+
+    def sizes(self, logits, sets):
+        return torch.full((len(sets),), self.size).minimum(sets.lengths)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_set_gets_its_size_alone_and_in_a_batch(name):
+    logits, subsets = draw(20)
+    rule = RULES[name].fit(logits, subsets)
+    together = rule.sizes(logits, subsets)
+    split = subsets.with_values(logits)
+    for number in range(len(subsets)):
+        alone = split[number : number + 1]
+        assert rule.sizes(alone.values, alone).tolist() == [together[number]]
+
+
+def test_threshold_finds_the_best_cut():
+    logits, subsets = draw(50)
+    best = max(
+        float(jaccard(subsets.with_values(logits > cut), subsets).mean())
+        for cut in torch.linspace(-8, 8, 4001, dtype=torch.float64)
+    )
+    assert score(Threshold.fit(logits, subsets), logits, subsets) == pytest.approx(best, abs=5e-3)
+
+
+def test_threshold_lies_in_the_middle_of_the_gap():
+    subsets = Sets.from_list([torch.tensor([True, False, False])] * 4)
+    logits = torch.tensor([5.0, -3.0, -4.0] * 4)
+    assert Threshold.fit(logits, subsets).cut == pytest.approx(1.0)
+
+
+def test_linear_size_recovers_a_linear_law():
+    generator = torch.Generator().manual_seed(0)
+    lengths = [4 + 2 * (i % 4) for i in range(40)]
+    subsets = Sets.from_list([torch.arange(n) < n // 2 for n in lengths])
+    logits = torch.randn(sum(lengths), generator=generator)
+    assert LinearSize.fit(logits, subsets).sizes(logits, subsets).tolist() == [n // 2 for n in lengths]
+
+
+def test_linear_size_of_a_constant_size_is_that_size():
+    subsets = Sets.from_list([torch.arange(20) < 7] * 10)
+    logits = torch.randn(200, generator=torch.Generator().manual_seed(0))
+    assert set(LinearSize.fit(logits, subsets).sizes(logits, subsets).tolist()) == {7}
+
+
+def test_expected_jaccard_against_a_plain_loop():
+    logits, subsets = draw(30)
+    rule = ExpectedJaccard(1.3, -0.2)
+    wanted = []
+    for x in subsets.with_values(logits):
+        p = sorted(torch.sigmoid(1.3 * x - 0.2).tolist(), reverse=True)
+        scores = [sum(p[:k]) / (k + sum(p[k:])) for k in range(1, len(p) + 1)]
+        wanted.append(1 + scores.index(max(scores)) if scores else 0)
+    assert rule.sizes(logits, subsets).tolist() == wanted
+
+
+def test_platt_scaling_recovers_slope_and_shift():
+    logits, subsets = draw(4000)
+    rule = ExpectedJaccard.fit(logits / 3 + 1, subsets)
+    assert (rule.slope, rule.shift) == pytest.approx((3.0, -3.0), abs=0.15)
+
+
+def test_platt_scaling_survives_perfect_separation():
+    subsets = Sets.from_list([torch.tensor([True, False])] * 10)
+    rule = ExpectedJaccard.fit(torch.tensor([50.0, -50.0] * 10), subsets)
+    assert rule.sizes(torch.tensor([50.0, -50.0]), subsets[:1]).tolist() == [1]
+
+
+def test_calibrate_keeps_the_best():
+    logits, subsets = draw()
+    rule, scores = calibrate(logits, subsets)
+    assert set(scores) == set(RULES)
+    assert score(rule, logits, subsets) == pytest.approx(max(scores.values()))
+
+
+def test_a_foreign_rule_is_refused():
+    with pytest.raises(FileFormatError, match="not one of"):
+        rule_from_json({"name": "threshold", "cut": "0; import os"})

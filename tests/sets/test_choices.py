@@ -1,0 +1,96 @@
+"""What is accepted as sets and as subsets at the door, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from setgrad.errors import DataError, ShapeError
+from setgrad.sets import Choices, Sets, Table, as_sets, as_subsets
+
+SETS = Sets.from_list([[[0.0], [1.0], [2.0]], [], [[3.0]]])
+TRUTH = [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        torch.tensor(TRUTH),
+        np.array(TRUTH),
+        Sets.from_list([TRUTH[:3], [], TRUTH[3:]]),
+        Sets.from_lengths(torch.tensor([2, 0]), [2, 0, 0]),
+        [TRUTH[:3], [], TRUTH[3:]],
+        [[0, 2], [], []],
+        [np.array([0, 2]), np.array([], dtype=np.int64), torch.tensor([False])],
+        [{2, 0}, set(), frozenset()],
+        [range(0, 3, 2), (), ()],
+    ],
+)
+def test_every_usual_form_of_subsets(form: object) -> None:
+    subsets = as_subsets(form, SETS)
+    assert subsets.dtype == torch.bool
+    assert subsets.layout is SETS.layout
+    assert subsets.values.tolist() == TRUTH
+
+
+@pytest.mark.parametrize(
+    ("form", "error", "message"),
+    [
+        ([[0], []], ShapeError, "2 subsets were given for 3 sets"),
+        ([[0], [], [1]], DataError, "subset 2 names item 1, but its set has 1 items"),
+        ([[0], [0], []], DataError, "subset 1 names item 0, but its set has 0 items"),
+        ([[-1], [], []], DataError, "subset 0 names item -1"),
+        ([[1, 1], [], []], DataError, "subset 0 names an item twice"),
+        ([[0.5], [], []], DataError, "subset 0 holds real numbers"),
+        ([["a"], [], []], DataError, "subset 0 is neither a mask nor"),
+        ([[[0]], [], []], ShapeError, r"subset 0 has shape \(1, 1\)"),
+        ([[True], [], []], ShapeError, "mask of subset 0 has 1 entries, its set has 3"),
+        (torch.ones(5, dtype=torch.bool), ShapeError, "5 entries for 4 items"),
+        (Sets.from_list([[True], [], [True]]), ShapeError, "mask of subset 0"),
+        (None, DataError, "NoneType"),
+    ],
+)
+def test_bad_subsets_are_named(form: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        as_subsets(form, SETS)
+
+
+def test_sets_are_taken_in_every_usual_form() -> None:
+    assert as_sets(SETS) is SETS
+    assert as_sets(np.zeros((2, 3, 4))).lengths.tolist() == [3, 3]
+    assert as_sets([[[1, 2]], []]).dtype == torch.get_default_dtype()
+    assert as_sets([np.zeros((2, 1))]).dtype == torch.float64
+    nothing: list[list[object]] = [[], [[], []], [np.zeros((3, 0))]]
+    for empty in nothing:
+        assert len(as_sets(empty)) == len(empty)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_items_that_are_not_finite_are_named(bad: float) -> None:
+    with pytest.raises(DataError, match=r"item 1 of set 2 .*2 such items"):
+        as_sets([[[0.0, 0.0]], [], [[0.0, 0.0], [bad, 1.0], [1.0, bad]]])
+
+
+def test_other_things_are_no_sets() -> None:
+    with pytest.raises(DataError, match="unpack"):
+        as_sets(Choices.of(SETS, [[0], [], []]))
+    with pytest.raises(DataError, match="int was given"):
+        as_sets(5)
+
+
+def test_choices_unpack_and_stay_as_they_are() -> None:
+    choices = Choices.of([[[0.0], [1.0]], [[2.0]]], [[1], []])
+    sets, subsets = choices
+    assert len(choices) == 2
+    assert sets is choices.sets
+    assert subsets.values.tolist() == [False, True, False]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        choices.sets = sets  # type: ignore[misc]
+
+
+def test_a_table_without_choices_does_not_pretend_to_have_them() -> None:
+    table = Table(SETS, set_ids=["a", "b", "c"])
+    assert len(table) == 3
+    with pytest.raises(TypeError):
+        _, _ = table  # type: ignore[misc]

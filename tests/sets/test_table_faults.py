@@ -1,0 +1,180 @@
+"""Every mistake a table can hold, by column and row, in every format."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from setgrad.errors import DataError, OptionError
+from setgrad.sets import Sets, read_table, write_table
+from tests.sets.tables import GOOD, ROLES, save
+
+
+def edited(column: str, row: int, value: Any) -> dict[str, Any]:
+    """The good table with one value changed; rows count from 1."""
+    values = list(GOOD[column])
+    values[row - 1] = value
+    return {**GOOD, column: values}
+
+
+def as_text(column: str, row: int, value: str) -> dict[str, Any]:
+    values = [str(v) for v in GOOD[column]]
+    values[row - 1] = value
+    return {**GOOD, column: values}
+
+
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("null feature", edited("price", 4, None), r"column 'price', row 4 .*missing; fill"),
+    ("nan feature", edited("price", 2, float("nan")), r"column 'price', row 2 .*nan is not a finite"),
+    ("infinite feature", edited("price", 5, float("-inf")), r"column 'price', row 5 .*-inf is not a finite"),
+    ("large feature", edited("price", 3, 1e300), r"column 'price', row 3 .*1e\+?300 is too large for torch.float32"),
+    ("text feature", as_text("price", 3, "cheap"), r"column 'price', row 3 .*'cheap' is not a number"),
+    ("null set id", edited("basket", 2, None), r"column 'basket', row 2 .*missing; every row needs an id"),
+    (
+        "scattered",
+        edited("basket", 5, 10),
+        r"column 'basket', row 5 .*set '?10'? comes back .*rows 1 to 3.*sort .*'basket'",
+    ),
+    ("scattered twice", {**GOOD, "basket": [7, 8, 7, 8, 7]}, r"column 'basket', row 3 .*set '?7'? .*rows 1 to 1"),
+    ("null item id", edited("sku", 1, None), r"column 'sku', row 1 .*every row needs an id"),
+    ("duplicate", edited("sku", 3, "a"), r"column 'sku', row 3 .*item 'a' is in set '?10'? already \(row 1\)"),
+    ("duplicate twice", {**GOOD, "sku": ["b", "c", "c", "a", "a"], "basket": [1, 1, 1, 1, 1]}, r"'sku', row 3 .*row 2"),
+    ("null chosen", edited("bought", 4, None), r"column 'bought', row 4 .*missing; write true or false"),
+    ("chosen 2", {**GOOD, "bought": [0, 1, 2, 1, 0]}, r"column 'bought', row 3 .*'?2'? is neither true nor false"),
+    ("chosen word", {**GOOD, "bought": ["1", "yes", "0", "0", "0"]}, r"column 'bought', row 2 .*'yes' is neither"),
+    ("chosen real", {**GOOD, "bought": [0.5, 1.0, 0.0, 0.0, 0.0]}, r"column 'bought', row 1 .*0.5'? is neither"),
+    ("null weight", edited("load", 3, None), r"column 'load', row 3 .*missing"),
+    ("nan weight", edited("load", 3, float("nan")), r"column 'load', row 3 .*nan is not a finite"),
+    ("negative weight", edited("load", 2, -1.0), r"column 'load', row 2 .*weight -1 is negative"),
+    ("text weight", as_text("load", 2, "much"), r"column 'load', row 2 .*'much' is not a number"),
+]
+
+
+@pytest.mark.parametrize("pieces_of_two", [False, True])
+@pytest.mark.parametrize(("columns", "message"), [pytest.param(c, m, id=name) for name, c, m in FAULTS])
+def test_every_fault_is_named_by_column_and_row(
+    tmp_path: Path,
+    ending: str,
+    columns: dict[str, Any],
+    message: str,
+    pieces_of_two: bool,
+    request: pytest.FixtureRequest,
+) -> None:
+    if pieces_of_two:
+        request.getfixturevalue("small_pieces")
+    path = save(tmp_path / f"t{ending}", columns, rows=2)
+    with pytest.raises(DataError, match=message) as caught:
+        read_table(path, features=["price", "stock"], **ROLES)
+    assert str(path) in str(caught.value)
+    assert "counted from 1, without the header" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([[1.0], [2.0]]), r"column 'x', row 1 .*\[1.0\] is not a number but list"),
+        (pa.array([date(2026, 1, 1), date(2026, 1, 2)]), r"column 'x', row 1 .*is not a number but date"),
+        (pa.array([b"1", b"2"]), r"column 'x', row 1 .*b'1' is not a number but binary"),
+        (pa.nulls(2), r"column 'x', row 1 .*missing"),
+    ],
+)
+def test_types_that_are_no_numbers(tmp_path: Path, column: pa.Array, message: str) -> None:
+    path = save(tmp_path / "t.parquet", {"s": [1, 1], "x": column})
+    with pytest.raises(DataError, match=message):
+        read_table(path, set_id="s", features=["x"])
+
+
+def test_ids_that_cannot_be_compared(tmp_path: Path) -> None:
+    path = save(tmp_path / "t.parquet", {"s": [[1], [1]], "f": [1.0, float("nan")], "x": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"column 's', row 1 .*not list"):
+        read_table(path, set_id="s", features=["x"])
+    with pytest.raises(DataError, match=r"column 'f', row 2 .*nan is not an id"):
+        read_table(path, set_id="f", features=["x"])
+
+
+def test_an_empty_column_is_refused_by_name_and_not_dropped(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", {"s": [1, 1], "x": [1.0, 2.0], "hole": pa.nulls(2)})
+    with pytest.raises(DataError, match=r"column 'hole', row 1"):
+        read_table(path, set_id="s")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"set_id": "baskets"},
+            DataError,
+            r"no column 'baskets' \(did you mean 'basket'\?\); the columns are: basket, sku",
+        ),
+        ({"features": ["prize", "zzz"]}, DataError, r"'prize' \(did you mean 'price'\?\) or 'zzz'; the columns"),
+        ({"chosen": "basket"}, DataError, r"column 'basket' is asked for as set_id and as chosen"),
+        ({"features": ["price", "load"]}, DataError, r"column 'load' is asked for as weights and as features"),
+        ({"features": ["price", "price"]}, DataError, r"column 'price' is asked for as features and as features"),
+        ({"features": []}, DataError, "no numeric column for features"),
+        ({"features": "price"}, OptionError, r"write features=\['price'\]"),
+        ({"dtype": torch.int64}, OptionError, "torch.int64"),
+    ],
+)
+def test_roles_are_checked_before_reading(
+    tmp_path: Path, ending: str, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    path = save(tmp_path / f"t{ending}", GOOD)
+    with pytest.raises(error, match=message):
+        read_table(path, **{**ROLES, **change})
+
+
+def test_names_that_come_twice_and_features_that_are_not_there(tmp_path: Path, ending: str) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([1.0]), pa.array([2.0])], ["s", "x", "x"])
+    if ending != ".feather" and ending != ".arrow":  # the writer of Feather refuses such a table itself
+        with pytest.raises(DataError, match="2 columns are called 'x'"):
+            read_table(save(tmp_path / f"t{ending}", twice), set_id="s")
+    with pytest.raises(DataError, match=r"no numeric column for features.*note \(string\)"):
+        read_table(save(tmp_path / f"u{ending}", {"s": [1], "note": ["x"]}), set_id="s")
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"t{ending}"
+    with pytest.raises(DataError, match=r"t\.\w+: there is no such file"):
+        read_table(path, set_id="s")
+    path.touch()
+    with pytest.raises(DataError, match="the file is empty"):
+        read_table(path, set_id="s")
+    save(path, {"s": pa.array([], pa.int64()), "x": pa.array([], pa.float64())})
+    with pytest.raises(DataError, match="no rows"):
+        read_table(path, set_id="s")
+    path.write_bytes(b"\xff\x00\x01 not a table \n" * 9)
+    with pytest.raises(DataError, match=r"cannot be read as|are not UTF-8"):
+        read_table(path, set_id="s")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match="this is a folder"):
+        read_table(path, set_id="s")
+
+
+def test_files_damaged_inside(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", {"s": list(range(1000)), "x": [float(i) for i in range(1000)]})
+    whole = path.read_bytes()
+    if ending == ".csv":
+        path.write_bytes(whole[:500] + b"\n1,2,3\n" + whole[500:])
+    else:
+        path.write_bytes(whole[:40] + b"?" * 400 + whole[440:])
+    with pytest.raises(DataError, match=r"cannot be read as (Parquet|CSV|Feather): .*; write the table again"):
+        read_table(path, set_id="s")
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("s,x\ncafé,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"cannot be read as CSV: .*UTF8"):
+        read_table(path, set_id="s")
+
+
+def test_an_unknown_ending_lists_the_known(tmp_path: Path) -> None:
+    for name in ("t.xlsx", "t"):
+        with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, \.feather, \.arrow"):
+            read_table(tmp_path / name, set_id="s")
+        with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, \.feather, \.arrow"):
+            write_table(tmp_path / name, Sets.from_list([[True]]))

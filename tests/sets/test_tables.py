@@ -1,0 +1,251 @@
+"""Tables: every format, read in pieces, and picks written so that they can be read again."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from setgrad.errors import DataError, OptionError, SetgradError, ShapeError
+from setgrad.sets import Choices, Sets, Table, _formats, read_table, write_table
+from tests.sets.tables import GOOD, ROLES, save
+
+
+def check_good(choices: Choices) -> None:
+    sets, subsets = choices
+    assert sets.lengths.tolist() == [3, 1, 1]
+    expected = np.column_stack([GOOD["price"], GOOD["stock"]]).astype(np.float32)
+    np.testing.assert_array_equal(sets.values.numpy(), expected)
+    assert subsets.values.tolist() == GOOD["bought"]
+    assert choices.set_ids == [10, 20, 15]
+    assert choices.item_ids is not None
+    assert list(choices.item_ids) == GOOD["sku"]
+    assert choices.weights is not None
+    assert choices.weights.tolist() == GOOD["load"]
+
+
+def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
+    check_good(read_table(save(tmp_path / f"t{ending}", GOOD), **ROLES))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_sets_may_span_pieces(tmp_path: Path, ending: str) -> None:
+    check_good(read_table(save(tmp_path / f"t{ending}", GOOD, rows=2), **ROLES))
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".feather"])
+def test_row_groups_of_seven_give_what_one_group_gives(tmp_path: Path, ending: str) -> None:
+    generator = np.random.default_rng(0)
+    sizes = generator.integers(1, 30, 40)
+    columns = {
+        "s": np.repeat(generator.permutation(40), sizes),
+        "i": np.concatenate([generator.permutation(n) for n in sizes]),
+        "x": generator.normal(size=sizes.sum()),
+        "c": generator.random(sizes.sum()) < 0.3,
+    }
+    found = [
+        read_table(save(tmp_path / f"{rows}{ending}", columns, rows=rows), set_id="s", item_id="i", chosen="c")
+        for rows in (7, 10_000)
+    ]
+    for choices in found:
+        assert choices.sets.layout.host_lengths.tolist() == sizes.tolist()
+        assert choices.sets.values[:, 0].tolist() == columns["x"].astype(np.float32).tolist()
+        assert choices.subsets.values.tolist() == columns["c"].tolist()
+        assert list(choices.item_ids if choices.item_ids is not None else ()) == columns["i"].tolist()
+    assert found[0].set_ids == found[1].set_ids
+
+
+def test_a_large_file(tmp_path: Path, ending: str) -> None:
+    rows = 200_000
+    columns = {
+        "s": np.repeat(np.arange(rows // 40), 40),
+        "i": np.tile(np.arange(40), rows // 40),
+        "x": np.arange(rows, dtype=np.float64),
+        "c": np.arange(rows) % 3 == 0,
+    }
+    path = save(tmp_path / f"t{ending}", columns, rows=30_000)
+    choices = read_table(path, set_id="s", item_id="i", chosen="c", dtype=torch.float64)
+    assert len(choices) == rows // 40
+    assert torch.equal(choices.sets.values[:, 0], torch.arange(rows, dtype=torch.float64))
+    assert torch.equal(choices.subsets.values, torch.arange(rows) % 3 == 0)
+
+
+def test_without_chosen_there_are_sets_and_ids_only(tmp_path: Path, ending: str) -> None:
+    table = read_table(save(tmp_path / f"t{ending}", GOOD), set_id="basket", features=["stock"])
+    assert isinstance(table, Table)
+    assert table.sets.values.tolist() == [[1.0], [2.0], [3.0], [4.0], [5.0]]
+    assert table.weights is None
+    assert table.item_ids is not None
+    assert list(table.item_ids) == [0, 1, 2, 0, 0]
+
+
+def test_features_are_the_numeric_columns_in_the_order_of_the_file(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", GOOD)
+    table = read_table(path, set_id="basket", chosen="bought")
+    assert table.sets.values[0].tolist() == [1.5, 1.0, 1.0]  # price, stock, load; neither sku nor note
+    named = read_table(path, set_id="basket", features=["stock", "price", "bought"], dtype=torch.float64)
+    assert named.sets.values[0].tolist() == [1.0, 1.5, 1.0]
+    assert named.sets.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, 2], pa.uint8()),
+        pa.array([1.0, 2.0], pa.float32()),
+        pa.array([1.0, 2.0], pa.float16()),
+        pa.array([Decimal("1.00"), Decimal("2.00")]),
+        pa.array([" 1", "2e0"]),
+        pa.array(["1", "2"]).dictionary_encode(),
+        pa.array(["1", "2"], pa.large_string()),
+        pa.array(["1", "2"]).cast(pa.string_view()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_numbers_of_every_kind_are_features(tmp_path: Path, column: pa.Array) -> None:
+    path = save(tmp_path / "t.feather", {"s": [1, 1], "x": column})
+    assert read_table(path, set_id="s", features=["x"]).sets.values.tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [[True, False], [1, 0], ["1", "0"], ["true", "False"], [" TRUE", "0 "], pa.array(["1", "0"]).dictionary_encode()],
+)
+def test_chosen_is_boolean_in_every_usual_form(tmp_path: Path, column: Any) -> None:
+    path = save(tmp_path / "t.feather", {"s": [1, 1], "x": [1.0, 2.0], "c": column})
+    assert read_table(path, set_id="s", chosen="c").subsets.values.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ["b", "b", "a"],
+        [2.5, 2.5, -1.0],
+        [b"q", b"q", b""],
+        [True, True, False],
+        [Decimal("1.1"), Decimal("1.1"), Decimal(0)],
+    ],
+    ids=str,
+)
+def test_ids_of_every_kind_come_back_as_they_were(tmp_path: Path, found: list[Any]) -> None:
+    for column in (pa.array(found), pa.array(found).dictionary_encode()):
+        path = save(tmp_path / "t.feather", {"s": column, "i": column.take(pa.array([0, 2, 1])), "x": [1.0, 2.0, 3.0]})
+        table = read_table(path, set_id="s", item_id="i", features=["x"])
+        assert table.set_ids == [found[0], found[2]]
+        assert table.item_ids is not None
+        assert list(table.item_ids) == [found[0], found[2], found[1]]
+
+
+def test_text_ids_become_numbers_only_when_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("s,i,x\nNA,007,1\nNA,7,2\n12,1,3\n")
+    table = read_table(path, set_id="s", item_id="i")
+    assert table.set_ids == ["NA", "12"]
+    assert table.item_ids is not None
+    assert list(table.item_ids) == ["007", "7", "1"]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_csv_types_are_not_fixed_by_the_first_block(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("s,x,c,text\n" + 'a,1,0,"two\nlines"\n' * 40 + 'b,2.5,true,"x,y"\n')
+    choices = read_table(path, set_id="s", chosen="c")
+    assert choices.sets.values[-1].tolist() == [2.5]
+    assert choices.sets.lengths.tolist() == [40, 1]
+    assert choices.subsets.values.tolist() == [False] * 40 + [True]
+
+
+PICKS = Sets.from_list([[True, False], [], [False, False, True]])
+
+
+def test_picks_come_back_through_read_table(tmp_path: Path, ending: str) -> None:
+    probability = PICKS.with_values(torch.tensor([0.9, 0.1, 1 / 3, 1e-9, 1.0]))
+    path = tmp_path / "new" / "folder" / f"picks{ending}"
+    for _ in range(2):  # the second time over the first file
+        write_table(
+            path,
+            PICKS,
+            set_ids=["u", "v", "w"],
+            item_ids=np.array([3, 1, 4, 1, 5]),
+            probability=probability,
+            names=("basket", "sku"),
+        )
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    back = read_table(path, set_id="basket", item_id="sku", features=["probability"], chosen="chosen")
+    assert back.set_ids == ["u", "w"]  # a set without items has no rows
+    assert back.item_ids is not None
+    assert list(back.item_ids) == [3, 1, 4, 1, 5]
+    assert torch.equal(back.subsets.values, PICKS.values)
+    assert torch.equal(back.sets.values[:, 0], probability.values)
+
+
+def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"picks{ending}"
+    probability = PICKS.with_values(torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    write_table(path, PICKS, probability=probability)
+    back = read_table(
+        path, set_id="set_id", item_id="item_id", features=["probability"], chosen="chosen", dtype=torch.float64
+    )
+    assert back.set_ids == [0, 2]
+    assert back.item_ids is not None
+    assert list(back.item_ids) == [0, 1, 0, 1, 2]
+    assert torch.equal(back.sets.values[:, 0], probability.values)
+    assert torch.equal(back.subsets.values, PICKS.values)
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "message"),
+    [
+        (lambda p: write_table(p, PICKS, set_ids=["a"]), ShapeError, "set_ids has 1 entries for 3 sets"),
+        (lambda p: write_table(p, PICKS, item_ids=[1]), ShapeError, "item_ids has 1 entries for 5 items"),
+        (lambda p: write_table(p, PICKS, set_ids=["a", "b", "a"]), DataError, "two sets have the same id"),
+        (lambda p: write_table(p, PICKS, set_ids=["a", None, "b"]), DataError, "set_ids has no value at entry 1"),
+        (lambda p: write_table(p, PICKS, set_ids=["a", 1, "b"]), DataError, "set_ids cannot be written"),
+        (lambda p: write_table(p, PICKS, names=("chosen", "i")), OptionError, "names="),
+        (lambda p: write_table(p, PICKS, names=("i", "i")), OptionError, "names="),
+        (lambda p: write_table(p, PICKS.to(torch.float32)), ShapeError, "one boolean"),
+        (lambda p: write_table(p, PICKS, probability=PICKS[:2].to(torch.float32)), ShapeError, "one number"),
+    ],
+)
+def test_nothing_is_written_from_bad_picks(
+    tmp_path: Path, write: Callable[[Path], None], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        write(tmp_path / "picks.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "picks.csv"
+    write_table(path, PICKS)
+    before = path.read_bytes()
+
+    def half(table: pa.Table, draft: Path) -> None:
+        draft.write_bytes(b"half")
+        raise OSError("no space left")
+
+    broken = _formats.Format("CSV", False, _formats.CSV.schema, _formats.CSV.batches, half)
+    monkeypatch.setitem(_formats.FORMATS, ".csv", broken)
+    with pytest.raises(DataError, match=r"picks\.csv: this cannot be written: no space left"):
+        write_table(path, PICKS)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["picks.csv"]
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetgradError, match="cannot be written"):
+        write_table(tmp_path / "file" / "picks.csv", PICKS)
+
+
+def test_importing_setgrad_does_not_load_pyarrow() -> None:
+    code = "import sys, setgrad as sg; assert 'pyarrow' not in sys.modules; sg.read_table; sg.sets.write_table"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(ImportError, match="no_such_name"):
+        from setgrad.sets import no_such_name  # noqa: F401
