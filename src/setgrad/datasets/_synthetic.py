@@ -71,9 +71,9 @@ def moons(
 ) -> Task:
     """Find the points of the rarer of two interleaved half circles, noise of standard deviation 0.1.
 
-    Angles are independent and uniform on the half circle. scikit-learn's `make_moons`, which the published code
-    calls, takes evenly spaced ones instead; the law of a single point is the same up to that grid. Sizes as in
-    `gaussian`.
+    As published, each class has as many evenly spaced angles as the set has points, and a set takes some of them
+    without repeating one. That matters: with independent angles the best linear score separates the classes about two
+    points of Jaccard better. Sizes as in `gaussian`.
 
     Example:
         >>> task = moons(seed=1, n_train=5, n_validation=2, n_test=2)
@@ -100,7 +100,9 @@ def _draw_gaussian(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
 
 
 def _draw_moons(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
-    clean = half_circles(rng.uniform(0.0, np.pi, labels.shape), labels)
+    grid = np.tile(np.linspace(0.0, np.pi, labels.shape[1]), (len(labels), 1))
+    first, second = (rng.permuted(grid, axis=1) for _ in range(2))
+    clean = half_circles(np.where(labels == 0, first, second), labels)
     return (clean + MOONS_NOISE * rng.standard_normal(clean.shape)) * MOONS_SCALE + MOONS_SHIFT
 
 
