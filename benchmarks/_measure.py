@@ -23,6 +23,8 @@ import setgrad
 from benchmarks._machine import forget_peak, memory_now, memory_peak, wait
 from benchmarks._steps import Case, make_batch, make_step
 
+# Rounds that are not counted: libraries load and allocators fill in them.
+WARM_UP = 2
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -53,8 +55,7 @@ class Peak:
 def time_side_by_side(works: list[Callable[[], object]], device: torch.device, repeats: int) -> list[Timing]:
     """Median times of several works, run in turns so that a busy machine slows down all of them alike."""
     found: list[list[Timing]] = [[] for _ in works]
-    # The first round warms up.
-    for _ in range(repeats + 1):
+    for _ in range(WARM_UP + repeats):
         for times, work in zip(found, works, strict=True):
             wait(device)
             clock, processor = time.perf_counter(), time.process_time()
@@ -63,8 +64,8 @@ def time_side_by_side(works: list[Callable[[], object]], device: torch.device, r
             times.append(Timing(time.perf_counter() - clock, time.process_time() - processor))
     return [
         Timing(
-            statistics.median(t.clock for t in times[1:]),
-            statistics.median(t.processor for t in times[1:]),
+            statistics.median(t.clock for t in times[WARM_UP:]),
+            statistics.median(t.processor for t in times[WARM_UP:]),
         )
         for times in found
     ]

@@ -18,8 +18,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = [":" + "-" * (width - 1) if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     lines = []
     for row in [head, rule, *rows]:
-        cells = [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append(f"| {' | '.join(cells)} |")
+        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append(f"| {' | '.join([row[0].ljust(len(first)), *others])} |")
     return "\n".join(lines)
 
 

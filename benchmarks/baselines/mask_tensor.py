@@ -32,13 +32,12 @@ class MaskTensorMeanField:
 
     def logits(self, sets: Sets) -> Tensor:
         """Logit of every item, `(b, n)`, after the given number of steps from psi = 1/2."""
-        x, _ = sets.padded()
-        psi = x.new_full(x.shape[:2], 0.5)
+        features, _ = sets.with_values(self.function.phi(sets)).padded()
+        psi = features.new_full(features.shape[:2], 0.5)
         with torch.no_grad():
-            features = self._features(sets) if self.steps > 1 else x
             for _ in range(self.steps - 1):
                 psi = torch.sigmoid(self.gains(features, psi).mean(1))
-        return self.gains(self._features(sets), psi).mean(1)
+        return self.gains(features, psi).mean(1)
 
     def gains(self, features: Tensor, psi: Tensor) -> Tensor:
         """F with the item minus F without it, each at a subset of its own: `(b, m, n)`."""
@@ -66,10 +65,6 @@ class MaskTensorMeanField:
         draw = torch.rand(chosen.shape, generator=self.generator, device=chosen.device)
         places = draw.masked_fill(chosen, -1).topk(min(size, chosen.shape[1] - size), dim=1).indices
         return (places + torch.arange(len(chosen), device=chosen.device)[:, None] * chosen.shape[1]).flatten()
-
-    def _features(self, sets: Sets) -> Tensor:
-        features, _ = sets.with_values(self.function.phi(sets)).padded()
-        return features
 
     def _value(self, masks: Tensor, features: Tensor) -> Tensor:
         b, m, n, _ = masks.shape

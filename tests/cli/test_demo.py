@@ -1,5 +1,6 @@
 """The demo on a few sets: every number it shows is right, every file it names is there."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,9 +62,11 @@ def test_demo_can_be_repeated_and_is_the_same_again(run: Callable, tmp_path: Pat
 def test_demo_model_works_with_the_tables_of_the_task(run: Callable, tmp_path: Path) -> None:
     assert run("demo", "--tasks", "digits", "--output", tmp_path / "d", *QUICK).code == 0
     written = run("datasets", "digits", "-o", tmp_path / "t", "--json").data["tables"]
-    found = run("evaluate", tmp_path / "d" / "digits", written[2], "--json", "--device", "cpu").data
+    found = run("evaluate", tmp_path / "d" / "digits", written[1], "--json", "--device", "cpu").data
     task = sg.datasets.load("digits")
-    assert found["jaccard_true_size"] == sg.load(tmp_path / "d" / "digits", device="cpu").score_true_size(*task.test)
+    assert found["jaccard_true_size"] == sg.load(tmp_path / "d" / "digits", device="cpu").score_true_size(
+        *task.validation
+    )
 
 
 def test_demo_refuses_a_foreign_place_first(run: Callable, tmp_path: Path) -> None:
@@ -73,3 +76,12 @@ def test_demo_refuses_a_foreign_place_first(run: Callable, tmp_path: Path) -> No
     assert found.code == 1
     assert "not a setgrad model" in found.err
     assert "sets to learn from" not in found.err
+
+
+def test_demo_without_matplotlib_stops_before_the_fit(
+    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    found = run("demo", "--output", tmp_path / "d", *QUICK)
+    assert found.code == 1
+    assert found.err == 'error: a report needs Matplotlib to draw: pip install "setgrad[demo]"\n'

@@ -63,3 +63,9 @@ def test_reader_that_goes_away_is_no_error() -> None:
     assert writer.stderr.read() == b""
     writer.stderr.close()
     assert writer.wait() == 0
+
+
+def test_help_needs_no_optional_package() -> None:
+    code = "import sys; import setgrad.cli; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pyarrow", "rich", "sklearn", "matplotlib"} & set(done.stdout.split())

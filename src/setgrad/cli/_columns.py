@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from setgrad.errors import FileFormatError, OptionError
-from setgrad.sets import Choices, Table, read_table
-from setgrad.sets._formats import look
-from setgrad.sets._roles import feature_columns
+from setgrad.sets import Choices, Table
 
 _FILE, _FORMAT, _VERSION = "table.json", "setgrad.table", 1
 
@@ -31,10 +29,14 @@ class Columns:
 
     def read_sets(self, path: Path) -> Table:
         """Read the sets of a table, whether or not it says what was chosen."""
+        from setgrad.sets import read_table
+
         return read_table(path, set_id=self.set_id, features=self.features, item_id=self.item_id)
 
     def read_choices(self, path: Path, *, weights: str | None = None) -> Choices:
         """Read the sets of a table and what was chosen from them."""
+        from setgrad.sets import read_table
+
         if self.chosen is None:
             raise OptionError("say which column holds what was chosen: --chosen COLUMN")
         return read_table(
@@ -73,6 +75,9 @@ def declare_columns(parser: ArgumentParser, *, required: bool) -> Any:
 
 def columns_of_table(path: Path, args: Namespace, *, weights: str | None) -> Columns:
     """Find the columns to fit on; the features are spelled out, so that the order of another table does not matter."""
+    from setgrad.sets._formats import look
+    from setgrad.sets._roles import feature_columns
+
     others = {"set_id": args.set_id, "item_id": args.item_id, "chosen": args.chosen, "weights": weights}
     features = feature_columns(path, look(path), args.features, others)
     return Columns(args.set_id, tuple(features), args.item_id, args.chosen)

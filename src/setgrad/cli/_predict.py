@@ -9,8 +9,7 @@ from setgrad.cli._columns import columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
 from setgrad.report import Grid
 from setgrad.selector import load
-from setgrad.sets import subset_sizes, write_table
-from setgrad.sets._formats import format_of
+from setgrad.sets import subset_sizes
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -42,6 +41,9 @@ def declare_model(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> Answer:
+    from setgrad.sets import write_table
+    from setgrad.sets._formats import format_of
+
     format_of(args.output)  # an unknown ending is refused before any work
     selector = load(args.model, device=args.device)
     columns = columns_of_model(args.model, args)

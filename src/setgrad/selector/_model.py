@@ -19,7 +19,12 @@ from setgrad.sets import Sets
 
 # Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
 SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {"unrolled": Unrolled, "one-step": OneStep, "direct": OneStep}
-ESTIMATORS = ("bernoulli", "gaussian", "exact")
+# Estimators of the multilinear extension by name.
+ESTIMATORS: dict[str, Callable[[int, Noise], Estimator]] = {
+    "bernoulli": Bernoulli,
+    "gaussian": Gaussian,
+    "exact": lambda samples, noise: Exact(),
+}
 
 
 @final
@@ -119,9 +124,7 @@ def make_estimator(name: str, samples: int, noise: Noise) -> Estimator:
     """Make the estimator of the multilinear extension that a name stands for."""
     if name not in ESTIMATORS:
         raise unknown_name("estimator", name, ESTIMATORS)
-    if name == "exact":
-        return Exact()
-    return Bernoulli(samples, noise) if name == "bernoulli" else Gaussian(samples, noise)
+    return ESTIMATORS[name](samples, noise)
 
 
 def make_scale(scale: str | float | None) -> Scale | None:

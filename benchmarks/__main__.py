@@ -1,0 +1,59 @@
+"""The command line of the benchmarks: `python -m benchmarks NAME`; without a name, lists them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks import demo_scores, speed_meanfield, table2
+from setgrad.errors import SetgradError
+
+# Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
+BENCHMARKS: dict[str, ModuleType] = {
+    "speed-meanfield": speed_meanfield,
+    "table2": table2,
+    "demo-scores": demo_scores,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one benchmark; return the exit code."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.name is None:
+        parser.print_help()
+        return 0
+    try:
+        results = BENCHMARKS[options.name].run(options)
+    except SetgradError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if options.json is not None:
+        options.json.write_text(json.dumps({"benchmark": options.name, **results}, indent=1) + "\n", encoding="utf-8")
+    return 1 if results.get("failed") else 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """One subcommand for each benchmark; its help is the module's docstring."""
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure what setgrad claims. `python -m benchmarks NAME --help` says which claim.",
+        formatter_class=plain,
+    )
+    names = parser.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
+    for name, module in BENCHMARKS.items():
+        text = module.__doc__ or ""
+        one = names.add_parser(name, help=text.partition("\n")[0], description=text, formatter_class=plain)
+        one.add_argument("--quick", action="store_true", help="a tiny version that only shows that it works")
+        one.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
+        module.configure(one)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Fits resume, stop at the limit, survive failures, and give the same numbers in a worker."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import _fits
+from benchmarks._fits import Job, Place, Record, describe_options, read_records, run_jobs, unfinished
+
+JOBS = [Job("moons", model, seed, quick=True) for model in ("paper", "default", "direct") for seed in (0, 1)]
+
+
+def _record(job: Job) -> Record:
+    return {
+        "task": job.task,
+        "model": job.model,
+        "seed": job.seed,
+        "quick": job.quick,
+        "options": describe_options(job),
+        "true_size": 50.0,
+        "own_size": 40.0,
+        "seconds": 1.0,
+        "best_epoch": 1,
+    }
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Replace the fit by one that only notes what it was asked for, and fails for seed 1 of direct."""
+    asked: list[Job] = []
+
+    def fit(job: Job, place: Place) -> Record:
+        asked.append(job)
+        if (job.model, job.seed) == ("direct", 1):
+            raise RuntimeError("out of luck")
+        return _record(job)
+
+    monkeypatch.setattr(_fits, "fit", fit)
+    return asked
+
+
+@pytest.mark.parametrize("model", ["paper", "default", "direct"])
+def test_a_fit_records_both_scores_and_how_it_went(model: str) -> None:
+    record = _fits.fit(Job("moons", model, 0, quick=True), Place(device="cpu"))
+    assert 0 <= record["true_size"] <= 100
+    assert 0 <= record["own_size"] <= 100
+    assert record["epochs"] == 2
+    assert record["device"] == "cpu"
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_contenders_differ_as_they_should() -> None:
+    options = {job.model: json.loads(describe_options(job)) for job in JOBS}
+    assert options["paper"]["phi"] == "paper"
+    assert options["direct"]["method"] == "direct"
+    assert {**options["direct"], "method": options["default"]["method"]} == options["default"]
+
+
+def test_killed_run_goes_on_where_it_stopped(
+    tmp_path: Path, fake: list[Job], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results" / "fits.jsonl"
+    run_jobs(JOBS[:2], Place(), workers=1, results=file, time_limit=None)
+    with file.open("a") as half:
+        half.write('{"task": "moo')
+    left = unfinished(JOBS, read_records(file))
+    assert left == JOBS[2:]
+    assert "damaged line" in capsys.readouterr().err
+    assert run_jobs(left, Place(), workers=1, results=file, time_limit=None) == 1
+    assert fake == JOBS
+    # The one that failed is tried again next time, and the half line does no harm.
+    assert unfinished(JOBS, read_records(file)) == [JOBS[-1]]
+    assert "out of luck" in capsys.readouterr().err
+
+
+def test_results_of_other_options_do_not_count() -> None:
+    record = _record(JOBS[0])
+    assert unfinished(JOBS[:1], [record]) == []
+    assert unfinished(JOBS[:1], [{**record, "options": "{}"}]) == JOBS[:1]
+    assert unfinished(JOBS[:1], [{**record, "quick": False}]) == JOBS[:1]
+
+
+def test_no_fit_starts_after_the_limit(tmp_path: Path, fake: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_jobs(JOBS, Place(), workers=1, results=tmp_path / "fits.jsonl", time_limit=0) == 0
+    assert fake == []
+    assert "6 of 6 fits are still to be done" in capsys.readouterr().out
+
+
+def test_workers_find_the_same_scores(tmp_path: Path) -> None:
+    jobs = [Job("moons", "paper", 0, quick=True), Job("nowhere", "paper", 0, quick=True)]
+    here = _fits.fit(jobs[0], Place(device="cpu"))
+    file = tmp_path / "fits.jsonl"
+    assert run_jobs(jobs, Place(device="cpu"), workers=2, results=file, time_limit=None) == 1
+    assert [record["true_size"] for record in read_records(file)] == [pytest.approx(here["true_size"])]

@@ -1,0 +1,165 @@
+"""Each kind of item is drawn in its own way, and what was chosen and right is drawn where it is."""
+
+import base64
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from setgrad import Choices, SubsetSelector
+from setgrad.report import Evaluation
+from setgrad.report._curve import learning_curve
+from setgrad.report._drawings import BARS, IMAGES, MARKS, POINTS, draw_legend, drawing_for
+from setgrad.report._shown import Shown, sets_to_show
+from setgrad.report._svg import INK, Picture, to_picture
+
+PICKED = np.array([True, True, False, False, False])
+RIGHT = np.array([True, False, True, False, False])
+
+
+def shown(items: np.ndarray) -> Shown:
+    n = len(items)
+    picked, right = np.resize(PICKED, n), np.resize(RIGHT, n)
+    probability = np.linspace(0.2, 0.9, n)
+    return Shown("set 7", items, picked, right, probability, tuple(f"i{place}" for place in range(n)), 1 / 3)
+
+
+def svg(picture: Picture) -> str:
+    head, _, data = picture.address.partition(",")
+    assert head == "data:image/svg+xml;base64"
+    return base64.b64decode(data).decode()
+
+
+@pytest.mark.parametrize(
+    ("items", "drawing"),
+    [
+        (np.zeros((5, 2)), POINTS),
+        (np.zeros((5, 64)), IMAGES),
+        (np.zeros((5, 6, 9)), IMAGES),
+        # negative numbers are no pixels; 16 numbers are more likely 16 columns; 65 are no square
+        (-np.ones((5, 64)), BARS),
+        (np.zeros((5, 16)), BARS),
+        (np.zeros((5, 65)), BARS),
+        (np.zeros((5, 1)), BARS),
+        (np.zeros((5, 2, 2, 2)), BARS),
+    ],
+)
+def test_drawing_fits_the_items(items: np.ndarray, drawing: object) -> None:
+    assert drawing_for([shown(items)]) is drawing
+
+
+def test_points_lie_where_the_items_are() -> None:
+    one = shown(np.arange(10.0).reshape(5, 2))
+    collections = [c for c in POINTS.draw(one).axes[0].collections if isinstance(c, PathCollection)]
+    found = {to_hex(c.get_facecolor()[0]): np.asarray(c.get_offsets()) for c in collections}
+    for state, mask in one.states.items():
+        np.testing.assert_array_equal(found[MARKS[state].colour], one.items[mask])
+
+
+def test_images_have_frames_in_the_order_of_probability() -> None:
+    one = shown(np.random.default_rng(0).uniform(size=(5, 64)))
+    axes = IMAGES.draw(one).axes[0]
+    frames = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
+    # The probability rises with the place, so the last item comes first.
+    states = ["rest", "rest", "missed", "wrong", "right"]
+    assert frames == [MARKS[state].colour for state in states]
+    pixels = np.asarray(axes.images[0].get_array().filled(np.nan))
+    np.testing.assert_array_equal(np.sort(pixels[~np.isnan(pixels)]), np.sort(one.items.ravel()))
+
+
+def test_bars_are_the_probabilities_in_order() -> None:
+    one = shown(np.zeros((5, 3)))
+    axes = BARS.draw(one).axes[0]
+    bars = sorted((round(bar.get_x() + bar.get_width() / 2), bar.get_height()) for bar in axes.patches)
+    assert [height for _, height in bars] == sorted(one.probability.tolist(), reverse=True)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["i4", "i3", "i2", "i1", "i0"]
+
+
+def test_large_sets_keep_what_matters() -> None:
+    n = 500
+    one = shown(np.zeros((n, 3))).top(60)
+    assert len(one.items) == len(one.labels) == 60
+    assert one.probability.tolist() == sorted(one.probability.tolist(), reverse=True)
+    # 300 of the items were picked or right, so no other is shown.
+    assert (one.picked | one.right).all()
+    few = Shown("s", np.zeros((n, 3)), np.arange(n) == 0, np.arange(n) == 1, np.linspace(0, 1, n), ("",) * n, 0.0).top(
+        10
+    )
+    assert few.picked.sum() == few.right.sum() == 1
+    assert few.probability[:8].min() > 0.98
+
+
+@pytest.mark.parametrize("labels", [("$x$", "a$", "<b>", "é", "a" * 50)])
+def test_labels_are_texts(labels: tuple[str, ...]) -> None:
+    one = shown(np.zeros((5, 3)))
+    picture = to_picture(BARS.draw(Shown(**{**vars(one), "labels": labels})), "")
+    assert "$x$" in svg(picture)
+    assert "&lt;b&gt;" in svg(picture)
+
+
+@pytest.mark.parametrize("drawing", [POINTS, IMAGES, BARS], ids=["points", "images", "bars"])
+def test_legend_names_every_kind(drawing: object) -> None:
+    text = svg(to_picture(draw_legend(drawing), "", tight=True))  # type: ignore[arg-type]
+    for mark in MARKS.values():
+        assert mark.text in text
+        assert mark.colour in text
+
+
+def test_picture_is_the_same_again_and_needs_nothing() -> None:
+    one = shown(np.arange(10.0).reshape(5, 2))
+    first, second = (to_picture(POINTS.draw(one), one.caption) for _ in range(2))
+    assert first == second
+    text = svg(first)
+    assert INK not in text
+    assert "currentColor" in text
+    assert "<metadata" not in text
+    for piece in text.split("href=")[1:]:
+        assert piece[1] == "#" or piece[1:].startswith("data:")
+
+
+def test_caption_counts() -> None:
+    caption = shown(np.zeros((5, 2))).caption
+    assert caption == "set 7: Jaccard 33.33; 2 of 5 items chosen, 1 right, 1 wrong, 1 missed"
+
+
+def test_sets_go_from_the_worst_to_the_best(selector: SubsetSelector, evaluation: Evaluation) -> None:
+    found = sets_to_show(selector, evaluation, 4)
+    scores = [one.jaccard for one in found]
+    assert len(found) == 4
+    assert scores == sorted(scores)
+    assert scores[0] == float(evaluation.overlap.min())
+    assert scores[-1] == float(evaluation.overlap.max())
+    everything = sets_to_show(selector, evaluation, 1000)
+    assert len({one.name for one in everything}) == 12
+    one = found[0]
+    number = int(one.name.removeprefix("set "))
+    np.testing.assert_array_equal(one.items, evaluation.choices.sets[number])
+    np.testing.assert_array_equal(one.picked, evaluation.picks[number])
+    np.testing.assert_array_equal(one.right, evaluation.choices.subsets[number])
+    np.testing.assert_array_equal(one.probability, selector.predict_proba(evaluation.choices.sets)[number])
+
+
+def test_ids_of_the_table_name_sets_and_items(selector: SubsetSelector, evaluation: Evaluation) -> None:
+    sets, subsets = evaluation.choices
+    named = Choices(sets, subsets, [f"basket {i}" for i in range(12)], [f"p{i}" for i in range(1200)])
+    found = sets_to_show(selector, Evaluation(named, evaluation.picks, evaluation.overlap, evaluation.scores), 12)
+    by_name = {one.name: one for one in found}
+    assert by_name["set basket 3"].labels[:2] == ("p300", "p301")
+
+
+def test_curve_is_described(selector: SubsetSelector) -> None:
+    picture = learning_curve(selector.history_, selector.best_epoch_)
+    best = selector.history_[selector.best_epoch_ - 1]["validation_jaccard"]
+    assert "3 epochs" in picture.alt
+    assert f"best {100 * best:.2f} at epoch {selector.best_epoch_}" in picture.alt
+    assert "training loss" in svg(picture)
+
+
+def test_no_figure_is_left_behind() -> None:
+    from matplotlib import _pylab_helpers
+
+    figure = POINTS.draw(shown(np.zeros((5, 2))))
+    assert isinstance(figure, Figure)
+    assert not _pylab_helpers.Gcf.get_all_fig_managers()
