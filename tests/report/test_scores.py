@@ -70,7 +70,7 @@ def test_nothing_chosen_and_nothing_right(
 ) -> None:
     choices = Choices.of([[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]], [right])
     picks = Choices.of(choices.sets, [picked]).subsets
-    monkeypatch.setattr(SubsetSelector, "predict", lambda self, sets, size=None: picks)
+    monkeypatch.setattr(SubsetSelector, "predict", lambda self, sets, size=None, scores=None: picks)
     scores = evaluate(selector, choices).scores
     assert (scores.precision, scores.recall) == (precision, recall)
     assert scores.exact == (picked == right)

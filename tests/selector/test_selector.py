@@ -91,6 +91,15 @@ def test_sizes_and_thresholds(default):
         assert p[number][mask].min() >= p[number][~mask].max()
 
 
+def test_scores_at_hand_give_the_same_choice(fitted):
+    sets = make_choices(10, seed=3).sets
+    scores = fitted.decision_function(sets)
+    assert torch.equal(fitted.predict(sets, scores=scores).values, fitted.predict(sets).values)
+    torch.testing.assert_close(torch.sigmoid(scores.values), fitted.predict_proba(sets).values)
+    with pytest.raises(ShapeError, match="other sets"):
+        fitted.predict(sets, scores=scores[:5])
+
+
 def test_search_improves_f(fitted):
     sets = make_choices(12, seed=6).sets
     bound = fitted.function_.bind(sets)

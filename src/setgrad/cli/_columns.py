@@ -33,15 +33,13 @@ class Columns:
 
         return read_table(path, set_id=self.set_id, features=self.features, item_id=self.item_id)
 
-    def read_choices(self, path: Path, *, weights: str | None = None) -> Choices:
+    def read_choices(self, path: Path) -> Choices:
         """Read the sets of a table and what was chosen from them."""
         from setgrad.sets import read_table
 
         if self.chosen is None:
             raise OptionError("say which column holds what was chosen: --chosen COLUMN")
-        return read_table(
-            path, set_id=self.set_id, features=self.features, item_id=self.item_id, chosen=self.chosen, weights=weights
-        )
+        return read_table(path, set_id=self.set_id, features=self.features, item_id=self.item_id, chosen=self.chosen)
 
     def save(self, folder: Path) -> None:
         """Write the names beside a saved model."""
@@ -73,14 +71,19 @@ def declare_columns(parser: ArgumentParser, *, required: bool) -> Any:
     return group
 
 
-def columns_of_table(path: Path, args: Namespace, *, weights: str | None) -> Columns:
-    """Find the columns to fit on; the features are spelled out, so that the order of another table does not matter."""
-    from setgrad.sets._formats import look
-    from setgrad.sets._roles import feature_columns
+def read_to_fit(path: Path, args: Namespace) -> tuple[Choices, Columns]:
+    """Read a table to fit on. The features are spelled out, so that the order of another table does not matter."""
+    from setgrad.sets import read_table
 
-    others = {"set_id": args.set_id, "item_id": args.item_id, "chosen": args.chosen, "weights": weights}
-    features = feature_columns(path, look(path), args.features, others)
-    return Columns(args.set_id, tuple(features), args.item_id, args.chosen)
+    choices = read_table(
+        path,
+        set_id=args.set_id,
+        features=args.features,
+        chosen=args.chosen,
+        item_id=args.item_id,
+        weights=args.weights,
+    )
+    return choices, Columns(args.set_id, tuple(choices.features or ()), args.item_id, args.chosen)
 
 
 def columns_of_model(folder: Path, args: Namespace) -> Columns:

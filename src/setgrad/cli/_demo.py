@@ -12,12 +12,11 @@ from typing import Any, final
 
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task
-from setgrad.cli._fit import refuse_foreign_folder
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.datasets import Task, bayes_jaccard, load
 from setgrad.errors import OptionError
 from setgrad.report import Evaluation, Grid, Section, evaluate, percent, require_matplotlib, write_report
-from setgrad.selector import SubsetSelector
+from setgrad.selector import SubsetSelector, check_model_folder
 from setgrad.sets import Choices
 
 
@@ -96,7 +95,7 @@ def _run(args: Namespace) -> Answer:
     tasks = [load(name, n_train=train, n_validation=validation, n_test=test) for name in names]
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
     for folder in folders:
-        refuse_foreign_folder(folder)
+        check_model_folder(folder)
     outcomes = [
         _fit(task, make_selector(args, random_state=0), folder) for task, folder in zip(tasks, folders, strict=True)
     ]

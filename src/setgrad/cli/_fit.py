@@ -6,12 +6,11 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from setgrad.cli._columns import columns_of_table, declare_columns
+from setgrad.cli._columns import declare_columns, read_to_fit
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._options import declare_selector, make_selector
-from setgrad.errors import DataError
 from setgrad.report import size_rule_grid
-from setgrad.selector import RULES, SubsetSelector
+from setgrad.selector import RULES, SubsetSelector, check_model_folder
 from setgrad.sets import Choices
 
 
@@ -35,9 +34,8 @@ def _declare(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
-    refuse_foreign_folder(args.output)
-    columns = columns_of_table(args.table, args, weights=args.weights)
-    choices = columns.read_choices(args.table, weights=args.weights)
+    check_model_folder(args.output)
+    choices, columns = read_to_fit(args.table, args)
     validation = None if args.validation is None else columns.read_choices(args.validation)
     started = time.perf_counter()
     selector.fit(*choices, validation=validation, sample_weight=choices.weights)
@@ -45,14 +43,6 @@ def _run(args: Namespace) -> Answer:
     selector.save(args.output)
     columns.save(args.output)
     return _answer(args.output, selector, choices, columns.features, seconds)
-
-
-def refuse_foreign_folder(folder: Path) -> None:
-    """Raise before the work, not after it, if the place for a model holds something else."""
-    if folder.is_dir() and (not any(folder.iterdir()) or (folder / "config.json").is_file()):
-        return
-    if folder.exists():
-        raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
 
 
 def _answer(

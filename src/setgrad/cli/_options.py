@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, final, get_args, get_origin, get_type_hints
 
-from setgrad.selector import SubsetSelector
+from setgrad.selector import SubsetSelector, check_options
 
 PRESETS: dict[str, Callable[..., SubsetSelector]] = {"default": SubsetSelector, "paper": SubsetSelector.paper}
 
@@ -127,7 +127,10 @@ def make_selector(args: Namespace, **usual: Any) -> SubsetSelector:
     given = {name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)}
     # Machines read the answer, not the bar.
     quiet = {"verbose": 0} if args.json else {}
-    return PRESETS[args.preset](**{**usual, **quiet, **given})
+    selector = PRESETS[args.preset](**{**usual, **quiet, **given})
+    # A mistyped name must not wait until a large table has been read.
+    check_options(selector.get_params())
+    return selector
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -48,14 +48,15 @@ def _run(args: Namespace) -> Answer:
     selector = load(args.model, device=args.device)
     columns = columns_of_model(args.model, args)
     table = columns.read_sets(args.table)
-    picks = selector.predict(table.sets, size=args.size, threshold=args.threshold, search=args.search)
+    scores = selector.decision_function(table.sets)
+    picks = selector.predict(table.sets, size=args.size, threshold=args.threshold, search=args.search, scores=scores)
     item_name = columns.item_id or ("item" if columns.set_id == "item_id" else "item_id")
     write_table(
         args.output,
         picks,
         set_ids=table.set_ids,
         item_ids=table.item_ids,
-        probability=selector.predict_proba(table.sets),
+        probability=selector.predict_proba(table.sets, scores=scores),
         names=(columns.set_id, item_name),
     )
     sizes = subset_sizes(picks)

@@ -63,10 +63,11 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
     if not len(choices):
         raise DataError("there are no sets to evaluate on; give at least one")
     sets, right = choices
-    picks = selector.predict(sets)
+    scores = selector.decision_function(sets)
+    picks = selector.predict(sets, scores=scores)
     overlap = jaccard(picks, right)
     sizes, true_sizes = subset_sizes(picks), subset_sizes(right)
-    informed = selector.predict(sets, size=true_sizes.tolist())
+    informed = selector.predict(sets, size=true_sizes.tolist(), scores=scores)
     both = subset_sizes(right.with_values(picks.values & right.values))
     return Evaluation(
         choices,

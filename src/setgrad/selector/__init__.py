@@ -1,5 +1,7 @@
 """The estimator: training, sizes, search, saving and loading."""
 
+from setgrad.selector._check import check_options as check_options
+from setgrad.selector._files import check_model_folder as check_model_folder
 from setgrad.selector.metrics import jaccard as jaccard
 from setgrad.selector.metrics import pick_top as pick_top
 from setgrad.selector.search import greedy as greedy

@@ -55,6 +55,8 @@ def check_options(options: dict[str, Any]) -> None:
     hidden = options["hidden"]
     if not hidden or any(not isinstance(h, int) or h < 1 for h in hidden):
         raise OptionError(f"hidden must name at least one layer of at least 1 unit, e.g. (256,), not {hidden!r}")
+    if not isinstance(options["standardize"], bool):
+        raise OptionError(f"standardize must be True or False, not {options['standardize']!r}")
     seed = options["random_state"]
     if seed is not None and (not isinstance(seed, int) or seed < 0):
         raise OptionError(f"random_state must be None or a whole number of at least 0, not {seed!r}")

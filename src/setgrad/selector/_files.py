@@ -20,13 +20,21 @@ VERSION = 1
 _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
 
 
+def check_model_folder(folder: str | Path) -> None:
+    """Refuse a place for a model that holds something else; ask before the work, not after it."""
+    folder = Path(folder)
+    if folder.is_dir() and (not any(folder.iterdir()) or (folder / _CONFIG).is_file()):
+        return
+    if folder.exists():
+        raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
+
+
 def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """Write a folder with `config.json` and `weights.safetensors`; a half-written folder never bears the name."""
     from safetensors.torch import save
 
     folder = Path(folder)
-    if folder.exists() and not (folder / _CONFIG).is_file() and any(folder.iterdir() if folder.is_dir() else [1]):
-        raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
+    check_model_folder(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     weights = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     config = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(weights).hexdigest(), **config}

@@ -202,12 +202,15 @@ class SubsetSelector:
     def decision_function(self, sets: Any) -> Sets:
         """Logit of each item: its inferred marginal gain."""
         sets = self._check_sets(sets)
-        return sets.with_values(self._logits(sets).to(sets.dtype))
+        samples = prediction_samples(self.get_params())
+        # Decisions rest on the logits as users see them, so that asking for them first changes nothing.
+        return sets.with_values(infer_logits(self._precise(), sets, samples=samples).to(sets.dtype))
 
-    def predict_proba(self, sets: Any) -> Sets:
-        """Inferred probability of each item to be chosen."""
-        sets = self._check_sets(sets)
-        return sets.with_values(torch.sigmoid(self._logits(sets)).to(sets.dtype))
+    def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
+        """Inferred probability of each item to be chosen; `scores` as in `predict`."""
+        logits = self.decision_function(sets) if scores is None else scores
+        # In float64, because the last bit of a float32 sigmoid depends on the place of the item in memory.
+        return logits.with_values(torch.sigmoid(logits.values.double()).to(logits.dtype))
 
     def predict(
         self,
@@ -216,6 +219,7 @@ class SubsetSelector:
         size: int | Sequence[int] | None = None,
         threshold: float | None = None,
         search: str | None = None,
+        scores: Sets | None = None,
     ) -> Sets:
         """Choose a subset of each set, as a `Sets` of booleans.
 
@@ -224,15 +228,18 @@ class SubsetSelector:
             size: How many items to choose, one number or one for each set; None lets the model decide.
             threshold: Choose the items whose probability exceeds this, instead of a size.
             search: "greedy" builds the subset on F item by item; "local" improves the choice on F by single moves.
+            scores: What `decision_function` gave for these sets, where it is at hand: saves computing it again.
         """
         sets = self._check_sets(sets)
         if size is not None and threshold is not None:
             raise OptionError("size and threshold both say how many items to choose; give one of them")
         if search is not None and search not in SEARCHES:
             raise unknown_name("search", search, SEARCHES)
+        if scores is not None and not scores.layout.same_as(sets.layout):
+            raise ShapeError("scores belong to other sets; pass what decision_function gave for these")
         if search == "greedy" and size is None and threshold is None:
             return sets.with_values(self._search(sets, lambda bound, _: greedy(bound).values))
-        logits = self._logits(sets)
+        logits = (self.decision_function(sets) if scores is None else scores).values
         sizes = self._sizes(sets, logits, size, threshold)
         start = pick_top(logits, sets, sizes)
         if search is None:
@@ -311,9 +318,6 @@ class SubsetSelector:
             model = copy.deepcopy(self.model_).eval()
             self._exact_model = model.double() if model.mean.device.type != "mps" else model
         return self._exact_model
-
-    def _logits(self, sets: Sets) -> Tensor:
-        return infer_logits(self._precise(), sets, samples=prediction_samples(self.get_params()))
 
     def _search(self, sets: Sets, work: Callable[[BoundSetFunction, np.ndarray], Tensor]) -> Tensor:
         return map_batches(self._precise(), sets, work).bool()

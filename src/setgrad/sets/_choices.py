@@ -22,7 +22,7 @@ class Choices:
 
     Unpacks into the two things that are always there: `sets, subsets = choices`. `subsets` is a `Sets` of booleans
     with the layout of `sets`. `set_ids` has one entry for each set; `item_ids` and `weights` have one for each item,
-    in the order of `sets.values`.
+    in the order of `sets.values`; `features` names the columns of the items.
 
     Example:
         >>> choices = Choices.of([[[0.0], [1.0]], [[2.0]]], [[1], []])
@@ -36,6 +36,7 @@ class Choices:
     set_ids: Sequence[Any] | None = None
     item_ids: Sequence[Any] | np.ndarray | None = None
     weights: Tensor | None = None
+    features: Sequence[str] | None = None
 
     @staticmethod
     def of(sets: Any, subsets: Any) -> Choices:
@@ -62,6 +63,7 @@ class Table:
     set_ids: Sequence[Any] | None = None
     item_ids: Sequence[Any] | np.ndarray | None = None
     weights: Tensor | None = None
+    features: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.sets)

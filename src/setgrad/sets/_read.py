@@ -144,8 +144,8 @@ def read_table(
     set_list = (set_names if typed else whole_if_text(set_names)).to_pylist()
     load = None if weights is None else loads.take()
     if chosen is None:
-        return Table(sets, set_list, item_names, load)
-    return Choices(sets, sets.with_values(masks.take()), set_list, item_names, load)
+        return Table(sets, set_list, item_names, load, columns)
+    return Choices(sets, sets.with_values(masks.take()), set_list, item_names, load, columns)
 
 
 def _block(columns: list[Column], flag_columns: set[str], dtype: torch.dtype) -> np.ndarray:
