@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import demo_scores, speed_meanfield, table2
+from benchmarks import demo_scores, estimator_error, speed_meanfield, table2
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "speed-meanfield": speed_meanfield,
     "table2": table2,
     "demo-scores": demo_scores,
+    "estimator-error": estimator_error,
 }
 
 

@@ -75,7 +75,7 @@ def _make_function(model: str) -> DeepSet:
         torch.manual_seed(0)
         if model == "paper":
             return DeepSet(FEATURES, phi="paper", width=256, hidden=(500, 500))
-        return DeepSet(FEATURES, phi=ContextItems(FEATURES, 128, slots=32), hidden=(256,))
+        return DeepSet(FEATURES, phi=ContextItems(FEATURES, slots=32))
 
 
 def _setgrad(function: DeepSet, model: str) -> Step:

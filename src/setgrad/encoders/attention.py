@@ -15,6 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+# Numbers in one piece of a long set. At 32 MiB in float32 the C library hands a freed block back to the system at once;
+# smaller ones stay behind in a heap that fragments, and the peak doubles.
+_PIECE = 2**23
+
 # Stands for minus infinity in a sum of exponentials, and keeps a fully masked piece free of NaN.
 _MASKED = -1e30
 
@@ -57,9 +61,9 @@ class InducedAttention(Block):
     that only the items themselves are kept.
     """
 
-    def __init__(self, width: int, heads: int, slots: int, chunk: int = 2**15) -> None:
+    def __init__(self, width: int, heads: int, slots: int, chunk: int | None = None) -> None:
         super().__init__()
-        self.heads, self.chunk = heads, chunk
+        self.heads, self.chunk = heads, chunk or max(1, _PIECE // width)
         self.slots = nn.Parameter(torch.randn(slots, width) * width**-0.5)
         self.norm_items = nn.LayerNorm(width)
         self.norm_slots = nn.LayerNorm(width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from setgrad.sets._segments import segment_sum
 from setgrad.sets._sets import Sets
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Choices:
     """Sets and the chosen subsets, with the ids they had in a table.
@@ -51,6 +52,7 @@ class Choices:
         return len(self.sets)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Table:
     """Sets from which nothing was chosen yet, with the ids they had in a table: what a selector picks from.

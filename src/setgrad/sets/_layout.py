@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from setgrad.errors import DataError
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Boundaries of a batch of sets: set `b` holds the rows `host[b]` to `host[b + 1]`."""

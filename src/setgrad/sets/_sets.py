@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from setgrad.sets._arrays import as_tensor
 from setgrad.sets._layout import Layout
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Sets:
     """A batch of sets: all items in one tensor, with the boundaries of the sets beside it.
