@@ -216,6 +216,7 @@ def test_the_constructor_only_stores():
         ("hidden", (), "hidden must name at least one layer"),
         ("random_state", -1, "random_state must be None or a whole number"),
         ("device", "abacus", "unknown device 'abacus'"),
+        ("device", "meta", "runs on .cpu. and .cuda."),
         ("steps", 2, "needs a smooth estimator"),
     ],
 )

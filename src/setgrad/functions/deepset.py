@@ -87,8 +87,9 @@ class _BoundDeepSet(BoundSetFunction):
         first = self._first(masks)
         features, ids, bits, scores = self.features, layout.ids, masks, self.scores
         if coordinates is not None:
-            features, ids, bits = features[coordinates], ids[coordinates], masks[:, coordinates]
-            scores = None if scores is None else scores[coordinates]
+            # index_select, here and below, because the backward pass of plain indexing sorts.
+            features, ids, bits = features.index_select(0, coordinates), ids[coordinates], masks[:, coordinates]
+            scores = None if scores is None else scores.index_select(0, coordinates)
         step = max(1, self.function.chunk // max(1, len(masks)))
         compute = self._flipped if masks.dtype == torch.bool else self._forced
         if features.shape[0] <= step:
@@ -112,14 +113,14 @@ class _BoundDeepSet(BoundSetFunction):
         """Gains at boolean masks: F(S) once, and F with the item flipped."""
         rows = features @ self.function.first.weight.T
         sign = 1 - 2 * bits.to(rows.dtype)
-        moved = torch.addcmul(first[:, ids], sign[..., None], rows)
+        moved = torch.addcmul(first.index_select(1, ids), sign[..., None], rows)
         flipped = self.function.rest(moved.relu_()).squeeze(-1)
-        return sign * (flipped - self._tail(first)[:, ids])
+        return sign * (flipped - self._tail(first).index_select(1, ids))
 
     def _forced(self, first: Tensor, features: Tensor, ids: Tensor, bits: Tensor) -> Tensor:
         """Gains at relaxed masks: the item fully in minus fully out."""
         rows = features @ self.function.first.weight.T
-        without = first[:, ids] - bits[..., None] * rows
+        without = first.index_select(1, ids) - bits[..., None] * rows
         return self._tail(without + rows) - self._tail(without)
 
 

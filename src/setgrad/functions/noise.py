@@ -32,8 +32,8 @@ class Noise(abc.ABC):
 
     def normal(self, layout: Layout, samples: int) -> Tensor:
         """Standard normal numbers, `(samples, total)`."""
-        # Half a unit in the last place away from 0 and 1 keeps the inverse finite.
-        u = self.uniform(layout, samples).clamp(2**-25, 1 - 2**-25)
+        # Half a unit in the last place away from 0 and 1 keeps the inverse finite; in float64 all devices agree on it.
+        u = self.uniform(layout, samples).double().clamp(2**-25, 1 - 2**-25)
         return torch.special.ndtri(u)
 
 

@@ -25,19 +25,28 @@ from setgrad.sets import Sets, segment_max
 class MeanField:
     """What inference found.
 
-    `logits` belong to all items, or to the `coordinates` that were asked for; `value` is their sigmoid. `residual`
-    is, for each set, the largest change of a probability in the last step: far from 0, the iteration had not settled.
+    `logits` belong to all items, or to the `coordinates` that were asked for; `value` is their sigmoid. `before` holds
+    the probabilities that the last step started from.
     """
 
     logits: Tensor
     coordinates: Tensor | None
-    residual: Tensor
+    before: Sets
     steps: int
 
     @property
     def value(self) -> Tensor:
         """Probability of each item to be chosen."""
         return torch.sigmoid(self.logits)
+
+    @property
+    def residual(self) -> Tensor:
+        """For each set the largest change of a probability in the last step: far from 0, it had not settled."""
+        places = slice(None) if self.coordinates is None else self.coordinates
+        before = self.before.values.detach()
+        change = torch.zeros_like(before)
+        change[places] = (self.value.detach() - before[places]).abs().to(before.dtype)
+        return segment_max(change, self.before, empty=0.0)
 
 
 class MeanFieldSolver(abc.ABC):
@@ -143,13 +152,7 @@ def solve_bound(
     kind = bound.sets.dtype if bound.sets.dtype.is_floating_point else torch.get_default_dtype()
     psi = torch.full((layout.total,), start, dtype=kind, device=layout.device)
     psi = solver.before_last(lambda p: torch.sigmoid(logits(p, None)), psi, smooth=estimator.smooth)
-    last = logits(psi, coordinates)
-    with torch.no_grad():
-        change = torch.zeros_like(psi)
-        places = slice(None) if coordinates is None else coordinates
-        change[places] = (torch.sigmoid(last) - psi[places]).abs().to(kind)
-        residual = segment_max(change, layout, empty=0.0)
-    return MeanField(last, coordinates, residual, solver.steps)
+    return MeanField(logits(psi, coordinates), coordinates, bound.sets.with_values(psi), solver.steps)
 
 
 def _check_steps(steps: int) -> None:

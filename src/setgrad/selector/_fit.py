@@ -83,6 +83,8 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         found = torch.device(device)
     except RuntimeError as error:
         raise OptionError(f"unknown device {device!r}: {str(error).splitlines()[0]}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise OptionError(f"setgrad runs on 'cpu' and 'cuda'; {device!r} was asked for, which lacks float64 or tests")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device='cuda' was asked for, but torch sees no GPU; use device='cpu'")
     return found

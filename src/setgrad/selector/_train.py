@@ -69,9 +69,8 @@ class Trainer:
         self.weights = None if weights is None else train.sets.with_values(weights)
         self.sizes = subset_sizes(train.subsets)
         self.validation_sizes = subset_sizes(validation.subsets)
-        fused = train.sets.device.type in ("cpu", "cuda")
         self.optimiser = torch.optim.AdamW(
-            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused
+            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
         )
         self.progress = Progress()
         self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}

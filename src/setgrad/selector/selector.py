@@ -315,8 +315,7 @@ class SubsetSelector:
     def _precise(self) -> ChoiceModel:
         # In float64, rounding is far below what float32 results can show: batches make no difference.
         if self._exact_model is None:
-            model = copy.deepcopy(self.model_).eval()
-            self._exact_model = model.double() if model.mean.device.type != "mps" else model
+            self._exact_model = copy.deepcopy(self.model_).eval().double()
         return self._exact_model
 
     def _search(self, sets: Sets, work: Callable[[BoundSetFunction, np.ndarray], Tensor]) -> Tensor:
