@@ -29,6 +29,7 @@ def close(here, there):
     torch.testing.assert_close(there.cpu(), here, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_segments_agree_and_do_not_wait_for_the_device():
     sets = draw()
     moved = sets.to("cuda")
