@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import uuid
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 from setgrad.errors import FileFormatError, OptionError
+from setgrad.files import replacing
 from setgrad.sets import Choices, Table
 
 _FILE, _FORMAT, _VERSION = "table.json", "setgrad.table", 1
@@ -43,10 +42,9 @@ class Columns:
 
     def save(self, folder: Path) -> None:
         """Write the names beside a saved model."""
-        draft = folder / f".{_FILE}.{uuid.uuid4().hex}"
         text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=2)
-        draft.write_text(text + "\n", encoding="utf-8")
-        os.replace(draft, folder / _FILE)
+        with replacing(folder / _FILE) as draft:
+            draft.write_text(text + "\n", encoding="utf-8")
 
 
 def declare_columns(parser: ArgumentParser, *, required: bool) -> Any:

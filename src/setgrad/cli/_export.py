@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from setgrad.cli._columns import Columns
 from setgrad.datasets import Task
-from setgrad.errors import DataError
+from setgrad.files import replacing
 from setgrad.sets import Choices
 
 
@@ -38,14 +35,6 @@ def write_split(path: Path, choices: Choices, columns: Columns) -> Path:
             str(columns.chosen): choices.subsets.values.cpu().numpy(),
         }
     )
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as draft:
         parquet.write_table(table, draft)
-        os.replace(draft, path)
-    except OSError as error:
-        raise DataError(f"{path}: this cannot be written: {error}; choose a path that can be") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
     return path

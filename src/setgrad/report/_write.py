@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import os
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import final
 
 import setgrad
-from setgrad.errors import DataError, MissingDependencyError
+from setgrad.errors import MissingDependencyError
+from setgrad.files import replacing
 from setgrad.report import _page
 from setgrad.report._curve import learning_curve
 from setgrad.report._drawings import MARKS, draw_legend, drawing_for
@@ -43,7 +42,7 @@ def require_matplotlib() -> None:
 
 
 def write_report(
-    path: str | os.PathLike[str],
+    path: str | PathLike[str],
     sections: Sequence[Section],
     *,
     title: str = "What the selector learned",
@@ -79,7 +78,8 @@ def write_report(
     for section in sections:
         body += _section(section, sets)
     body.append(f"<footer>Written by setgrad {setgrad.__version__}.</footer>")
-    _put(Path(path), _page.page(title, body))
+    with replacing(Path(path)) as draft:
+        draft.write_text(_page.page(title, body), encoding="utf-8")
 
 
 def _section(section: Section, sets: int) -> Iterator[str]:
@@ -122,17 +122,3 @@ def _options(selector: SubsetSelector) -> Grid:
 
 def _text(value: object) -> str:
     return type(value).__name__ if hasattr(value, "forward") else str(value)
-
-
-def _put(path: Path, text: str) -> None:
-    # Written beside its place and then moved there: a reader sees the old page or the new one, never half of it.
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as error:
-        raise DataError(f"{path}: this cannot be written: {error}; choose a path that can be") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, FileFormatError
+from setgrad.files import replacing
 
 FORMAT = "setgrad.selector"
 VERSION = 1
@@ -89,17 +90,12 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, 
     """Write one safetensors file with the plain numbers in its header, then move it into place."""
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as draft:
         save_file(
             {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
-            fresh,
+            draft,
             metadata={"setgrad.checkpoint": json.dumps(numbers)},
         )
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

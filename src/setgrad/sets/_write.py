@@ -5,10 +5,7 @@ Imported only when a table is written, so PyArrow may be imported at the top.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ import pyarrow as pa
 import torch
 
 from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.files import replacing
 from setgrad.sets._formats import format_of
 from setgrad.sets._sets import Sets
 
@@ -78,21 +76,8 @@ def write_table(
         values = probability.values.detach().cpu()
         columns["probability"] = pa.array(values.numpy() if values.dtype == torch.float64 else values.float().numpy())
     columns["chosen"] = pa.array(picks.values.cpu().numpy())
-    _put(pa.table(columns), path)
-
-
-def _put(table: pa.Table, path: Path) -> None:
-    # Written beside its place and then moved there: whoever looks sees the old file or the new one, never half of it.
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        format_of(path).write(table, draft)
-        os.replace(draft, path)
-    except OSError as error:
-        raise DataError(f"{path}: this cannot be written: {error}; choose a path that can be") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+    with replacing(path) as draft:
+        format_of(path).write(pa.table(columns), draft)
 
 
 def _ids(given: Sequence[Any] | np.ndarray | range, count: int, argument: str, what: str) -> pa.Array:
