@@ -23,6 +23,10 @@ class OptionError(SetgradError, ValueError):
     """An option with an unknown name or a value out of its range."""
 
 
+class TrainingError(SetgradError, ArithmeticError):
+    """Training that left the numbers behind."""
+
+
 class NotFittedError(SetgradError, ValueError, AttributeError):
     """A selector was asked to predict before it was fitted."""
 

@@ -1,5 +1,7 @@
 """What users rely on: learning, choosing, reproducibility, independence of batch and order, scikit-learn's habits."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError
+from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, TrainingError
 from setgrad.selector import SubsetSelector, jaccard
 from setgrad.sets import Choices, Sets
 from tests.selector.conftest import TINY, make_choices
@@ -162,8 +164,19 @@ def test_features_of_any_scale_and_constant_features():
 def test_a_phi_of_your_own(choices, seeded):
     with seeded(0):
         phi = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
+    before = copy.deepcopy(phi.state_dict())
     selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 2}).fit(*choices)
-    assert selector.predict(choices.sets).dtype == torch.bool
+    first = selector.predict_proba(choices.sets).values
+    assert all(torch.equal(before[name], value) for name, value in phi.state_dict().items())
+    assert torch.equal(first, selector.fit(*choices).predict_proba(choices.sets).values)
+
+
+def test_training_that_diverges_says_so(choices):
+    huge = choices.sets.with_values(choices.sets.values * 1e30)
+    with pytest.raises(TrainingError, match="training diverged"):
+        SubsetSelector(**{**TINY, "standardize": False, "phi": "paper", "learning_rate": 1e9}).fit(
+            huge, choices.subsets
+        )
 
 
 def test_images_and_large_sets_with_induced_attention():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,8 @@ def fit_selector(options: dict[str, Any], sets: Any, subsets: Any, validation: A
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
-        phi = options["phi"] if isinstance(options["phi"], nn.Module) else None
+        # A copy: fitting again starts from the module as it was given, and the caller's stays as it is.
+        phi = copy.deepcopy(options["phi"]).cpu() if isinstance(options["phi"], nn.Module) else None
         model = ChoiceModel(config, phi).to(device)
         model.learn_features(train.sets)
         trainer = Trainer(model, train, held_out, weights, _train_options(options, seed))

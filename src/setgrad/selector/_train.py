@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad.errors import TrainingError
 from setgrad.functions import Fresh
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
 from setgrad.selector._infer import infer_logits
@@ -96,6 +97,13 @@ class Trainer:
         for number, numbers in enumerate(batches):
             total += self._step(numbers, noise, loss, progress.epoch * len(batches) + number) * len(numbers)
         progress.epoch += 1
+        mean_loss = float(total) / len(order)
+        if not math.isfinite(mean_loss):
+            raise TrainingError(
+                f"the loss is {mean_loss} in epoch {progress.epoch}: training diverged. Lower learning_rate "
+                f"(now {options.learning_rate}) or clip (now {options.clip}), or keep standardize=True; "
+                "look for features of extreme size"
+            )
         raw = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(self.average)
         score = self._validate()
@@ -105,7 +113,7 @@ class Trainer:
         self.model.load_state_dict(raw)
         record = {
             "epoch": progress.epoch,
-            "loss": float(total) / len(order),
+            "loss": mean_loss,
             "validation_jaccard": score[0],
             "validation_loss": -score[1],
             "seconds": time.perf_counter() - started,

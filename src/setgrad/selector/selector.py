@@ -209,8 +209,7 @@ class SubsetSelector:
     def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
         """Inferred probability of each item to be chosen; `scores` as in `predict`."""
         logits = self.decision_function(sets) if scores is None else scores
-        # In float64, because the last bit of a float32 sigmoid depends on the place of the item in memory.
-        return logits.with_values(torch.sigmoid(logits.values.double()).to(logits.dtype))
+        return logits.with_values(_probability(logits.values))
 
     def predict(
         self,
@@ -326,7 +325,7 @@ class SubsetSelector:
         if threshold is not None:
             if not 0 <= threshold <= 1:
                 raise OptionError(f"threshold is a probability between 0 and 1, not {threshold}")
-            return segment_sum((torch.sigmoid(logits) > threshold).long(), sets)
+            return segment_sum((_probability(logits) > threshold).long(), sets)
         if size is None:
             return self.size_rule_.sizes(logits, sets).clamp(min=self.min_size_).minimum(lengths)
         wanted = np.asarray(size)
@@ -354,7 +353,7 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
         # The weights are overwritten at once, so the random start must not advance the caller's generator.
         with torch.random.fork_rng(devices=[]):
-            model = ChoiceModel(model_config, phi if model_config.phi is None else None)
+            model = ChoiceModel(model_config, copy.deepcopy(phi) if model_config.phi is None else None)
         model.load_state_dict(tensors)
         selector.model_ = model.to(resolve_device(device)).eval()
         selector.size_rule_ = rule_from_json(config["size_rule"])
@@ -374,6 +373,11 @@ class _Learned(SetFunction):
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         return self.model.bind(sets.to(device=self.model.mean.device, dtype=self.model.mean.dtype))
+
+
+def _probability(logits: Tensor) -> Tensor:
+    # In float64, because the last bit of a float32 sigmoid depends on the place of the item in memory.
+    return torch.sigmoid(logits.double()).to(logits.dtype)
 
 
 def _option_names() -> list[str]:
