@@ -27,6 +27,10 @@ class TrainingError(SetgradError, ArithmeticError):
     """Training that left the numbers behind."""
 
 
+class ConvergenceError(SetgradError, ArithmeticError):
+    """An equation that was not solved for some samples."""
+
+
 class NotFittedError(SetgradError, ValueError, AttributeError):
     """A selector was asked to predict before it was fitted."""
 

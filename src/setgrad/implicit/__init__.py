@@ -1,0 +1,29 @@
+"""Equations f(y, args) = 0: solve them for a batch, differentiate the solution at every order."""
+
+from setgrad.implicit._solve import Solution as Solution
+from setgrad.implicit._solve import argmin as argmin
+from setgrad.implicit._solve import fixed_point as fixed_point
+from setgrad.implicit._solve import root as root
+from setgrad.implicit._status import Status as Status
+from setgrad.implicit.check import GradientComparison as GradientComparison
+from setgrad.implicit.check import compare_gradients as compare_gradients
+from setgrad.implicit.check import contraction_estimate as contraction_estimate
+from setgrad.implicit.check import plot_residuals as plot_residuals
+from setgrad.implicit.check import residual_trace as residual_trace
+from setgrad.implicit.linear import CG as CG
+from setgrad.implicit.linear import GMRES as GMRES
+from setgrad.implicit.linear import MINRES as MINRES
+from setgrad.implicit.linear import BiCGSTAB as BiCGSTAB
+from setgrad.implicit.linear import Direct as Direct
+from setgrad.implicit.linear import LinearSolver as LinearSolver
+from setgrad.implicit.linear import Neumann as Neumann
+from setgrad.implicit.linear import NormalCG as NormalCG
+from setgrad.implicit.linear import OneStep as OneStep
+from setgrad.implicit.solvers import LBFGS as LBFGS
+from setgrad.implicit.solvers import Anderson as Anderson
+from setgrad.implicit.solvers import Bisection as Bisection
+from setgrad.implicit.solvers import Broyden as Broyden
+from setgrad.implicit.solvers import GradientDescent as GradientDescent
+from setgrad.implicit.solvers import Newton as Newton
+from setgrad.implicit.solvers import Picard as Picard
+from setgrad.implicit.solvers import Solver as Solver

@@ -1,0 +1,34 @@
+"""Products with Jacobians, by reverse passes alone, so that they nest to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def pull_back(fn: Callable[[Tensor], Tensor], y: Tensor, vector: Tensor) -> Tensor:
+    """Transposed Jacobian of `fn` at `y` times a vector."""
+    product: Tensor = torch.func.vjp(fn, y)[1](vector)[0]
+    return product
+
+
+def push_forward(fn: Callable[[Tensor], Tensor], y: Tensor, vector: Tensor) -> Tensor:
+    """Jacobian of `fn` at `y` times a vector: the transpose of the transpose.
+
+    Forward mode would do, but torch does not nest it.
+    """
+    out, pull = torch.func.vjp(fn, y)[:2]
+    product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(out))[1](vector)[0]
+    return product
+
+
+def jacobian(fn: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """Jacobian of each sample, `(*batch, n, n)`, for a map of `(*batch, n)` that keeps samples apart."""
+    out, pull = torch.func.vjp(fn, y)[:2]
+    n = y.shape[-1]
+    basis = torch.eye(n, dtype=out.dtype, device=out.device)
+    basis = basis.reshape(n, *[1] * (out.dim() - 1), n).expand(n, *out.shape)
+    rows: Tensor = torch.func.vmap(lambda e: pull(e)[0])(basis)
+    return rows.movedim(0, -2)

@@ -1,0 +1,114 @@
+"""The one loop that all iterative solvers run in.
+
+It decides when a sample is done, freezes it, keeps the best iterate and records how each sample ended. Solvers only
+say how to take a step. Samples never look at each other, so a sample ends the same alone and in any batch.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError
+from setgrad.implicit._status import Outcome, Status
+
+Residual = Callable[[Tensor], Tensor]
+
+_RUNNING = -1
+# A residual this many times the first one (or 1) will not come back.
+_DIVERGED = 1e10
+# Steps without a better residual before a sample counts as stalled.
+_STALL = 50
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A new iterate with its residual, the solver's state, and which samples met a singular system."""
+
+    y: Tensor
+    residual: Tensor
+    state: Any
+    singular: Tensor | None = None
+
+
+class Solver(abc.ABC):
+    """A way to bring a residual `(*batch, n)` to zero, one step at a time."""
+
+    @abc.abstractmethod
+    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> Any:
+        """State before the first step."""
+
+    @abc.abstractmethod
+    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: Any) -> Step:
+        """Take one step for all samples; the loop drops the steps of those that are done."""
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: `tol` relative to the scale of the problem, and how often the host looks."""
+
+    tol: float
+    max_steps: int
+    check_every: int
+
+    def __post_init__(self) -> None:
+        if not self.tol > 0:
+            raise OptionError(f"tol must be above 0, not {self.tol}")
+        if self.max_steps < 0:
+            raise OptionError(f"max_steps must be at least 0, not {self.max_steps}")
+        if self.check_every < 1:
+            raise OptionError(f"check_every must be at least 1, not {self.check_every}")
+
+
+def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Callable[[Tensor], Tensor]) -> Outcome:
+    """Run a solver until every sample is done. `scale` gives the size of the problem at an iterate, `(*batch,)`."""
+    residual = fn(y)
+    norm = _norm(residual)
+    first = norm.clamp(min=1.0)
+    best, best_norm = y, norm
+    steps = torch.zeros(norm.shape, dtype=torch.long, device=y.device)
+    since = torch.zeros_like(steps)
+    status = _judge(torch.full_like(steps, _RUNNING), norm, limits.tol * scale(y), first, since)
+    state = solver.begin(fn, y, residual) if limits.max_steps else None
+    for count in range(limits.max_steps):
+        running = status == _RUNNING
+        if count % limits.check_every == 0 and not bool(running.any()):
+            break
+        step = solver.step(fn, y, residual, state)
+        keep = running[..., None]
+        y, residual, state = torch.where(keep, step.y, y), torch.where(keep, step.residual, residual), step.state
+        norm = torch.where(running, _norm(residual), norm)
+        better = running & (norm < best_norm)
+        best, best_norm = torch.where(better[..., None], y, best), torch.where(better, norm, best_norm)
+        steps = steps + running
+        since = torch.where(better, torch.zeros_like(since), since + running)
+        if step.singular is not None:
+            status = torch.where(running & step.singular, int(Status.SINGULAR), status)
+        status = _judge(status, norm, limits.tol * scale(y), first, since)
+    status = torch.where(status == _RUNNING, int(Status.MAX_STEPS), status)
+    done = status == Status.CONVERGED
+    return Outcome(torch.where(done[..., None], y, best), status, torch.where(done, norm, best_norm), steps)
+
+
+def _judge(status: Tensor, norm: Tensor, bound: Tensor, first: Tensor, since: Tensor) -> Tensor:
+    running = status == _RUNNING
+    for condition, outcome in (
+        (norm <= bound, Status.CONVERGED),
+        (~norm.isfinite(), Status.NONFINITE),
+        (norm > _DIVERGED * first, Status.DIVERGED),
+        (since >= _STALL, Status.STALLED),
+    ):
+        status = torch.where(running & condition, int(outcome), status)
+        running = status == _RUNNING
+    return status
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1)

@@ -1,0 +1,258 @@
+"""The doors of the room: fixed_point, root and argmin, all one equation f(y, args) = 0 underneath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.errors import ConvergenceError, OptionError, ShapeError
+from setgrad.implicit._loop import Limits, Solver, iterate
+from setgrad.implicit._status import Outcome, Status, describe_failure, settle
+from setgrad.implicit._theorem import Function, Implicit, Problem
+from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver
+from setgrad.implicit.solvers import Newton, Picard
+
+# Up to this many unknowns a dense factorisation beats an iteration.
+_DENSE = 256
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A solution and how it was found, for each sample: `status`, norm of the `residual`, number of `steps`."""
+
+    value: Tensor
+    status: Tensor
+    residual: Tensor
+    steps: Tensor
+
+    @property
+    def converged(self) -> Tensor:
+        """Which samples were solved, `(*batch,)`."""
+        return self.status == Status.CONVERGED
+
+    def unwrap(self) -> Tensor:
+        """The value, or a ConvergenceError if any sample failed."""
+        if not bool(self.converged.all()):
+            raise ConvergenceError(
+                describe_failure(Outcome(self.value, self.status, self.residual, self.steps), "solve")
+            )
+        return self.value
+
+
+def fixed_point(
+    fn: Function,
+    y0: Tensor,
+    *args: Tensor,
+    solver: Solver | None = None,
+    adjoint: LinearSolver | None = None,
+    tol: float = 1e-6,
+    max_steps: int = 100,
+    check_every: int = 1,
+    on_failure: str = "raise",
+    mask: Tensor | None = None,
+    precondition: Callable[..., Tensor] | None = None,
+) -> Solution:
+    """Find y with fn(y, *args) = y, for each sample, and differentiate it with respect to the arguments.
+
+    Args:
+        fn: The map, from `(*batch, n)` and the arguments to `(*batch, n)`; samples must not mix. A module's parameters
+            count as arguments.
+        y0: Where to start; the last axis is the unknown, every other axis a sample.
+        *args: Tensors to differentiate with respect to. Anything captured by `fn` that requires a gradient is refused.
+        solver: `Picard()` by default; `Anderson()`, `Newton()`, `Broyden()`.
+        adjoint: How the backward pass solves its linear system: `Direct()` by default, `GMRES()` for many unknowns.
+        tol: Norm of the residual at which a sample is solved, relative to the norm of y where that exceeds 1.
+        max_steps: Steps at most.
+        check_every: How often the host asks whether all samples are done; each time waits for a GPU.
+        on_failure: "raise", "warn", or "mask": go on, with no derivative for the failed samples.
+        mask: Which unknowns are real, `(*batch, n)`; the others stay as they are.
+        precondition: For iterative adjoints: from (y, *args) an approximate inverse of the diagonal of the Jacobian of
+            the residual fn(y) - y.
+
+    Example:
+        >>> import torch
+        >>> a = torch.tensor([[0.5], [1.0]], dtype=torch.float64, requires_grad=True)
+        >>> y = fixed_point(lambda y, a: (a * y).cos(), torch.zeros(2, 1, dtype=torch.float64), a).value
+        >>> torch.allclose(y, (a * y).cos(), atol=1e-6)
+        True
+    """
+    call, values = _with_parameters(fn, args)
+    return _solve(
+        lambda y, *a: _same_shape(call(y, *a), y) - y,
+        y0,
+        values,
+        solver or Picard(),
+        adjoint or _default_adjoint(y0),
+        Limits(tol, max_steps, check_every),
+        on_failure,
+        mask,
+        precondition,
+    )
+
+
+def root(
+    fn: Function,
+    y0: Tensor,
+    *args: Tensor,
+    solver: Solver | None = None,
+    adjoint: LinearSolver | None = None,
+    tol: float = 1e-6,
+    max_steps: int = 100,
+    check_every: int = 1,
+    on_failure: str = "raise",
+    mask: Tensor | None = None,
+    precondition: Callable[..., Tensor] | None = None,
+) -> Solution:
+    """Find y with fn(y, *args) = 0, for each sample; `Newton()` by default. Options as in `fixed_point`.
+
+    Example:
+        >>> import torch
+        >>> c = torch.tensor([[2.0], [9.0]], dtype=torch.float64, requires_grad=True)
+        >>> y = root(lambda y, c: y * y - c, torch.ones(2, 1, dtype=torch.float64), c).value
+        >>> [round(g, 6) for g in torch.autograd.grad(y.sum(), c)[0].flatten().tolist()]
+        [0.353553, 0.166667]
+    """
+    call, values = _with_parameters(fn, args)
+    return _solve(
+        call,
+        y0,
+        values,
+        solver or Newton(),
+        adjoint or _default_adjoint(y0),
+        Limits(tol, max_steps, check_every),
+        on_failure,
+        mask,
+        precondition,
+    )
+
+
+def argmin(
+    objective: Function,
+    y0: Tensor,
+    *args: Tensor,
+    solver: Solver | None = None,
+    adjoint: LinearSolver | None = None,
+    tol: float = 1e-6,
+    max_steps: int = 100,
+    check_every: int = 1,
+    on_failure: str = "raise",
+    mask: Tensor | None = None,
+    precondition: Callable[..., Tensor] | None = None,
+) -> Solution:
+    """Find a stationary y of objective(y, *args) `(*batch,)`, for each sample; `Newton()` by default.
+
+    The Jacobian of the gradient is symmetric, so the adjoint may be `CG()`: the default for many unknowns. Options as
+    in `fixed_point`.
+
+    Example:
+        >>> import torch
+        >>> w = torch.tensor([[1.0, 3.0]], dtype=torch.float64, requires_grad=True)
+        >>> y = argmin(lambda y, w: ((y - w) ** 2).sum(-1), torch.zeros(1, 2, dtype=torch.float64), w).value
+        >>> y.tolist()
+        [[1.0, 3.0]]
+    """
+    call, values = _with_parameters(objective, args)
+
+    def gradient(y: Tensor, *a: Tensor) -> Tensor:
+        slope: Tensor = torch.func.grad(lambda v: call(v, *a).sum())(y)
+        return slope
+
+    usual = Direct() if sum(y0.shape[-1:]) <= _DENSE else CG()
+    return _solve(
+        gradient,
+        y0,
+        values,
+        solver or Newton(),
+        adjoint or usual,
+        Limits(tol, max_steps, check_every),
+        on_failure,
+        mask,
+        precondition,
+    )
+
+
+def _solve(
+    residual: Function,
+    y0: Tensor,
+    args: tuple[Tensor, ...],
+    solver: Solver,
+    adjoint: LinearSolver,
+    limits: Limits,
+    policy: str,
+    mask: Tensor | None,
+    precondition: Callable[..., Tensor] | None,
+) -> Solution:
+    y0 = y0.detach()
+    if y0.dim() == 0 or not y0.is_floating_point():
+        raise ShapeError(
+            f"y0 must be real, with the unknowns on the last axis; it has shape {tuple(y0.shape)}, {y0.dtype}"
+        )
+    function = residual if mask is None else _masked(residual, mask)
+    _check(function, y0, args)
+
+    def solve(f: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
+        found = iterate(solver, lambda y: f(y, *values), start, limits, _scale)
+        settle(found, policy, "the equation")
+        return found
+
+    problem = Problem(function, solve, adjoint, policy, precondition)
+    return Solution(*Implicit.apply(problem, y0, *args))
+
+
+def _with_parameters(fn: Function, args: tuple[Tensor, ...]) -> tuple[Function, tuple[Tensor, ...]]:
+    """A module as a function of its parameters, which then count as arguments."""
+    if not isinstance(fn, nn.Module):
+        return fn, args
+    names, parameters = zip(*fn.named_parameters(), strict=True) if any(True for _ in fn.parameters()) else ((), ())
+    count = len(args)
+
+    def call(y: Tensor, *values: Tensor) -> Tensor:
+        own = dict(zip(names, values[count:], strict=True))
+        out: Tensor = torch.func.functional_call(fn, own, (y, *values[:count]))
+        return out
+
+    return call, (*args, *parameters)
+
+
+def _masked(residual: Function, mask: Tensor) -> Function:
+    def function(y: Tensor, *args: Tensor) -> Tensor:
+        # Zero in value and one in derivative: such an unknown stays where it is and never makes a system singular.
+        return torch.where(mask, residual(torch.where(mask, y, y.detach()), *args), y - y.detach())
+
+    return function
+
+
+def _check(function: Function, y0: Tensor, args: tuple[Tensor, ...]) -> None:
+    for number, arg in enumerate(args):
+        if not isinstance(arg, Tensor):
+            raise OptionError(
+                f"argument {number} is {type(arg).__name__}, not a tensor; let the function capture what is constant"
+            )
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (y0, *args)):
+        return
+    with torch.enable_grad():
+        out = function(y0, *(a.detach() for a in args))
+    if _same_shape(out, y0).requires_grad:
+        raise OptionError(
+            "the function captures a tensor that requires a gradient, which would be lost: pass it as an argument "
+            "(fn(y, weight) with weight in *args), pass a module itself as fn, or detach it"
+        )
+
+
+def _same_shape(out: Tensor, y: Tensor) -> Tensor:
+    if out.shape != y.shape:
+        raise ShapeError(f"the function must return the shape of y, {tuple(y.shape)}, but returned {tuple(out.shape)}")
+    return out
+
+
+def _scale(y: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(y, dim=-1).clamp(min=1.0)
+
+
+def _default_adjoint(y0: Tensor) -> LinearSolver:
+    return Direct() if sum(y0.shape[-1:]) <= _DENSE else GMRES()

@@ -1,0 +1,135 @@
+"""The implicit function theorem, once, for every order of derivative.
+
+If f(y, args) = 0 defines y, then dy = -(df/dy)^-1 (df/dargs) dargs. The backward pass needs the solution u of the
+adjoint system (df/dy)^T u = g, which is again an equation: r(u; y, g, args) = (df/dy)^T u - g = 0. It is solved by the
+same Function, so u is differentiable in turn, and so on without end. Forward mode does the same with df/dy itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._derivatives import pull_back, push_forward
+from setgrad.implicit._status import Outcome, Status, settle
+from setgrad.implicit.linear._base import LinearSolver
+
+# f(y, *args) -> a residual of the shape of y; samples (all axes but the last) must not mix.
+Function = Callable[..., Tensor]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """An equation, how to solve it, and how to solve its adjoint."""
+
+    function: Function
+    solve: Callable[[Function, Tensor, tuple[Tensor, ...]], Outcome]
+    adjoint: LinearSolver
+    policy: str
+    # An approximate inverse of the diagonal of df/dy, from (y, *args): a preconditioner for the adjoint.
+    diagonal: Callable[..., Tensor] | None = None
+
+    def linear(self, *, transposed: bool) -> Problem:
+        """The adjoint system, or not transposed the tangent system: a problem in u with arguments (y, g, *args)."""
+        product = pull_back if transposed else push_forward
+        name = "the adjoint system of the backward pass" if transposed else "the tangent system of the forward mode"
+
+        def function(u: Tensor, y: Tensor, g: Tensor, *args: Tensor) -> Tensor:
+            return product(lambda v: self.function(v, *args), y, u) - g
+
+        def solve(residual: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
+            y, _, *args = values
+            scaling = None if self.diagonal is None else self.diagonal(y, *args)
+            found = self.adjoint.solve(lambda u: residual(u, *values), start, scaling)
+            settle(found, self.policy, name)
+            failed = (found.status != Status.CONVERGED)[..., None]
+            return replace(found, value=found.value.masked_fill(failed, 0.0)) if self.policy == "mask" else found
+
+        inverse = self.diagonal
+        nested = None if inverse is None else lambda u, y, g, *args: inverse(y, *args)
+        return Problem(function, solve, self.adjoint, self.policy, nested)
+
+    def mapped(self, dims: tuple[int | None, ...]) -> Problem:
+        """The same problem with one more axis in front, for `torch.func.vmap`."""
+        inverse = self.diagonal
+        return replace(
+            self,
+            function=torch.func.vmap(self.function, in_dims=dims),
+            diagonal=None if inverse is None else torch.func.vmap(inverse, in_dims=dims),
+        )
+
+
+@final
+class Implicit(torch.autograd.Function):
+    """y(args), from a problem, a start and the arguments: value, status, residual norm and steps."""
+
+    @staticmethod
+    def forward(problem: Problem, start: Tensor, *args: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Solve without a graph."""
+        found = problem.solve(problem.function, start, args)
+        return found.value, found.status, found.residual, found.steps
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the solution and the arguments; the iterates are gone."""
+        problem, _, *args = inputs
+        value, status, residual, steps = output
+        ctx.problem = problem
+        ctx.mark_non_differentiable(status, residual, steps)
+        ctx.save_for_backward(value, status, *args)
+        ctx.save_for_forward(value, status, *args)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        """Solve the adjoint system and pull the result back to the arguments."""
+        problem, (y, status, *args) = ctx.problem, ctx.saved_tensors
+        g = _spare_failed(cotangents[0], status, problem.policy)
+        u = Implicit.apply(problem.linear(transposed=True), torch.zeros_like(g), y, g, *args)[0]
+        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
+
+        def of_wanted(*values: Tensor) -> Tensor:
+            every = list(args)
+            for place, value in zip(wanted, values, strict=True):
+                every[place] = value
+            return problem.function(y, *every)
+
+        gradients: list[Tensor | None] = [None] * len(args)
+        pulled = torch.func.vjp(of_wanted, *(args[i] for i in wanted))[1](-u) if wanted else ()
+        for place, gradient in zip(wanted, pulled, strict=True):
+            gradients[place] = gradient
+        return (None, None, *gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
+        """Solve the tangent system."""
+        problem, (y, status, *args) = ctx.problem, ctx.saved_tensors
+        change = torch.zeros_like(y)
+        for place, tangent in enumerate(tangents[2:]):
+            if tangent is not None:
+
+                def of_one(value: Tensor, place: int = place) -> Tensor:
+                    return problem.function(y, *args[:place], value, *args[place + 1 :])
+
+                change = change - push_forward(of_one, args[place], tangent)
+        change = _spare_failed(change, status, problem.policy)
+        dy = Implicit.apply(problem.linear(transposed=False), torch.zeros_like(y), y, change, *args)[0]
+        return dy, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], problem: Problem, start: Tensor, *args: Tensor) -> tuple[Any, Any]:
+        """Put the mapped axis in front: solvers are batched anyway."""
+        _, start_dim, *dims = in_dims
+        start = start.movedim(start_dim, 0) if start_dim is not None else start.expand(info.batch_size, *start.shape)
+        moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, dims, strict=True)]
+        mapped = problem.mapped((0, *(None if d is None else 0 for d in dims)))
+        return Implicit.apply(mapped, start, *moved), (0, 0, 0, 0)
+
+
+def _spare_failed(vector: Tensor, status: Tensor, policy: str) -> Tensor:
+    """With the policy "mask", samples that failed get no derivative rather than a wrong one."""
+    return torch.where((status == Status.CONVERGED)[..., None], vector, 0.0) if policy == "mask" else vector

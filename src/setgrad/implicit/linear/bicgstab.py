@@ -1,0 +1,75 @@
+"""BiCGSTAB, for any square system, with short recurrences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._loop import Limits, Solver, Step, iterate
+from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._status import Outcome
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+
+
+@final
+@dataclass(frozen=True)
+class BiCGSTAB(LinearSolver):
+    """Stabilised biconjugate gradients: two products a step and no basis to store; convergence may be rough."""
+
+    tol: float = 1e-10
+    max_steps: int = 500
+    check_every: int = 4
+
+    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
+        """Solve; a sample whose recurrence breaks down starts it anew."""
+        operator = Operator(residual, start)
+        limits = Limits(self.tol, self.max_steps, self.check_every)
+        return iterate(_Steps(operator), residual, start, limits, size_of(operator.b))
+
+
+@final
+@dataclass(frozen=True)
+class _State:
+    shadow: Tensor
+    direction: Tensor
+    rho: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class _Steps(Solver):
+    operator: Operator
+
+    def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:
+        return _State(-residual, -residual, _dot(residual, residual))
+
+    def step(self, fn: Fn, y: Tensor, residual: Tensor, state: _State) -> Step:
+        r, p = -residual, state.direction
+        image = self.operator.apply(p)
+        alpha, broken = _ratio(state.rho, _dot(state.shadow, image))
+        s = r - alpha * image
+        pushed = self.operator.apply(s)
+        omega, _ = _ratio(_dot(pushed, s), _dot(pushed, pushed))
+        y = y + alpha * p + omega * s
+        r = s - omega * pushed
+        rho = _dot(state.shadow, r)
+        # (rho' / rho) (alpha / omega), where any of them may have vanished.
+        first, lost = _ratio(rho, state.rho)
+        second, stuck = _ratio(alpha, omega)
+        anew = broken | lost | stuck
+        direction = torch.where(anew, r, r + first * second * (p - omega * image))
+        shadow = torch.where(anew, r, state.shadow)
+        return Step(y, -r, _State(shadow, direction, torch.where(anew, _dot(r, r), rho)))
+
+
+def _ratio(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """A / b, and where b is too small for that."""
+    small = ~(b.abs() > torch.finfo(b.dtype).tiny)
+    return torch.where(small, 0.0, a / torch.where(small, 1.0, b)), small
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(-1, keepdim=True)

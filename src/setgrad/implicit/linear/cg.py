@@ -1,0 +1,94 @@
+"""Conjugate gradients, for symmetric positive definite systems, and for any system through its normal equations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._loop import Limits, Solver, Step, iterate
+from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._status import Outcome
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+
+
+@final
+@dataclass(frozen=True)
+class CG(LinearSolver):
+    """Conjugate gradients: one product a step, four vectors of memory. The system must be symmetric, as for argmin."""
+
+    tol: float = 1e-10
+    max_steps: int = 500
+    check_every: int = 4
+
+    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
+        """Solve; a direction of no or negative curvature makes a sample SINGULAR."""
+        operator = Operator(residual, start)
+        steps = _Steps(operator.apply, diagonal)
+        limits = Limits(self.tol, self.max_steps, self.check_every)
+        return iterate(steps, residual, start, limits, size_of(operator.b))
+
+
+@final
+@dataclass(frozen=True)
+class NormalCG(LinearSolver):
+    """Conjugate gradients on A^T A x = A^T b: for any square system, two products a step, at the squared condition."""
+
+    tol: float = 1e-10
+    max_steps: int = 1000
+    check_every: int = 4
+
+    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
+        """Solve the normal equations, and judge by the residual of the system itself."""
+        operator = Operator(residual, start)
+
+        def normal(x: Tensor) -> Tensor:
+            return operator.apply_transposed(residual(x))
+
+        steps = _Steps(lambda p: operator.apply_transposed(operator.apply(p)), None)
+        right = operator.apply_transposed(operator.b)
+        limits = Limits(self.tol, self.max_steps, self.check_every)
+        found = iterate(steps, normal, start, limits, size_of(right))
+        norm = torch.linalg.vector_norm(residual(found.value), dim=-1)
+        return Outcome(found.value, found.status, norm, found.steps)
+
+
+@final
+@dataclass(frozen=True)
+class _State:
+    direction: Tensor
+    rho: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class _Steps(Solver):
+    apply: Callable[[Tensor], Tensor]
+    inverse: Tensor | None
+
+    def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:
+        z = self._precondition(-residual)
+        return _State(z, _dot(-residual, z))
+
+    def step(self, fn: Fn, y: Tensor, residual: Tensor, state: _State) -> Step:
+        p, rho = state.direction, state.rho
+        product = self.apply(p)
+        curvature = _dot(p, product)
+        singular = ~(curvature > 0)
+        alpha = torch.where(singular, 0.0, rho / torch.where(singular, 1.0, curvature))[..., None]
+        y, residual = y + alpha * p, residual + alpha * product
+        z = self._precondition(-residual)
+        following = _dot(-residual, z)
+        beta = torch.where(rho > 0, following / torch.where(rho > 0, rho, 1.0), 0.0)[..., None]
+        # A direction of zero belongs to a sample that is done: it is not singular.
+        return Step(y, residual, _State(z + beta * p, following), singular & (rho > 0))
+
+    def _precondition(self, r: Tensor) -> Tensor:
+        return r if self.inverse is None else self.inverse * r
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(-1)

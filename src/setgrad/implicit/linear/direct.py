@@ -1,0 +1,38 @@
+"""Dense LU factors of each sample: exact, and the quickest for small n."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._status import Outcome, Status
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual
+
+
+@final
+@dataclass(frozen=True)
+class Direct(LinearSolver):
+    """Build the matrix by n products and factorise it."""
+
+    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
+        """Solve; a sample without inverse is SINGULAR, one with NaN is NONFINITE."""
+        operator = Operator(residual, start)
+        x, singular = solve_dense(operator.dense(), operator.b)
+        norm = torch.linalg.vector_norm(residual(x), dim=-1)
+        status = torch.where(singular, int(Status.SINGULAR), int(Status.CONVERGED))
+        status = torch.where(norm.isfinite(), status, int(Status.NONFINITE))
+        return Outcome(x, status, norm, torch.ones_like(status))
+
+
+def solve_dense(matrix: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve for each sample and say where the matrix is singular, `(*batch,)`; the solution is 0 there."""
+    lu, pivots, info = torch.linalg.lu_factor_ex(matrix)
+    # Exactly singular, or so nearly that no digit of the solution is left.
+    factors = lu.diagonal(dim1=-2, dim2=-1).abs()
+    tiny = torch.finfo(matrix.dtype).eps * matrix.abs().sum(-1).amax(-1)
+    singular = (info != 0) | (factors.amin(-1) <= tiny)
+    x = torch.linalg.lu_solve(lu, pivots, b[..., None])[..., 0]
+    return torch.where(singular[..., None], 0.0, x), singular

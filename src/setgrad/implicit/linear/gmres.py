@@ -1,0 +1,76 @@
+"""Restarted GMRES, for any square system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._loop import Limits, Solver, Step, iterate
+from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._status import Outcome
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+
+
+@final
+@dataclass(frozen=True)
+class GMRES(LinearSolver):
+    """The best solution in a Krylov space of up to `restart` vectors, then again from there. One step is one cycle."""
+
+    tol: float = 1e-10
+    restart: int = 20
+    max_steps: int = 50
+    check_every: int = 1
+
+    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
+        """Solve; steps count products, not cycles."""
+        operator = Operator(residual, start)
+        size = min(self.restart, start.shape[-1])
+        limits = Limits(self.tol, self.max_steps, self.check_every)
+        found = iterate(_Cycle(operator, size, self.tol), residual, start, limits, size_of(operator.b))
+        return Outcome(found.value, found.status, found.residual, found.steps * size)
+
+
+@final
+@dataclass(frozen=True)
+class _Cycle(Solver):
+    operator: Operator
+    size: int
+    tol: float
+
+    def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> None:
+        return None
+
+    def step(self, fn: Fn, y: Tensor, residual: Tensor, state: None) -> Step:
+        norm = torch.linalg.vector_norm(residual, dim=-1, keepdim=True)
+        basis = [-_over(residual, norm)]
+        # Column j of the Hessenberg matrix, (*batch, size + 1).
+        columns: list[Tensor] = []
+        for j in range(self.size):
+            w = self.operator.apply(basis[j])
+            so_far = torch.stack(basis, -1)
+            # Twice, because once loses orthogonality to rounding.
+            h = (so_far.mT @ w[..., None])[..., 0]
+            w = w - (so_far @ h[..., None])[..., 0]
+            again = (so_far.mT @ w[..., None])[..., 0]
+            w = w - (so_far @ again[..., None])[..., 0]
+            length = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
+            # The space is exhausted: what is left is rounding, and must not become a direction.
+            length = torch.where(length <= 1e-14 * torch.linalg.vector_norm(h, dim=-1, keepdim=True), 0.0, length)
+            basis.append(_over(w, length))
+            padding = h.new_zeros(*h.shape[:-1], self.size - j - 1)
+            columns.append(torch.cat([h + again, length, padding], -1))
+        hessenberg = torch.stack(columns, -1)
+        right = torch.cat([norm, norm.new_zeros(*norm.shape[:-1], self.size)], -1)[..., None]
+        finite = hessenberg.isfinite().all(-1).all(-1)[..., None, None]
+        # A pseudo-inverse, because the columns beyond an exhausted space are zero.
+        combination = torch.linalg.pinv(torch.where(finite, hessenberg, 0.0), rtol=1e-13) @ right
+        y = y + (torch.stack(basis[:-1], -1) @ combination)[..., 0]
+        y = torch.where(finite[..., 0], y, torch.nan)
+        return Step(y, fn(y), None)
+
+
+def _over(x: Tensor, norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, x / torch.where(norm > 0, norm, 1.0), 0.0)

@@ -1,0 +1,89 @@
+"""MINRES, for symmetric systems that need not be definite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._loop import Limits, Solver, Step, iterate
+from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._status import Outcome
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+
+
+@final
+@dataclass(frozen=True)
+class MINRES(LinearSolver):
+    """The smallest residual in the Krylov space of a symmetric matrix, definite or not: one product a step."""
+
+    tol: float = 1e-10
+    max_steps: int = 500
+    check_every: int = 4
+
+    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
+        """Solve by Lanczos' three-term recurrence and one Givens rotation a step."""
+        operator = Operator(residual, start)
+        limits = Limits(self.tol, self.max_steps, self.check_every)
+        return iterate(_Lanczos(operator), residual, start, limits, size_of(operator.b))
+
+
+@final
+@dataclass(frozen=True)
+class _State:
+    """Lanczos vectors, the last two directions with their images under A, and the last two rotations."""
+
+    v_before: Tensor
+    v: Tensor
+    beta: Tensor
+    directions: tuple[Tensor, Tensor]
+    images: tuple[Tensor, Tensor]
+    rotations: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+    # What is left of the right-hand side in the rotated basis.
+    rest: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class _Lanczos(Solver):
+    operator: Operator
+
+    def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:
+        norm = _norm(residual)
+        zero, one = torch.zeros_like(norm), torch.ones_like(norm)
+        nothing = torch.zeros_like(residual)
+        identity = (one, zero)
+        return _State(
+            nothing, _over(-residual, norm), zero, (nothing, nothing), (nothing, nothing), (identity, identity), norm
+        )
+
+    def step(self, fn: Fn, y: Tensor, residual: Tensor, state: _State) -> Step:
+        image = self.operator.apply(state.v)
+        alpha = (state.v * image).sum(-1, keepdim=True)
+        w = image - alpha * state.v - state.beta * state.v_before
+        beta = _norm(w)
+        (c1, s1), (c2, s2) = state.rotations
+        # The new column of the tridiagonal matrix, rotated by the last two rotations: entries above the diagonal first.
+        above = s1 * state.beta
+        middle = c2 * c1 * state.beta + s2 * alpha
+        low = -s2 * c1 * state.beta + c2 * alpha
+        radius = torch.sqrt(low * low + beta * beta)
+        c, s = _over(low, radius), _over(beta, radius)
+        (d1, d2), (a1, a2) = state.directions, state.images
+        direction = _over(state.v - above * d1 - middle * d2, radius)
+        pushed = _over(image - above * a1 - middle * a2, radius)
+        length = c * state.rest
+        following = _State(
+            state.v, _over(w, beta), beta, (d2, direction), (a2, pushed), ((c2, s2), (c, s)), -s * state.rest
+        )
+        return Step(y + length * direction, residual + length * pushed, following)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+
+
+def _over(x: Tensor, norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, x / torch.where(norm > 0, norm, 1.0), 0.0)

@@ -1,0 +1,68 @@
+"""Anderson acceleration: the plain iteration, extrapolated from the last few steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError
+from setgrad.implicit._loop import Residual, Solver, Step
+
+# A residual that grew by more than this makes the past useless: the sample starts its window anew.
+_RESTART = 10.0
+
+
+@final
+@dataclass(frozen=True)
+class Anderson(Solver):
+    """Combine the last `window` steps so that the linear model of the residual is smallest; each sample on its own."""
+
+    window: int = 5
+    damping: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise OptionError(f"window must be at least 1, not {self.window}")
+        if not 0 < self.damping <= 1:
+            raise OptionError(f"damping must lie in (0, 1], not {self.damping}")
+
+    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> _Past:
+        """An empty window."""
+        nothing = y.new_zeros(*y.shape, 0)
+        return _Past(y, residual, nothing, nothing)
+
+    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: _Past) -> Step:
+        """Fit the residual by its past changes and move to where it would vanish."""
+        past = state.seen(y, residual, self.window)
+        y_next = y + self.damping * residual
+        if past.changes.shape[-1]:
+            usable = past.changes.isfinite().flatten(-2).all(-1)[..., None, None]
+            inverse = torch.linalg.pinv(torch.where(usable, past.changes, 0.0), rtol=1e-12)
+            weights = inverse @ residual.nan_to_num(0.0, 0.0, 0.0)[..., None]
+            y_next = y_next - ((past.moves + self.damping * past.changes) @ weights)[..., 0]
+        return Step(y_next, fn(y_next), past)
+
+
+@final
+@dataclass(frozen=True)
+class _Past:
+    """The last iterate with its residual, and the moves and changes of the residual in the window, `(*batch, n, w)`."""
+
+    y: Tensor
+    residual: Tensor
+    moves: Tensor
+    changes: Tensor
+
+    def seen(self, y: Tensor, residual: Tensor, window: int) -> _Past:
+        """The past once an iterate has been reached."""
+        if y is self.y:
+            return self
+        norms = (torch.linalg.vector_norm(r, dim=-1) for r in (residual, self.residual))
+        grew = next(norms) > _RESTART * next(norms)
+        moves = torch.cat([self.moves, (y - self.y)[..., None]], -1)[..., -window:]
+        changes = torch.cat([self.changes, (residual - self.residual)[..., None]], -1)[..., -window:]
+        forget = grew[..., None, None]
+        return _Past(y, residual, moves.masked_fill(forget, 0.0), changes.masked_fill(forget, 0.0))

@@ -1,0 +1,39 @@
+"""Bisection: roots that are bracketed, each coordinate an equation of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.implicit._loop import Residual, Solver, Step
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bisection(Solver):
+    """Halve the bracket. Every coordinate of the residual must depend on its own unknown alone and change its sign.
+
+    A sample whose bracket shows no change of sign is SINGULAR.
+    """
+
+    low: float | Tensor
+    high: float | Tensor
+
+    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Both ends, the sign at the lower one, and which samples are not bracketed."""
+        low, high = (torch.as_tensor(end, dtype=y.dtype, device=y.device).expand_as(y) for end in (self.low, self.high))
+        at_low, at_high = fn(low), fn(high)
+        unbracketed = (at_low * at_high > 0).any(-1)
+        return low, high, at_low.sign(), unbracketed
+
+    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: tuple[Tensor, Tensor, Tensor, Tensor]) -> Step:
+        """Look at the middle and keep the half where the sign changes."""
+        low, high, sign, unbracketed = state
+        middle = (low + high) / 2
+        value = fn(middle)
+        below = value.sign() == sign
+        state = (torch.where(below, middle, low), torch.where(below, high, middle), sign, unbracketed)
+        return Step(middle, value, state, unbracketed)

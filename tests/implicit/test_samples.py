@@ -1,0 +1,241 @@
+"""Samples do not mix, and each says how it ended."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from setgrad.errors import ConvergenceError, OptionError, ShapeError
+from setgrad.implicit import (
+    GMRES,
+    LBFGS,
+    Anderson,
+    Bisection,
+    Broyden,
+    Direct,
+    GradientDescent,
+    Newton,
+    NormalCG,
+    Picard,
+    Status,
+    argmin,
+    fixed_point,
+    root,
+)
+from tests.implicit.problems import CASES
+from tests.implicit.solvers import BACKWARD, FORWARD
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
+def test_a_sample_ends_the_same_alone_and_in_any_batch(case, solver):
+    batch = case.start.shape[:-1]
+    own = [a.dim() > 0 and a.shape[: len(batch)] == batch and a.dim() > len(batch) for a in case.args]
+    together = case.solve(*case.args, solver=solver, on_failure="mask", tol=1e-10)
+    for place in torch.cartesian_prod(*(torch.arange(n) for n in batch)).reshape(-1, len(batch)).tolist():
+        at = tuple(slice(i, i + 1) for i in place)
+        args = [a[at] if mine else a for a, mine in zip(case.args, own, strict=True)]
+        alone = case.door(case.fn, case.start[at], *args, solver=solver, tol=1e-10, max_steps=400, on_failure="mask")
+        # The last bits of a product depend on the shape of the batch; steps and status must not.
+        torch.testing.assert_close(alone.value, together.value[at], rtol=1e-12, atol=1e-13)
+        assert alone.status.item() == together.status[at].item()
+        assert abs(alone.steps.item() - together.steps[at].item()) <= 1
+
+
+@pytest.mark.parametrize("spoil", [torch.nan, torch.inf, 1e200], ids=str)
+@pytest.mark.parametrize("solver", [Picard(), Anderson(), Newton(), Broyden()], ids=str)
+@pytest.mark.parametrize("adjoint", [Direct(), GMRES(), NormalCG()], ids=str)
+def test_a_bad_sample_leaves_the_others_as_they_were(spoil, solver, adjoint):
+    def fn(y, weight, bias):
+        return torch.tanh((weight @ y[..., None])[..., 0]) + bias
+
+    weight = (0.2 * draw(3, 4, 4)).requires_grad_()
+    bias = draw(3, 4, seed=1)
+    start = torch.zeros(3, 4, dtype=torch.float64)
+
+    def run(bias):
+        bias = bias.clone().requires_grad_()
+        found = fixed_point(fn, start, weight, bias, solver=solver, adjoint=adjoint, on_failure="mask")
+        return found, torch.autograd.grad(found.value.nan_to_num(0.0, 0.0, 0.0)[[0, 2]].sum(), (weight, bias))
+
+    clean, spoilt = bias, bias.clone()
+    spoilt[1] = spoil
+    (good, good_grads), (bad, bad_grads) = run(clean), run(spoilt)
+    assert bool(bad.converged[[0, 2]].all())
+    for a, b in ((good.value, bad.value), *zip(good_grads, bad_grads, strict=True)):
+        assert torch.equal(a[[0, 2]], b[[0, 2]])
+    if not bool(bad.converged[1]):
+        assert all(bool((g[1] == 0).all()) for g in bad_grads)
+
+
+def test_every_status_can_happen():
+    start = torch.ones(2, 1, dtype=torch.float64)
+    scale = torch.tensor([[3.0], [0.5]], dtype=torch.float64)
+    grows = fixed_point(lambda y, a: a * y + 1, start, scale, on_failure="mask", max_steps=200)
+    assert grows.status.tolist() == [Status.DIVERGED, Status.CONVERGED]
+    slow = fixed_point(lambda y, a: 0.99 * y + a, start, scale, on_failure="mask", max_steps=3)
+    assert slow.status.tolist() == [Status.MAX_STEPS] * 2
+    assert slow.steps.tolist() == [3, 3]
+    flat = root(lambda y, a: 0 * y + a, start, scale, on_failure="mask")
+    assert flat.status.tolist() == [Status.SINGULAR] * 2
+    unbounded = root(lambda y, a: y.log() + a, -start, scale, on_failure="mask")
+    assert unbounded.status.tolist() == [Status.NONFINITE] * 2
+    swings = fixed_point(lambda y, a: a - y, torch.zeros_like(start), scale, on_failure="mask", max_steps=500)
+    assert swings.status.tolist() == [Status.STALLED] * 2
+    bracket = root(lambda y, a: y + a, start, scale, solver=Bisection(0.0, 5.0), on_failure="mask")
+    assert bracket.status.tolist() == [Status.SINGULAR] * 2
+
+
+def test_the_best_iterate_is_returned():
+    # Undamped, this map swings between values around 1/2; the residual is smallest at the start.
+    found = fixed_point(lambda y: 1 - y, torch.tensor([0.4]), on_failure="mask", max_steps=200)
+    assert found.value.tolist() == pytest.approx([0.4])
+    assert found.residual.item() == pytest.approx(0.2, rel=1e-5)
+
+
+@pytest.mark.parametrize("solver", [Picard(), Anderson(), Newton(), Broyden()], ids=str)
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_few_steps(solver, steps):
+    case = CASES[0]
+    found = case.solve(*case.args, solver=solver, max_steps=steps, on_failure="mask")
+    assert found.steps.max() == steps
+    assert found.status.tolist() == [Status.MAX_STEPS] * 3
+    if steps == 0:
+        assert torch.equal(found.value, case.start)
+    else:
+        assert found.residual.max() < (case.fn(case.start, *case.args) - case.start).norm(dim=-1).max()
+
+
+@pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
+def test_starting_at_the_solution(case, solver):
+    solved = case.door(case.fn, case.truth(*case.args), *case.args, solver=solver, tol=1e-8)
+    assert solved.steps.max() == 0
+    torch.testing.assert_close(solved.value, case.truth(*case.args), rtol=1e-12, atol=1e-12)
+
+
+def test_policies():
+    start, rate = torch.ones(3, 1), torch.tensor([[0.5], [2.0], [0.1]])
+
+    def solve(policy):
+        return fixed_point(lambda y, a: a * y + 1, start, rate, on_failure=policy, max_steps=60)
+
+    message = r"1 of 3 samples failed \(1 DIVERGED\); the worst is sample 1 .* Remedy: start nearer"
+    with pytest.raises(ConvergenceError, match=message):
+        solve("raise")
+    with pytest.warns(RuntimeWarning, match=message):
+        solve("warn")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = solve("mask")
+    with pytest.raises(ConvergenceError, match="sample 1"):
+        found.unwrap()
+    with pytest.raises(OptionError, match="unknown on_failure 'ignore'; choose one of: raise, warn, mask"):
+        solve("ignore")
+
+
+def test_a_failing_adjoint_never_passes_silently():
+    """At a double root the equation is solved well enough, and the Jacobian vanishes."""
+    c = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+
+    def solve(policy):
+        start = torch.full((1, 1), 1e-9, dtype=torch.float64)
+        return root(lambda y, c: (y - 1e-9) ** 2 + c, start, c, on_failure=policy).value
+
+    with pytest.raises(ConvergenceError, match="the adjoint system of the backward pass: 1 of 1 samples failed"):
+        torch.autograd.grad(solve("raise").sum(), c)
+    value = solve("mask")
+    assert torch.autograd.grad(value.sum(), c)[0].tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(("case", "adjoint"), [b for b in BACKWARD if b[0].name in ("network", "convex")], ids=str)
+def test_masked_unknowns_stay_and_change_nothing(case, adjoint):
+    bias = case.args[-1].clone().requires_grad_()
+    mask = torch.zeros(*case.start.shape[:-1], case.start.shape[-1], dtype=torch.bool)
+    mask[..., :2] = True
+    start = case.start + 0.3
+
+    def solve(fill):
+        begin, args = torch.where(mask, start, fill), (*case.args[:-1], bias)
+        return case.door(case.fn, begin, *args, mask=mask, adjoint=adjoint, solver=Newton(), tol=1e-12).value
+
+    found = solve(0.25)
+    assert bool((found[~mask] == 0.25).all())
+    grads = torch.autograd.grad(found[mask].sum(), bias)[0]
+    if case.name == "network":
+        assert bool((grads[~mask] == 0).all())
+    small = torch.autograd.functional.jacobian(lambda b: _solve_small(case, b, start), bias.detach())
+    torch.testing.assert_close(small.sum(tuple(range(small.dim() - bias.dim()))), grads, rtol=1e-8, atol=1e-9)
+
+
+def _solve_small(case, bias, start):
+    """The first two unknowns alone, the others held at 1/4."""
+
+    def full(y):
+        return torch.cat([y, torch.full_like(y, 0.25)[..., : start.shape[-1] - 2]], -1)
+
+    if case.door is fixed_point:
+        small = fixed_point(
+            lambda y, *a: case.fn(full(y), *a)[..., :2], start[..., :2], *case.args[:-1], bias, tol=1e-12
+        )
+    else:
+        small = argmin(lambda y, *a: case.fn(full(y), *a), start[..., :2], *case.args[:-1], bias, tol=1e-12)
+    return small.value
+
+
+def test_modules_are_functions_of_their_parameters(seeded):
+    with seeded(0):
+        module = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double()
+        module[0].weight.data.mul_(0.4)
+    start = torch.zeros(2, 3, dtype=torch.float64)
+    value = fixed_point(module, start, tol=1e-12).value
+    found = torch.autograd.grad(value.square().sum(), list(module.parameters()))
+    y = start
+    for _ in range(100):
+        y = module(y)
+    for a, b in zip(found, torch.autograd.grad(y.square().sum(), list(module.parameters())), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+def test_what_cannot_be_right_is_refused():
+    weight = torch.tensor([0.5], requires_grad=True)
+    with pytest.raises(OptionError, match="captures a tensor that requires a gradient"):
+        fixed_point(lambda y: weight * y, torch.ones(1))
+    with pytest.raises(ShapeError, match=r"the shape of y, \(2, 3\), but returned \(2,\)"):
+        fixed_point(lambda y: y.sum(-1), torch.ones(2, 3))
+    with pytest.raises(ShapeError, match="unknowns on the last axis"):
+        fixed_point(lambda y: y, torch.tensor(1.0))
+    with pytest.raises(OptionError, match="argument 0 is float, not a tensor"):
+        fixed_point(lambda y, a: a * y, torch.ones(1), 0.5)
+    for options, message in (
+        ({"tol": 0.0}, "tol must be above 0"),
+        ({"max_steps": -1}, "max_steps must be at least 0"),
+        ({"check_every": 0}, "check_every must be at least 1"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            fixed_point(lambda y: 0.5 * y, torch.ones(1), **options)
+    for make in (
+        lambda: Picard(damping=0.0),
+        lambda: Anderson(window=0),
+        lambda: GradientDescent(0.0),
+        lambda: LBFGS(0),
+    ):
+        with pytest.raises(OptionError):
+            make()
+
+
+@pytest.mark.parametrize("check_every", [1, 3, 50])
+def test_looking_less_often_changes_nothing(check_every):
+    case = CASES[0]
+    found = case.solve(*case.args, check_every=check_every)
+    often = case.solve(*case.args)
+    assert torch.equal(found.value, often.value) and torch.equal(found.steps, often.steps)
+
+
+def test_types_are_kept():
+    for dtype in (torch.float32, torch.float64):
+        found = fixed_point(lambda y: 0.5 * y + 1, torch.zeros(2, 1, dtype=dtype))
+        assert found.value.dtype == dtype
