@@ -97,3 +97,12 @@ def test_a_selector_fitted_on_the_gpu_chooses_alike_on_the_cpu(tmp_path):
     moved = selector.predict(sets.to("cuda"))
     assert moved.device.type == "cuda"
     assert torch.equal(moved.values.cpu(), load(tmp_path / "model", device="cpu").predict(sets).values)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_fitting_leaves_the_generators_of_the_gpu_alone(device):
+    sets = draw([6, 4, 9, 5], torch.float32)
+    before = torch.cuda.get_rng_state()
+    options = {"width": 16, "hidden": (16,), "max_epochs": 1, "random_state": 0, "verbose": 0}
+    SubsetSelector(**options, device=device).fit(sets, [[0]] * 4)
+    assert torch.equal(before, torch.cuda.get_rng_state())

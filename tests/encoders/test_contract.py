@@ -102,3 +102,12 @@ def test_bad_options():
         ContextItems(0, 16)
     with pytest.raises(ShapeError, match="phi must map items"):
         ItemWise(nn.Flatten(0), 3)
+
+
+def test_a_module_is_looked_at_without_being_changed(seeded):
+    with seeded(0):
+        module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout().eval()).double()
+    encoder = ItemWise(module, 3)
+    assert encoder.out_dim == 5
+    assert [part.training for part in module] == [True, True, False]
+    assert module[1].num_batches_tracked == 0

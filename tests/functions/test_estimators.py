@@ -187,9 +187,9 @@ def test_exact_stops_at_20_items():
 
 
 @pytest.mark.parametrize("kind", [Bernoulli, Gaussian])
-@pytest.mark.parametrize("samples", [0, -1])
+@pytest.mark.parametrize("samples", [0, -1, 2.5])
 def test_at_least_one_sample_is_needed(kind, samples):
-    with pytest.raises(OptionError, match="at least 1 sample"):
+    with pytest.raises(OptionError, match="a whole number of samples, at least 1"):
         kind(samples)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import ShapeError
-from setgrad.functions import Fresh, ItemNoise, Noise
+from setgrad.functions import Bernoulli, Fresh, FromCallable, ItemNoise, Noise
 from setgrad.sets import Layout, Sets
 from tests.functions.contract import draw_sets
 
@@ -201,3 +201,11 @@ def test_item_noise_is_for_its_own_sets():
     sets = draw_sets([2, 3])
     with pytest.raises(ShapeError, match="make one for these sets"):
         ItemNoise(sets).uniform(Layout.from_lengths([3, 2]), 4)
+
+
+def test_asking_for_some_items_gives_what_asking_for_all_gives() -> None:
+    sets = Sets.from_list([[[1.0], [2.0], [1.0], [1.0]], [[2.0]]])
+    bound = FromCallable(lambda items, masks: (masks * items[:, 0]).sum(1) ** 2).bind(sets)
+    psi, wanted = torch.full((5,), 0.3), torch.tensor([4, 2, 0])
+    estimator = Bernoulli(3, ItemNoise(sets))
+    assert torch.equal(estimator.gradient(bound, psi, wanted), estimator.gradient(bound, psi)[wanted])

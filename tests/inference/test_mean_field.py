@@ -91,11 +91,21 @@ def test_unrolling_bernoulli_samples_is_refused(function):
         mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(2))
 
 
+@pytest.mark.parametrize("scale", [None, "l2"])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_coordinates_give_the_same_numbers(function, steps):
+def test_coordinates_give_the_same_numbers(function, steps, scale):
     sets, wanted = draw(), torch.tensor([6, 0, 4])
-    all_items = mean_field(function, sets, estimator=Bernoulli(5, Fresh(1)), solver=OneStep(steps))
-    some = mean_field(function, sets, estimator=Bernoulli(5, Fresh(1)), solver=OneStep(steps), coordinates=wanted)
+    all_items, some = (
+        mean_field(
+            function,
+            sets,
+            estimator=Bernoulli(5, Fresh(1)),
+            solver=OneStep(steps),
+            scale=scale,
+            coordinates=coordinates,
+        )
+        for coordinates in (None, wanted)
+    )
     torch.testing.assert_close(some.logits, all_items.logits[wanted], rtol=1e-10, atol=1e-12)
 
 
@@ -120,3 +130,5 @@ def test_scales():
 def test_bad_steps():
     with pytest.raises(OptionError, match="at least 1 step"):
         OneStep(0)
+    with pytest.raises(OptionError, match="between 0 and 1"):
+        mean_field(Modular(), draw(), estimator=Exact(), start=1.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setgrad import Choices, SubsetSelector
-from setgrad.errors import DataError, MissingDependencyError, ShapeError
+from setgrad.errors import DataError, MissingDependencyError, OptionError, ShapeError
 from setgrad.report import Evaluation, Grid, Section, evaluate, write_report
 
 VOID = {"meta", "img", "br"}
@@ -128,3 +128,8 @@ def test_grid_knows_its_numbers() -> None:
     assert Grid("", ("a",), ()).numeric == (False,)
     with pytest.raises(ShapeError, match="2 columns"):
         Grid("g", ("a", "b"), (("1",),))
+
+
+def test_a_negative_number_of_sets(tmp_path: Path, selector: SubsetSelector) -> None:
+    with pytest.raises(OptionError, match="0 or more, not -1"):
+        write_report(tmp_path / "r.html", [Section("Training", selector)], sets=-1)

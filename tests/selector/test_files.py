@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import setgrad as sg
 from setgrad.errors import DataError, FileFormatError, OptionError
-from setgrad.selector import SubsetSelector, load
+from setgrad.selector import SubsetSelector, check_model_folder, load
 from tests.selector.conftest import TINY, make_choices
 
 
@@ -43,6 +44,57 @@ def test_saving_never_destroys_something_else(default, tmp_path):
     with pytest.raises(DataError, match="not a setgrad model"):
         default.save(tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_folder_of_another_library_is_not_taken_for_a_model(default, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "weights.bin").write_text("years of work")
+    with pytest.raises(DataError, match="not a setgrad model"):
+        default.save(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "weights.bin"]
+
+
+def test_a_place_below_a_file_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        check_model_folder(tmp_path / "file" / "deep" / "model")
+
+
+def test_saving_into_the_current_folder(default, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    default.save(".")
+    assert load(tmp_path / "here").best_epoch_ == default.best_epoch_
+
+
+def test_options_from_a_grid_of_numpy_are_saved_as_plain_numbers(choices, tmp_path):
+    options = {**TINY, "width": np.int64(16), "hidden": (np.int32(16),), "learning_rate": np.float32(1e-3)}
+    SubsetSelector(**{**options, "random_state": np.int64(0), "max_epochs": 1}).fit(*choices).save(tmp_path / "model")
+    assert load(tmp_path / "model").get_params()["width"] == 16
+
+
+class _Shared(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def test_a_phi_with_shared_weights_is_trained_and_saved(choices, tmp_path, seeded):
+    with seeded(0):
+        phi = _Shared()
+    selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 2, "checkpoint": tmp_path / "state"}).fit(*choices)
+    trained = selector.model_.function.phi.module
+    assert not torch.equal(trained.first.weight, phi.first.weight)
+    selector.save(tmp_path / "model")
+    again = load(tmp_path / "model", phi=phi)
+    assert torch.equal(again.predict_proba(choices.sets).values, selector.predict_proba(choices.sets).values)
 
 
 def test_loading_leaves_the_global_generator_alone(folder):
@@ -101,6 +153,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(choices, tmp_path, weig
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["state.safetensors"]
 
 
+def test_a_killed_run_with_dropout_goes_on_too(choices, tmp_path, seeded):
+    with seeded(0):
+        phi = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5))
+    options = {**TINY, "phi": phi, "patience": 50, "max_epochs": 4}
+    whole = SubsetSelector(**options).fit(*choices)
+    options["checkpoint"] = tmp_path / "state"
+    SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices)
+    assert [h["loss"] for h in SubsetSelector(**options).fit(*choices).history_] == [h["loss"] for h in whole.history_]
+
+
 def test_a_checkpoint_of_another_run_is_refused(choices, tmp_path):
     options = {**TINY, "checkpoint": tmp_path / "state", "max_epochs": 1}
     SubsetSelector(**options).fit(*choices)
@@ -109,7 +171,18 @@ def test_a_checkpoint_of_another_run_is_refused(choices, tmp_path):
     with pytest.raises(FileFormatError, match="other data or other options"):
         SubsetSelector(**options).fit(*make_choices(60, seed=1))
     (tmp_path / "state").write_bytes(b"not a checkpoint at all")
-    with pytest.raises(FileFormatError, match="is damaged"):
+    with pytest.raises(FileFormatError, match="no checkpoint, or a damaged one"):
         SubsetSelector(**options).fit(*choices)
+    with pytest.raises(FileFormatError, match="no checkpoint, or a damaged one"):
+        SubsetSelector(**{**options, "checkpoint": tmp_path}).fit(*choices)
     with pytest.raises(OptionError, match="needs random_state"):
         SubsetSelector(**{**options, "random_state": None}).fit(*choices)
+
+
+def test_a_checkpoint_of_another_phi_is_refused(choices, tmp_path, seeded):
+    with seeded(0):
+        small, large = nn.Linear(2, 4), nn.Linear(2, 8)
+    options = {**TINY, "checkpoint": tmp_path / "state", "max_epochs": 1}
+    SubsetSelector(**options, phi=small).fit(*choices)
+    with pytest.raises(FileFormatError, match="other data or other options"):
+        SubsetSelector(**options, phi=large).fit(*choices)

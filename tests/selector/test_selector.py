@@ -10,8 +10,9 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, TrainingError
+from setgrad.inference import SampledNegatives
 from setgrad.selector import SubsetSelector, jaccard
-from setgrad.sets import Choices, Sets
+from setgrad.sets import Choices, Sets, Table
 from tests.selector.conftest import TINY, make_choices
 
 
@@ -100,6 +101,8 @@ def test_scores_at_hand_give_the_same_choice(fitted):
     torch.testing.assert_close(torch.sigmoid(scores.values), fitted.predict_proba(sets).values)
     with pytest.raises(ShapeError, match="other sets"):
         fitted.predict(sets, scores=scores[:5])
+    with pytest.raises(ShapeError, match="other sets"):
+        fitted.predict_proba(sets, scores=scores[:5])
 
 
 def test_search_improves_f(fitted):
@@ -171,6 +174,45 @@ def test_a_phi_of_your_own(choices, seeded):
     assert torch.equal(first, selector.fit(*choices).predict_proba(choices.sets).values)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_phi_with_running_statistics_keeps_them(choices, seeded, kind):
+    with seeded(0):
+        phi = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh()).to(kind)
+    moved = choices.sets.with_values(choices.sets.values + 5)
+    selector = SubsetSelector(**{**TINY, "phi": phi, "standardize": False, "max_epochs": 3}).fit(moved, choices.subsets)
+    trained = selector.model_.function.phi.module[1]
+    assert trained.num_batches_tracked > 0
+    assert not torch.equal(trained.running_mean, torch.zeros(8))
+    assert phi[1].num_batches_tracked == 0
+    assert phi.training
+
+
+def test_a_small_spread_far_from_zero(choices):
+    """A time in seconds, say: float32 knows it to the minute only, float64 keeps it."""
+    options = {**TINY, "max_epochs": 3, "method": "direct"}
+    near = choices.sets.to(torch.float64)
+    far = near.with_values(near.values + 1.7e9)
+    a, b = (SubsetSelector(**options).fit(s, choices.subsets).predict_proba(s).values for s in (near, far))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", ["none", "l2", 3.0])
+def test_negatives_with_a_scale_are_still_negatives(scale, monkeypatch):
+    """The loss reads as many items outside the subset as in it, whether or not logits are scaled."""
+    read = []
+    loss = SampledNegatives.__call__
+
+    def spy(self, logits, subsets, coordinates, weights):
+        read.append((len(logits), 2 * int(subsets.values.sum())))
+        return loss(self, logits, subsets, coordinates, weights)
+
+    monkeypatch.setattr(SampledNegatives, "__call__", spy)
+    sets = make_choices(10).sets
+    SubsetSelector(**{**TINY, "max_epochs": 1, "loss": "negatives", "scale": scale}).fit(sets, [[0]] * 10)
+    assert read
+    assert all(items == wanted for items, wanted in read)
+
+
 def test_training_that_diverges_says_so(choices):
     huge = choices.sets.with_values(choices.sets.values * 1e30)
     with pytest.raises(TrainingError, match="training diverged"):
@@ -238,6 +280,11 @@ def test_bad_options_are_refused_before_any_work(choices, option, value, message
         SubsetSelector(**{**TINY, option: value}).fit(*choices)
 
 
+def test_a_scale_that_would_be_ignored_is_refused(choices):
+    with pytest.raises(OptionError, match="no scale"):
+        SubsetSelector(**TINY, method="direct", scale="l2").fit(*choices)
+
+
 def test_bad_data_is_refused(choices, default):
     sets, subsets = choices
     spoilt = sets.values.clone()
@@ -250,6 +297,15 @@ def test_bad_data_is_refused(choices, default):
         SubsetSelector(**TINY).fit(sets[:1], subsets[:1])
     with pytest.raises(DataError, match="no items at all"):
         SubsetSelector(**TINY).fit(Sets.from_list([torch.zeros(0, 2)] * 3), [[]] * 3)
+    for seed in range(4):
+        with pytest.raises(DataError, match="at least 2 sets with items"):
+            SubsetSelector(**{**TINY, "random_state": seed}).fit([*[[]] * 4, sets[0]], [*[[]] * 4, [0]])
+    with pytest.raises(DataError, match="no sets to score on"):
+        default.score([], [])
+    with pytest.raises(DataError, match=r"pass table\.sets"):
+        default.predict(Table(sets))
+    with pytest.raises(DataError, match="one number for each set"):
+        SubsetSelector(**TINY).fit(sets, subsets, sample_weight=["a"] * 60)
     with pytest.raises(ShapeError, match="pair"):
         SubsetSelector(**TINY).fit(sets, subsets, validation=sets)
     with pytest.raises(ShapeError, match=r"fitted on items of shape \(2,\)"):
@@ -271,6 +327,16 @@ def test_nothing_to_choose_from(default):
     assert len(default.predict([[], []])) == 2
     one = default.predict([[[0.0, 0.0]]])
     assert len(one[0]) == 1
+
+
+def test_sets_without_items_among_others():
+    sets, subsets = make_choices(8)
+    mixed = [part for x in sets for part in (x, torch.zeros(0, 2))]
+    masks = [part for m in subsets for part in (m, torch.zeros(0, dtype=torch.bool))]
+    for seed in range(3):
+        selector = SubsetSelector(**{**TINY, "max_epochs": 1, "random_state": seed}).fit(mixed, masks)
+        assert selector.min_size_ > 0
+        assert 0 <= selector.score(mixed, masks) <= 1
 
 
 def test_choices_without_any_chosen_item():

@@ -205,3 +205,9 @@ def test_layout_knows_sameness_and_uniformity() -> None:
     assert not any(Layout.from_lengths(sizes).uniform for sizes in ([], [0, 0], [1, 2]))
     assert Layout.from_lengths([1, 2]).same_as(Layout.from_lengths([1, 2]))
     assert not Layout.from_lengths([1, 2]).same_as(Layout.from_lengths([2, 1]))
+
+
+def test_padded_arrays_of_numpy():
+    mask = np.array([[True, True], [True, False]])
+    sets = Sets.from_padded(np.arange(4.0).reshape(2, 2, 1), mask)
+    assert [x.tolist() for x in sets] == [[[0.0], [1.0]], [[2.0]]]

@@ -47,18 +47,22 @@ class Columns:
             draft.write_text(text + "\n", encoding="utf-8")
 
 
-def declare_columns(parser: ArgumentParser, *, required: bool) -> Any:
+def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = True) -> Any:
     """Give a command the options that name columns, and return their group.
 
-    Where a model remembers the columns, none is required.
+    Where a model remembers the columns, none is required. `chosen` says whether the command reads what was chosen.
     """
     group = parser.add_argument_group(
         "columns of the table", None if required else "the model remembers those it was fitted on"
     )
     group.add_argument("--set-id", metavar="COL", required=required, help="column that says to which set a row belongs")
-    group.add_argument(
-        "--chosen", metavar="COL", required=required, help="column that says whether the item was chosen: true / false"
-    )
+    if chosen:
+        group.add_argument(
+            "--chosen",
+            metavar="COL",
+            required=required,
+            help="column that says whether the item was chosen: true / false",
+        )
     group.add_argument(
         "--features",
         metavar="COL,COL,...",
@@ -95,7 +99,7 @@ def columns_of_model(folder: Path, args: Namespace) -> Columns:
         set_id=args.set_id or stored.set_id,  # type: ignore[union-attr]
         features=tuple(args.features or stored.features),  # type: ignore[union-attr]
         item_id=args.item_id or (stored.item_id if stored else None),
-        chosen=args.chosen or (stored.chosen if stored else None),
+        chosen=getattr(args, "chosen", None) or (stored.chosen if stored else None),
     )
 
 

@@ -31,7 +31,7 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="NAME",
         help='search on F itself: "greedy" builds the subset item by item, "local" improves it by single moves',
     )
-    declare_columns(parser, required=False)
+    declare_columns(parser, required=False, chosen=False)
 
 
 def declare_model(parser: ArgumentParser) -> None:

@@ -41,8 +41,14 @@ class ItemWise(ItemEncoder):
     def __init__(self, module: nn.Module, in_dim: int | Sequence[int]) -> None:
         super().__init__()
         self.module = module
+        kind = next(module.parameters(), torch.zeros(0))
+        modes = {part: part.training for part in module.modules()}
+        # As in prediction: one item must not move running statistics, nor be too few for them.
+        module.eval()
         with torch.no_grad():
-            example = module(torch.zeros(1, *item_shape(in_dim)))
+            example = module(torch.zeros(1, *item_shape(in_dim), dtype=kind.dtype, device=kind.device))
+        for part, training in modes.items():
+            part.training = training
         if example.dim() != 2 or len(example) != 1:
             raise ShapeError(
                 f"phi must map items (total, ...) to features (total, width); one item gave {tuple(example.shape)}"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from setgrad.encoders import ITEM_ENCODERS, ContextItems, ItemEncoder, ItemWise
-from setgrad.errors import unknown_name
+from setgrad.errors import OptionError, unknown_name
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
 from setgrad.sets import Sets, segment_matmul
 
@@ -53,6 +53,8 @@ class DeepSet(nn.Module, SetFunction):
         self.phi = make_item_encoder(in_dim, phi, width)
         contextual = isinstance(self.phi, ContextItems)
         sizes = tuple(hidden) if hidden is not None else (256, 256) if contextual else (500, 500)
+        if not sizes or min(sizes) < 1:
+            raise OptionError(f"hidden must name at least one layer of at least 1 unit, not {sizes}")
         self.first = nn.Linear(self.phi.out_dim, sizes[0])
         parts: list[nn.Module] = []
         for before, after in pairwise(sizes):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import final
 
 import torch
@@ -120,8 +121,7 @@ class Bernoulli(Estimator):
 
     def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Mean gain over the samples."""
-        gains = bound.gains(self._draw(bound, psi), coordinates).mean(0)
-        return self.noise.symmetrise(gains) if coordinates is None else gains
+        return _mean_gains(bound, self._draw(bound, psi), self.noise, coordinates)
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Mean second differences: unbiased, and as many times dearer than the gradient as a set has items."""
@@ -167,8 +167,7 @@ class Gaussian(Estimator):
 
     def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Mean gain, the item fully in minus fully out."""
-        gains = bound.gains(self._masks(psi, self._draw(bound)), coordinates).mean(0)
-        return self.noise.symmetrise(gains) if coordinates is None else gains
+        return _mean_gains(bound, self._masks(psi, self._draw(bound)), self.noise, coordinates)
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Derivative of the estimated gradient along the vector, by two reverse passes."""
@@ -239,6 +238,14 @@ def check_psi(psi: Tensor, sets: Sets) -> Tensor:
     return psi
 
 
+def _mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates: Tensor | None) -> Tensor:
+    if noise.symmetric:
+        # Identical items share one result, so those that were not asked for count too.
+        gains = noise.symmetrise(bound.gains(masks).mean(0))
+        return gains if coordinates is None else gains[coordinates]
+    return bound.gains(masks, coordinates).mean(0)
+
+
 def _check_samples(samples: int) -> None:
-    if samples < 1:
-        raise OptionError(f"an estimator needs at least 1 sample, not {samples}")
+    if not isinstance(samples, Integral) or samples < 1:
+        raise OptionError(f"an estimator needs a whole number of samples, at least 1, not {samples!r}")

@@ -20,7 +20,12 @@ _ROWS = 2**15
 
 
 class Noise(abc.ABC):
-    """A source of independent numbers, one row for each sample and one column for each item."""
+    """A source of independent numbers, one row for each sample and one column for each item.
+
+    `symmetric` says whether `symmetrise` does anything.
+    """
+
+    symmetric: bool = False
 
     @abc.abstractmethod
     def uniform(self, layout: Layout, samples: int) -> Tensor:
@@ -77,6 +82,8 @@ class ItemNoise(Noise):
         >>> torch.equal(a[:, 1], b[:, 0])
         True
     """
+
+    symmetric = True
 
     def __init__(self, sets: Sets, seed: int = 0) -> None:
         self.layout = sets.layout

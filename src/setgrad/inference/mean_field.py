@@ -142,12 +142,15 @@ def solve_bound(
 ) -> MeanField:
     """Run mean field on a function that is already bound to its sets."""
     layout = bound.sets.layout
-    if coordinates is not None and scale is not None:
-        raise OptionError("a scale looks at the gradient of a whole set; leave coordinates out")
+    if not 0 <= start <= 1:
+        raise OptionError(f"mean field starts at a probability between 0 and 1, not {start}")
 
     def logits(psi: Tensor, wanted: Tensor | None) -> Tensor:
-        gradient = estimator.gradient(bound, psi, wanted)
-        return gradient if scale is None else scale(gradient, layout)
+        if scale is None:
+            return estimator.gradient(bound, psi, wanted)
+        # A scale looks at the gradient of a whole set, so nothing is saved by asking for a part of it.
+        scaled = scale(estimator.gradient(bound, psi), layout)
+        return scaled if wanted is None else scaled[wanted]
 
     kind = bound.sets.dtype if bound.sets.dtype.is_floating_point else torch.get_default_dtype()
     psi = torch.full((layout.total,), start, dtype=kind, device=layout.device)

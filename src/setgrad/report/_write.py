@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 import setgrad
-from setgrad.errors import MissingDependencyError
+from setgrad.errors import MissingDependencyError, OptionError
 from setgrad.files import replacing
 from setgrad.report import _page
 from setgrad.report._curve import learning_curve
@@ -72,6 +72,8 @@ def write_report(
         4
     """
     require_matplotlib()
+    if sets < 0:
+        raise OptionError(f"sets says how many sets to draw: 0 or more, not {sets}")
     body = [_page.heading(1, title)]
     if summary is not None:
         body.append(_page.table(summary))

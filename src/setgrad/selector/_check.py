@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 from torch import nn
@@ -50,21 +51,21 @@ def check_options(options: dict[str, Any]) -> None:
     if options["average"] >= 1:
         raise OptionError(f"average must be a rate below 1, not {options['average']}; 0 turns averaging off")
     fraction = options["validation_fraction"]
-    if not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
+    if not isinstance(fraction, Real) or not 0 < float(fraction) < 1:
         raise OptionError(f"validation_fraction must lie between 0 and 1, not {fraction!r}")
     hidden = options["hidden"]
-    if not hidden or any(not isinstance(h, int) or h < 1 for h in hidden):
+    if not hidden or any(not isinstance(h, Integral) or h < 1 for h in hidden):
         raise OptionError(f"hidden must name at least one layer of at least 1 unit, e.g. (256,), not {hidden!r}")
     if not isinstance(options["standardize"], bool):
         raise OptionError(f"standardize must be True or False, not {options['standardize']!r}")
     seed = options["random_state"]
-    if seed is not None and (not isinstance(seed, int) or seed < 0):
+    if seed is not None and (not isinstance(seed, Integral) or seed < 0):
         raise OptionError(f"random_state must be None or a whole number of at least 0, not {seed!r}")
     make_scale(options["scale"])
 
 
 def _check_number(key: str, value: Any, low: float, *, closed: bool, whole: bool) -> None:
     kind = "a whole number" if whole else "a number"
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < low or (value == low and not closed):
         raise OptionError(f"{key} must be {kind} {'of at least' if closed else 'above'} {low}, not {value!r}")

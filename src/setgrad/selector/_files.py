@@ -22,28 +22,38 @@ _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
 
 
 def check_model_folder(folder: str | Path) -> None:
-    """Refuse a place for a model that holds something else; ask before the work, not after it."""
-    folder = Path(folder)
-    if folder.is_dir() and (not any(folder.iterdir()) or (folder / _CONFIG).is_file()):
-        return
-    if folder.exists():
+    """Refuse a place for a model that holds something else or cannot be written; ask before the work, not after it."""
+    folder = Path(folder).absolute()
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or _is_model(folder))):
         raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
+    above = next(parent for parent in folder.parents if parent.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK)):
+        raise DataError(f"{folder} cannot be written, because {above} is not a folder that takes it; choose another")
+
+
+def _is_model(folder: Path) -> bool:
+    # The name of the file is not enough: other libraries write a config.json too, and saving replaces the folder.
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("format") == FORMAT
 
 
 def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """Write a folder with `config.json` and `weights.safetensors`; a half-written folder never bears the name."""
     from safetensors.torch import save
 
-    folder = Path(folder)
     check_model_folder(folder)
+    folder = Path(folder).absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    weights = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    weights = save(_separate(tensors))
     config = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(weights).hexdigest(), **config}
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         fresh.chmod(0o755)
         (fresh / _WEIGHTS).write_bytes(weights)
-        (fresh / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (fresh / _CONFIG).write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
         if folder.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
             os.replace(folder, old / "model")
@@ -91,11 +101,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, 
     from safetensors.torch import save_file
 
     with replacing(path) as draft:
-        save_file(
-            {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
-            draft,
-            metadata={"setgrad.checkpoint": json.dumps(numbers)},
-        )
+        save_file(_separate(tensors), draft, metadata={"setgrad.checkpoint": json.dumps(numbers)})
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -109,10 +115,22 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise FileFormatError(f"{path} is not a checkpoint of setgrad; name another file")
             names = file.keys()
             return {name: file.get_tensor(name) for name in names}, json.loads(header["setgrad.checkpoint"])
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, OSError) as error:
         if isinstance(error, FileFormatError):
             raise
-        raise FileFormatError(f"the checkpoint {path} is damaged ({error}); delete it to start afresh") from None
+        raise FileFormatError(
+            f"{path} is no checkpoint, or a damaged one ({error}); name another file, or remove it to start afresh"
+        ) from None
+
+
+def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # Copies, because safetensors refuses two names for one tensor, as a phi with shared weights has.
+    return {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+
+
+def _plain(number: Any) -> Any:
+    """Turn a number of NumPy, as a grid of options may hold, into one of Python."""
+    return number.item()
 
 
 def fingerprint(*parts: Any) -> str:

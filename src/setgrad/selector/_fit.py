@@ -18,7 +18,7 @@ from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoi
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
 from setgrad.selector._progress import training_display
-from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, trainer_state
+from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, seed_torch, trainer_state
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, subset_sizes
 
@@ -46,19 +46,18 @@ def fit_selector(options: dict[str, Any], sets: Any, subsets: Any, validation: A
     check_options(options)
     choices = Choices.of(sets, subsets)
     weights = _item_weights(sample_weight, choices)
-    seed = options["random_state"]
-    if seed is None:
-        seed = int(np.random.SeedSequence().generate_state(1)[0])
+    given = options["random_state"]
+    seed = int(np.random.SeedSequence().generate_state(1)[0] if given is None else given)
     train, held_out, weights = _split(choices, validation, weights, options["validation_fraction"], seed)
     device = resolve_device(options["device"])
-    train, held_out = (Choices(c.sets.to(device, torch.float32), c.subsets.to(device)) for c in (train, held_out))
+    train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (train, held_out))
     config = _model_config(options, train)
     make_solver(config)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        seed_torch(seed, device)
         # A copy: fitting again starts from the module as it was given, and the caller's stays as it is.
-        phi = copy.deepcopy(options["phi"]).cpu() if isinstance(options["phi"], nn.Module) else None
+        phi = copy.deepcopy(options["phi"]).cpu().float() if isinstance(options["phi"], nn.Module) else None
         model = ChoiceModel(config, phi).to(device)
         model.learn_features(train.sets)
         trainer = Trainer(model, train, held_out, weights, _train_options(options, seed))
@@ -111,9 +110,12 @@ def _split(
                 f"validation items {tuple(held_out.sets.item_shape)}"
             )
         return choices, held_out, weights
-    if len(choices) < 2:
-        raise DataError("fit needs at least 2 sets, one to learn from and one to validate on; or pass validation=")
-    order = np.random.default_rng([seed, 1]).permutation(len(choices))
+    # Sets without items teach nothing and validate nothing: both parts need some of the others.
+    order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(choices.sets.layout.host_lengths))
+    if len(order) < 2:
+        raise DataError(
+            "fit needs at least 2 sets with items, one to learn from and one to validate on; or pass validation="
+        )
     count = min(len(order) - 1, max(1, round(fraction * len(order))))
     held, kept = np.sort(order[:count]), np.sort(order[count:])
     if weights is not None:
@@ -125,7 +127,10 @@ def _split(
 def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
     if sample_weight is None:
         return None
-    weights = torch.as_tensor(sample_weight, dtype=torch.float32)
+    try:
+        weights = torch.as_tensor(sample_weight, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"sample_weight must hold one number for each set or each item: {error}") from None
     layout = choices.sets.layout
     if weights.shape == (len(choices),):
         weights = torch.repeat_interleave(weights, torch.as_tensor(layout.host_lengths))
@@ -178,7 +183,9 @@ def _resume(trainer: Trainer, options: dict[str, Any]) -> Callable[[Trainer], No
     tensors = [t for c in (data, held) for t in (c.sets.values, c.subsets.values)]
     weights = [] if trainer.weights is None else [trainer.weights.values]
     lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]
-    mark = fingerprint(kept, trainer.model.config.to_json(), lengths, *tensors, *weights)
+    # A phi of the user's own has no options to compare, but shapes.
+    shapes = {name: list(value.shape) for name, value in trainer.model.state_dict().items()}
+    mark = fingerprint(kept, trainer.model.config.to_json(), shapes, lengths, *tensors, *weights)
     if path.exists():
         stored, numbers = read_checkpoint(path)
         if numbers.get("fingerprint") != mark:

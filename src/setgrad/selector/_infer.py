@@ -35,7 +35,7 @@ def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction
     out: Tensor | None = None
     with torch.no_grad():
         for numbers in plan_batches(sets):
-            batch = sets.take(numbers).to(device=device, dtype=model.mean.dtype)
+            batch = sets.take(numbers).to(device)
             result = work(model.bind(batch), numbers).to(sets.device)
             if out is None:
                 out = result.new_zeros(sets.layout.total)
@@ -43,7 +43,7 @@ def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction
             lengths = layout.host_lengths[numbers]
             starts = np.repeat(layout.host[numbers] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
             out[layout.to_device(starts + np.arange(lengths.sum()))] = result
-    return out if out is not None else torch.zeros(sets.layout.total, dtype=model.mean.dtype, device=sets.device)
+    return out if out is not None else torch.zeros(sets.layout.total, dtype=model.dtype, device=sets.device)
 
 
 def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0) -> Tensor:

@@ -66,8 +66,9 @@ class ChoiceModel(nn.Module):
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
         self.config = config
-        self.register_buffer("mean", torch.zeros(config.item_shape))
-        self.register_buffer("deviation", torch.ones(config.item_shape))
+        # In float64, so that features with a small spread far from 0, such as times, keep their digits.
+        self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
+        self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
         encoder = _make_phi(config) if phi is None else phi
         self.function: DeepSet | Direct
         if config.method == "direct":
@@ -82,13 +83,21 @@ class ChoiceModel(nn.Module):
         values = sets.values.double()
         deviation = values.std(0, correction=0)
         # A constant feature, up to rounding, says nothing: it becomes 0 rather than amplified noise.
-        constant = deviation <= 1e-10 * values.abs().amax(0).clamp(min=1e-300)
-        self.mean.copy_(values.mean(0))
-        self.deviation.copy_(torch.where(constant, torch.inf, deviation))
+        constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
+        # As precise as the items are: training and prediction, in other types, then subtract the same number.
+        self.mean.copy_(values.mean(0).to(sets.dtype))
+        self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(sets.dtype))
 
     def bind(self, sets: Sets) -> BoundSetFunction:
-        """F for these sets."""
-        return self.function.bind(sets.with_values((sets.values - self.mean) / self.deviation))
+        """F for these sets, which may come in any type of number."""
+        items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
+        items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
+        return self.function.bind(sets.with_values(items.to(self.dtype)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights, and of all results."""
+        return next(self.function.parameters()).dtype
 
     def infer(
         self, bound: BoundSetFunction, noise: Noise, *, samples: int | None = None, coordinates: Tensor | None = None
@@ -112,6 +121,8 @@ def make_solver(config: ModelConfig) -> MeanFieldSolver:
     """Make the solver that a method names."""
     if config.method not in SOLVERS:
         raise unknown_name("method", config.method, SOLVERS)
+    if config.method == "direct" and make_scale(config.scale) is not None:
+        raise OptionError("method='direct' gives logits that need no scale; leave scale out, or choose another method")
     if config.method == "unrolled" and config.estimator == "bernoulli" and config.steps > 1:
         raise OptionError(
             f"method='unrolled' with steps={config.steps} needs a smooth estimator: use estimator='gaussian', "

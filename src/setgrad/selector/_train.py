@@ -88,7 +88,9 @@ class Trainer:
 
     def _epoch(self) -> dict[str, float]:
         options, progress, started = self.options, self.progress, time.perf_counter()
-        seeds = np.random.SeedSequence([options.seed, progress.epoch]).generate_state(3)
+        seeds = np.random.SeedSequence([options.seed, progress.epoch]).generate_state(4)
+        # Nothing of ours draws from torch's own generators, but a phi of the user's own may, for dropout.
+        seed_torch(int(seeds[3]), self.train_data.sets.device)
         noise, loss = Fresh(int(seeds[0])), make_loss(options.loss, int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
         batches = np.array_split(order, max(1, math.ceil(len(order) / options.batch_size)))
@@ -105,6 +107,9 @@ class Trainer:
                 "look for features of extreme size"
             )
         raw = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        # Buffers, such as the running statistics of a normalisation, are no weights: the last ones count.
+        parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        self.average |= {name: value.clone() for name, value in raw.items() if name not in parameters}
         self.model.load_state_dict(self.average)
         score = self._validate()
         if score > progress.best_score:
@@ -125,7 +130,7 @@ class Trainer:
         options, model = self.options, self.model
         sets, subsets = self.train_data.sets.take(numbers), self.train_data.subsets.take(numbers)
         weights = None if self.weights is None else self.weights.take(numbers).values
-        coordinates = None if model.config.scale else loss.coordinates(subsets, self.sizes[numbers])
+        coordinates = loss.coordinates(subsets, self.sizes[numbers])
         found = model.infer(model.bind(sets), noise, coordinates=coordinates)
         value = loss(found.logits, subsets, coordinates, weights)
         self.optimiser.zero_grad(set_to_none=True)
@@ -137,8 +142,11 @@ class Trainer:
         self.optimiser.step()
         # The running mean of the weights starts as a plain mean and forgets at the given rate later on.
         keep = min(options.average, (step + 1) / (step + 10))
-        names = [name for name, _ in model.named_parameters()]
-        torch._foreach_lerp_([self.average[name] for name in names], [p.detach() for p in model.parameters()], 1 - keep)
+        # By every name, because a phi may hold one weight under two.
+        weights_now = dict(model.named_parameters(remove_duplicate=False))
+        torch._foreach_lerp_(
+            [self.average[name] for name in weights_now], [p.detach() for p in weights_now.values()], 1 - keep
+        )
         return value.detach()
 
     def _validate(self) -> tuple[float, float]:
@@ -149,6 +157,14 @@ class Trainer:
         loss = AllItems()(logits, subsets, None, None)
         # Rounded, so that among equally good epochs the one with the better likelihood wins.
         return round(float(jaccard(top, subsets).mean()), 5), -float(loss)
+
+
+def seed_torch(seed: int, device: torch.device) -> None:
+    """Seed torch's own generators of the CPU and of one device, and no others: the caller puts these two back."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 def make_loss(name: str, seed: int) -> SubsetLoss:

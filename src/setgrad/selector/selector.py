@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.errors import FileFormatError, NotFittedError, OptionError, ShapeError, unknown_name
+from setgrad.errors import DataError, FileFormatError, NotFittedError, OptionError, ShapeError, unknown_name
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
 from setgrad.selector._fit import fit_selector, prediction_samples, resolve_device
@@ -208,8 +208,8 @@ class SubsetSelector:
 
     def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
         """Inferred probability of each item to be chosen; `scores` as in `predict`."""
-        logits = self.decision_function(sets) if scores is None else scores
-        return logits.with_values(_probability(logits.values))
+        sets = self._check_sets(sets)
+        return sets.with_values(_probability(self._logits(sets, scores)))
 
     def predict(
         self,
@@ -234,11 +234,9 @@ class SubsetSelector:
             raise OptionError("size and threshold both say how many items to choose; give one of them")
         if search is not None and search not in SEARCHES:
             raise unknown_name("search", search, SEARCHES)
-        if scores is not None and not scores.layout.same_as(sets.layout):
-            raise ShapeError("scores belong to other sets; pass what decision_function gave for these")
         if search == "greedy" and size is None and threshold is None:
             return sets.with_values(self._search(sets, lambda bound, _: greedy(bound).values))
-        logits = (self.decision_function(sets) if scores is None else scores).values
+        logits = self._logits(sets, scores)
         sizes = self._sizes(sets, logits, size, threshold)
         start = pick_top(logits, sets, sizes)
         if search is None:
@@ -256,13 +254,13 @@ class SubsetSelector:
     def score(self, sets: Any, subsets: Any) -> float:
         """Mean Jaccard score with the size chosen by the model: what a user gets."""
         choices = Choices.of(sets, subsets)
-        return float(jaccard(self.predict(choices.sets), choices.subsets).mean())
+        return _mean_jaccard(self.predict(choices.sets), choices.subsets)
 
     def score_true_size(self, sets: Any, subsets: Any) -> float:
         """Mean Jaccard score when the true size of each subset is given away, as the papers report."""
         choices = Choices.of(sets, subsets)
         picked = self.predict(choices.sets, size=subset_sizes(choices.subsets).tolist())
-        return float(jaccard(picked, choices.subsets).mean())
+        return _mean_jaccard(picked, choices.subsets)
 
     @property
     def function_(self) -> SetFunction:
@@ -310,6 +308,13 @@ class SubsetSelector:
                 f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}"
             )
         return sets
+
+    def _logits(self, sets: Sets, scores: Sets | None) -> Tensor:
+        if scores is None:
+            return self.decision_function(sets).values
+        if not scores.layout.same_as(sets.layout):
+            raise ShapeError("scores belong to other sets; pass what decision_function gave for these")
+        return scores.values
 
     def _precise(self) -> ChoiceModel:
         # In float64, rounding is far below what float32 results can show: batches make no difference.
@@ -372,12 +377,18 @@ class _Learned(SetFunction):
         self.model = model
 
     def bind(self, sets: Sets) -> BoundSetFunction:
-        return self.model.bind(sets.to(device=self.model.mean.device, dtype=self.model.mean.dtype))
+        return self.model.bind(sets.to(self.model.mean.device))
 
 
 def _probability(logits: Tensor) -> Tensor:
     # In float64, because the last bit of a float32 sigmoid depends on the place of the item in memory.
     return torch.sigmoid(logits.double()).to(logits.dtype)
+
+
+def _mean_jaccard(picked: Sets, right: Sets) -> float:
+    if not len(right):
+        raise DataError("there are no sets to score on; give at least one")
+    return float(jaccard(picked, right).mean())
 
 
 def _option_names() -> list[str]:

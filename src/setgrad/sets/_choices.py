@@ -75,6 +75,8 @@ def as_sets(sets: Any) -> Sets:
     """Accept `Sets`, a list of arrays `(n_i, d)` or one array `(b, n, d)`; refuse NaN and infinity."""
     if isinstance(sets, Choices):
         raise DataError("sets and subsets were passed as one object; unpack them: sets, subsets = choices")
+    if isinstance(sets, Table):
+        raise DataError("a table was passed where its sets are wanted; pass table.sets")
     if not isinstance(sets, Sets):
         sets = Sets.from_list(_as_list(sets, "sets"))
     if not sets.dtype.is_floating_point:

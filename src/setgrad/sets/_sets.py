@@ -78,8 +78,9 @@ class Sets:
         return Sets(values, Layout.from_lengths(sizes, values.device))
 
     @staticmethod
-    def from_padded(x: Tensor, mask: Tensor) -> Sets:
+    def from_padded(x: Any, mask: Any) -> Sets:
         """Make a batch from padded items `(b, n, ...)` and a mask `(b, n)` that is true where an item is real."""
+        x, mask = as_tensor(x), as_tensor(mask)
         if x.dim() < 2 or mask.shape != x.shape[:2]:
             raise ShapeError(
                 f"x of shape {tuple(x.shape)} needs a mask of shape {tuple(x.shape[:2])}, not {tuple(mask.shape)}"
