@@ -90,6 +90,15 @@ def test_every_status_can_happen():
     assert bracket.status.tolist() == [Status.SINGULAR] * 2
 
 
+def test_newton_halves_a_step_that_overshoots():
+    # From 0 a full step lands at 39, where the exponential is 8e16.
+    c = torch.tensor([[40.0], [1.0]], dtype=torch.float64, requires_grad=True)
+    found = argmin(lambda y, c: (y.exp() - c * y).sum(-1), torch.zeros(2, 1, dtype=torch.float64), c, tol=1e-12)
+    torch.testing.assert_close(found.value, c.log())
+    torch.testing.assert_close(torch.autograd.grad(found.value.sum(), c)[0], 1 / c)
+    assert found.steps.max() < 20
+
+
 def test_the_best_iterate_is_returned():
     # Undamped, this map swings between values around 1/2; the residual is smallest at the start.
     found = fixed_point(lambda y: 1 - y, torch.tensor([0.4]), on_failure="mask", max_steps=200)

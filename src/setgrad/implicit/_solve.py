@@ -52,7 +52,7 @@ def fixed_point(
     adjoint: LinearSolver | None = None,
     tol: float = 1e-6,
     max_steps: int = 100,
-    check_every: int = 1,
+    check_every: int | None = None,
     on_failure: str = "raise",
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
@@ -68,7 +68,8 @@ def fixed_point(
         adjoint: How the backward pass solves its linear system: `Direct()` by default, `GMRES()` for many unknowns.
         tol: Norm of the residual at which a sample is solved, relative to the norm of y where that exceeds 1.
         max_steps: Steps at most.
-        check_every: How often the host asks whether all samples are done; each time waits for a GPU.
+        check_every: How often, in steps, the host asks whether all samples are done, which waits for a GPU. None for
+            every step on the CPU and every fourth elsewhere.
         on_failure: "raise", "warn", or "mask": go on, with no derivative for the failed samples.
         mask: Which unknowns are real, `(*batch, n)`; the others stay as they are.
         precondition: For iterative adjoints: from (y, *args) an approximate inverse of the diagonal of the Jacobian of
@@ -88,7 +89,7 @@ def fixed_point(
         values,
         solver or Picard(),
         adjoint or _default_adjoint(y0),
-        Limits(tol, max_steps, check_every),
+        _limits(y0, tol, max_steps, check_every),
         on_failure,
         mask,
         precondition,
@@ -103,7 +104,7 @@ def root(
     adjoint: LinearSolver | None = None,
     tol: float = 1e-6,
     max_steps: int = 100,
-    check_every: int = 1,
+    check_every: int | None = None,
     on_failure: str = "raise",
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
@@ -124,7 +125,7 @@ def root(
         values,
         solver or Newton(),
         adjoint or _default_adjoint(y0),
-        Limits(tol, max_steps, check_every),
+        _limits(y0, tol, max_steps, check_every),
         on_failure,
         mask,
         precondition,
@@ -139,7 +140,7 @@ def argmin(
     adjoint: LinearSolver | None = None,
     tol: float = 1e-6,
     max_steps: int = 100,
-    check_every: int = 1,
+    check_every: int | None = None,
     on_failure: str = "raise",
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
@@ -169,7 +170,7 @@ def argmin(
         values,
         solver or Newton(),
         adjoint or usual,
-        Limits(tol, max_steps, check_every),
+        _limits(y0, tol, max_steps, check_every),
         on_failure,
         mask,
         precondition,
@@ -248,6 +249,11 @@ def _same_shape(out: Tensor, y: Tensor) -> Tensor:
     if out.shape != y.shape:
         raise ShapeError(f"the function must return the shape of y, {tuple(y.shape)}, but returned {tuple(out.shape)}")
     return out
+
+
+def _limits(y0: Tensor, tol: float, max_steps: int, check_every: int | None) -> Limits:
+    usual = 1 if y0.device.type == "cpu" else 4
+    return Limits(tol, max_steps, usual if check_every is None else check_every)
 
 
 def _scale(y: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ class Status(enum.IntEnum):
 _REMEDIES = {
     Status.CONVERGED: "nothing to do",
     Status.MAX_STEPS: "raise max_steps or tol, or try a faster solver such as Anderson() or Newton()",
-    Status.DIVERGED: "start nearer to a solution, use damping (Picard(damping=0.5)), or a solver such as Newton()",
+    Status.DIVERGED: "start nearer to a solution, damp the iteration (Picard(damping=0.5)), or use Newton(), or LBFGS() "
+    "for an arg min",
     Status.NONFINITE: "look for NaN or infinity in the inputs, or start nearer to a solution",
     Status.STALLED: "the residual stopped falling above tol: raise tol, or compute in float64",
     Status.SINGULAR: "the Jacobian cannot be inverted there: the solution may not be isolated; add a small "

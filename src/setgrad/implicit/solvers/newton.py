@@ -17,7 +17,11 @@ from setgrad.implicit.linear.direct import solve_dense
 @final
 @dataclass(frozen=True)
 class Newton(Solver):
-    """Solve the linearised equation with the exact Jacobian of each sample; quadratic near a solution."""
+    """Solve the linearised equation with the exact Jacobian of each sample; quadratic near a solution.
+
+    A step that would make the residual larger is not taken: the sample tries half of it next, and doubles again after
+    each success up to `damping`.
+    """
 
     damping: float = 1.0
 
@@ -25,14 +29,19 @@ class Newton(Solver):
         if not 0 < self.damping <= 1:
             raise OptionError(f"damping must lie in (0, 1], not {self.damping}")
 
-    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> None:
-        """There is nothing to remember."""
+    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> Tensor:
+        """The part of a full step that each sample takes, `(*batch, 1)`."""
+        return torch.full_like(residual[..., :1], self.damping)
 
-    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: None) -> Step:
+    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: Tensor) -> Step:
         """One linear solve for each sample."""
         move, singular = solve_dense(jacobian(fn, y), residual)
-        y = y - self.damping * move
-        return Step(y, fn(y), None, singular)
+        there = y - state * move
+        found = fn(there)
+        better = torch.linalg.vector_norm(found, dim=-1) < torch.linalg.vector_norm(residual, dim=-1)
+        accept = better[..., None]
+        part = torch.where(accept, (2 * state).clamp(max=self.damping), state / 2)
+        return Step(torch.where(accept, there, y), torch.where(accept, found, residual), part, singular)
 
 
 @final

@@ -1,0 +1,177 @@
+"""Every example runs as a script and prints what it promises; its functions agree with oracles that it does not use."""
+
+import contextlib
+import functools
+import io
+import itertools
+import math
+import runpy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.errors import ConvergenceError
+from setgrad.implicit import Neumann, root
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+
+
+@functools.cache
+def _ran(name: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """The names that a script defines, and the numbers that it prints."""
+    if name == "hyperparameters.py":
+        pytest.importorskip("sklearn")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        names = runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    lines = (line.rsplit(maxsplit=1) for line in printed.getvalue().splitlines())
+    return names, {title.strip(): float(number) for title, number in lines}
+
+
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_is_short_and_on_the_page(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 100
+    assert f"`{path.name}`" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_prints_finite_numbers(path: Path) -> None:
+    _, numbers = _ran(path.name)
+    assert len(numbers) >= 5
+    assert all(math.isfinite(number) for number in numbers.values())
+
+
+def test_softmax_numbers() -> None:
+    _, numbers = _ran("softmax_from_kkt.py")
+    assert all(number < 1e-8 for name, number in numbers.items() if "error" in name)
+    assert numbers["lowest u"] < 0
+    assert numbers["smallest singular value, row u (1'z - 1), at u = 0"] == 0
+    assert numbers["smallest singular value, row 1'z - 1, at u = 0"] > 0.1
+    assert numbers["residual of the printed system at a false solution"] < 1e-12
+    assert abs(numbers["sum of z at the false solution"] - 1) > 0.1
+
+
+def test_softmax_holds_for_far_apart_scores_and_at_second_order(
+    seeded: Callable[..., AbstractContextManager[None]],
+) -> None:
+    softmax = _ran("softmax_from_kkt.py")[0]["softmax_from_kkt"]
+    far = torch.tensor([[700.0, 0.0, -15.0], [-300.0, -300.0, -301.0]], dtype=torch.float64)
+    torch.testing.assert_close(softmax(far), far.softmax(-1), rtol=1e-8, atol=1e-12)
+    theta = _normal(1, 2, 3).requires_grad_()
+    with seeded(0):
+        assert torch.autograd.gradgradcheck(softmax, (theta,))
+
+
+def test_printed_row_makes_the_engine_raise_in_the_backward_pass() -> None:
+    printed = _ran("softmax_from_kkt.py")[0]["as_printed"]
+    theta = _normal(2, 4)
+    theta = (theta - theta.logsumexp(-1) + 1).requires_grad_()
+    solution = torch.cat([theta.detach().softmax(-1), torch.zeros(1, dtype=torch.float64)])
+    found = root(lambda y, t: printed(y[:-1], y[-1:], t), solution, theta).value
+    with pytest.raises(ConvergenceError, match="SINGULAR"):
+        found[0].backward()
+
+
+def test_chain_numbers() -> None:
+    _, numbers = _ran("chain_crf_marginals.py")
+    assert numbers["steps of the iteration"] == 8
+    assert numbers["marginals: error"] < 1e-12
+    assert numbers["gradient: error, dense adjoint"] < 1e-10
+    assert numbers["gradient: error, series of T - 1 terms"] < 1e-10
+    assert numbers["gradient: error, series of 2 terms"] > 0.1
+
+
+def _enumerated(unary: Tensor, pair: Tensor) -> Tensor:
+    """Marginals of one chain by the sum over all its labellings."""
+    nodes, states = unary.shape
+    paths = torch.tensor(list(itertools.product(range(states), repeat=nodes)))
+    scores = unary[torch.arange(nodes), paths].sum(-1) + pair[paths[:, :-1], paths[:, 1:]].sum(-1)
+    onehot = torch.nn.functional.one_hot(paths, states).to(unary.dtype)
+    return (scores.softmax(0)[:, None, None] * onehot).sum(0)
+
+
+def test_chain_agrees_with_enumeration_and_needs_the_whole_series() -> None:
+    marginals = _ran("chain_crf_marginals.py")[0]["marginals"]
+    unary, pair, weights = _normal(3, 5, 3).requires_grad_(), _normal(4, 3, 3).requires_grad_(), _normal(5, 5, 3)
+    truth = _enumerated(unary, pair)
+    torch.testing.assert_close(marginals(unary, pair), truth, rtol=0, atol=1e-12)
+    wanted = torch.autograd.grad((weights * truth).sum(), (unary, pair))
+    for adjoint in (None, Neumann(4)):
+        found = torch.autograd.grad((weights * marginals(unary, pair, adjoint=adjoint)).sum(), (unary, pair))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
+    short = torch.autograd.grad((weights * marginals(unary, pair, adjoint=Neumann(3))).sum(), (unary, pair))
+    assert not torch.allclose(short[0], wanted[0], rtol=0, atol=1e-4)
+
+
+def test_variational_numbers() -> None:
+    _, numbers = _ran("semi_amortised_vi.py")
+    assert numbers["gradient: part due to the arg min"] > 0.1
+    assert numbers["gradient: error of 20 unrolled steps"] > 0.1
+    assert numbers["gradient: error of 1000 unrolled steps"] < 1e-8
+    assert numbers["gradient: error of finite differences"] < 1e-6
+    assert numbers["gradient of the ELBO: part due to the arg min"] < 1e-9
+    assert numbers["arg min: change with the start"] < 1e-8
+    assert numbers["completion loss after 30 steps"] < numbers["completion loss after 0 steps"] - 1
+    assert numbers["miss of the encoder after 30 steps"] < 0.5 * numbers["miss of the encoder after 0 steps"]
+
+
+def test_negative_elbo_agrees_with_quadrature() -> None:
+    negative_elbo = _ran("semi_amortised_vi.py")[0]["negative_elbo"]
+    points, masses = (torch.as_tensor(a) for a in np.polynomial.hermite_e.hermegauss(40))
+    noise = torch.cartesian_prod(points, points)
+    mass = torch.cartesian_prod(masses, masses).prod(-1) / (2 * math.pi)
+    weight, x = 0.5 * _normal(6, 4, 2), torch.tensor([0.0, 3.0, 1.0, 2.0], dtype=torch.float64)
+
+    def integrated(q: Tensor) -> Tensor:
+        z = q[:2] + q[2:].exp() * noise
+        log_rate = z @ weight.mT
+        joint = (x * log_rate - log_rate.exp()).sum(-1) - 0.5 * (z**2).sum(-1)
+        log_q = -0.5 * (noise**2).sum(-1) - q[2:].sum()
+        return -(mass * (joint - log_q)).sum()
+
+    one, other = 0.5 * _normal(7, 4), 0.5 * _normal(8, 4)
+    # The example leaves out constants, which a difference does not show.
+    found = negative_elbo(one, x, weight) - negative_elbo(other, x, weight)
+    torch.testing.assert_close(found, integrated(one) - integrated(other), rtol=1e-9, atol=1e-9)
+
+
+def test_variational_argmin_passes_gradcheck(seeded: Callable[..., AbstractContextManager[None]]) -> None:
+    infer = _ran("semi_amortised_vi.py")[0]["infer"]
+    weight, x = (0.5 * _normal(9, 4, 2)).requires_grad_(), torch.tensor([[0.0, 3, 1, 2], [1, 0, 0, 5]]).double()
+    with seeded(0):
+        assert torch.autograd.gradcheck(lambda w: infer(torch.zeros(2, 4, dtype=w.dtype), x, w), (weight,))
+
+
+def test_hyperparameter_numbers() -> None:
+    _, numbers = _ran("hyperparameters.py")
+    assert all(number < 1e-6 for name, number in numbers.items() if "error" in name)
+    assert numbers["diabetes, penalties 10: gradient error to the closed form"] < 1e-10
+    for title in ("diabetes, penalties 10", "breast_cancer, penalties 1", "breast_cancer, penalties 30"):
+        assert numbers[f"{title}: validation loss, step 20"] < 0.95 * numbers[f"{title}: validation loss, step 0"]
+
+
+@pytest.mark.parametrize(("name", "loss"), [("diabetes", "squared"), ("breast_cancer", "logistic")])
+def test_weights_are_those_of_scikit_learn(name: str, loss: str) -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    example = _ran("hyperparameters.py")[0]
+    part = example["load"](name)[0]
+    x, y = part[0][:, :-1].numpy(), part[1].numpy()
+    penalty = 0.3
+    if loss == "squared":
+        model = linear.Ridge(alpha=penalty * len(x))
+    else:
+        model = linear.LogisticRegression(C=1 / (penalty * len(x)), tol=1e-12, max_iter=1000, solver="newton-cholesky")
+    model.fit(x, y)
+    wanted = torch.as_tensor(np.append(model.coef_, model.intercept_))
+    found = example["train"](example[loss], part, torch.full((1,), math.log(penalty), dtype=torch.float64))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-7)
