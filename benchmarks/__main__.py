@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import demo_scores, estimator_error, speed_meanfield, table2
+from benchmarks import demo_scores, estimator_error, implicit_memory, implicit_solvers, speed_meanfield, table2
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -18,6 +18,8 @@ BENCHMARKS: dict[str, ModuleType] = {
     "table2": table2,
     "demo-scores": demo_scores,
     "estimator-error": estimator_error,
+    "implicit-memory": implicit_memory,
+    "implicit-solvers": implicit_solvers,
 }
 
 

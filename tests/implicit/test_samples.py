@@ -1,6 +1,7 @@
 """Samples do not mix, and each says how it ended."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit import (
+    CG,
     GMRES,
     LBFGS,
     Anderson,
@@ -88,6 +90,42 @@ def test_every_status_can_happen():
     assert swings.status.tolist() == [Status.STALLED] * 2
     bracket = root(lambda y, a: y + a, start, scale, solver=Bisection(0.0, 5.0), on_failure="mask")
     assert bracket.status.tolist() == [Status.SINGULAR] * 2
+
+
+def test_a_slow_runaway_is_not_called_stalled():
+    found = fixed_point(lambda y: 1.2 * y + 1, torch.zeros(1, dtype=torch.float64), on_failure="mask", max_steps=120)
+    assert found.status.item() == Status.DIVERGED
+
+
+@pytest.mark.parametrize("door", [fixed_point, argmin])
+def test_many_unknowns_in_float32_with_the_defaults(door):
+    b = torch.randn(4, 300, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    if door is fixed_point:
+        value = fixed_point(lambda y, b: 0.5 * torch.tanh(y) + b, torch.zeros(4, 300), b, tol=1e-5).value
+    else:
+        value = argmin(lambda y, b: (y.cosh() - b * y).sum(-1), torch.zeros(4, 300), b, solver=LBFGS(), tol=1e-5).value
+    (gradient,) = torch.autograd.grad(value.sum(), b)
+    slope = 1 / (1 - 0.5 / value.cosh() ** 2) if door is fixed_point else 1 / value.cosh()
+    torch.testing.assert_close(gradient, slope, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("adjoint", [CG(), GMRES(restart=3)], ids=str)
+def test_an_exact_preconditioner_leaves_one_step(adjoint):
+    scales = torch.logspace(0, 6, 20, dtype=torch.float64)
+    b = torch.ones(1, 20, dtype=torch.float64, requires_grad=True)
+    value = argmin(
+        lambda y, b: (0.5 * scales * y**2 - b * y).sum(-1),
+        torch.zeros(1, 20, dtype=torch.float64),
+        b,
+        adjoint=replace(adjoint, max_steps=1),
+        precondition=lambda y, b: 1 / scales,
+    ).value
+    torch.testing.assert_close(torch.autograd.grad(value.sum(), b)[0], (1 / scales)[None])
+    with pytest.raises(OptionError, match="NormalCG takes no preconditioner"):
+        y0 = torch.zeros(1, 2)
+        c = torch.ones(1, 2, requires_grad=True)
+        found = root(lambda y, c: y - c, y0, c, adjoint=NormalCG(), precondition=lambda y, c: c)
+        found.value.sum().backward()
 
 
 def test_newton_halves_a_step_that_overshoots():

@@ -19,6 +19,12 @@ from setgrad.implicit.linear import LinearSolver as LinearSolver
 from setgrad.implicit.linear import Neumann as Neumann
 from setgrad.implicit.linear import NormalCG as NormalCG
 from setgrad.implicit.linear import OneStep as OneStep
+from setgrad.implicit.projections import entropic_budget as entropic_budget
+from setgrad.implicit.projections import project_box as project_box
+from setgrad.implicit.projections import project_budget as project_budget
+from setgrad.implicit.projections import softmax as softmax
+from setgrad.implicit.projections import sparsemax as sparsemax
+from setgrad.implicit.quadratic import quadratic as quadratic
 from setgrad.implicit.solvers import LBFGS as LBFGS
 from setgrad.implicit.solvers import Anderson as Anderson
 from setgrad.implicit.solvers import Bisection as Bisection

@@ -22,8 +22,8 @@ Residual = Callable[[Tensor], Tensor]
 _RUNNING = -1
 # A residual this many times the first one (or 1) will not come back.
 _DIVERGED = 1e10
-# Steps without a better residual before a sample counts as stalled.
-_STALL = 50
+# Stuck, a sample whose residual is this many times its best has run away rather than stopped.
+_RAN_AWAY = 2.0
 
 
 @final
@@ -52,11 +52,15 @@ class Solver(abc.ABC):
 @final
 @dataclass(frozen=True)
 class Limits:
-    """When to stop: `tol` relative to the scale of the problem, and how often the host looks."""
+    """When to stop: `tol` relative to the scale of the problem, and how often the host looks.
+
+    `patience` steps without a better residual end a sample. Krylov methods have none: their residuals may rest a while.
+    """
 
     tol: float
     max_steps: int
     check_every: int
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if not self.tol > 0:
@@ -75,7 +79,7 @@ def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Call
     best, best_norm = y, norm
     steps = torch.zeros(norm.shape, dtype=torch.long, device=y.device)
     since = torch.zeros_like(steps)
-    status = _judge(torch.full_like(steps, _RUNNING), norm, limits.tol * scale(y), first, since)
+    status = _judge(torch.full_like(steps, _RUNNING), norm, limits.tol * scale(y), first)
     state = solver.begin(fn, y, residual) if limits.max_steps else None
     for count in range(limits.max_steps):
         running = status == _RUNNING
@@ -91,19 +95,22 @@ def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Call
         since = torch.where(better, torch.zeros_like(since), since + running)
         if step.singular is not None:
             status = torch.where(running & step.singular, int(Status.SINGULAR), status)
-        status = _judge(status, norm, limits.tol * scale(y), first, since)
+        status = _judge(status, norm, limits.tol * scale(y), first)
+        if limits.patience is not None:
+            stuck = (status == _RUNNING) & (since >= limits.patience)
+            ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
+            status = torch.where(stuck, ending, status)
     status = torch.where(status == _RUNNING, int(Status.MAX_STEPS), status)
     done = status == Status.CONVERGED
     return Outcome(torch.where(done[..., None], y, best), status, torch.where(done, norm, best_norm), steps)
 
 
-def _judge(status: Tensor, norm: Tensor, bound: Tensor, first: Tensor, since: Tensor) -> Tensor:
+def _judge(status: Tensor, norm: Tensor, bound: Tensor, first: Tensor) -> Tensor:
     running = status == _RUNNING
     for condition, outcome in (
         (norm <= bound, Status.CONVERGED),
         (~norm.isfinite(), Status.NONFINITE),
         (norm > _DIVERGED * first, Status.DIVERGED),
-        (since >= _STALL, Status.STALLED),
     ):
         status = torch.where(running & condition, int(outcome), status)
         running = status == _RUNNING

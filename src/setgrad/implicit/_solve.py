@@ -72,8 +72,8 @@ def fixed_point(
             every step on the CPU and every fourth elsewhere.
         on_failure: "raise", "warn", or "mask": go on, with no derivative for the failed samples.
         mask: Which unknowns are real, `(*batch, n)`; the others stay as they are.
-        precondition: For iterative adjoints: from (y, *args) an approximate inverse of the diagonal of the Jacobian of
-            the residual fn(y) - y.
+        precondition: For the adjoints `CG()` and `GMRES()`: from (y, *args) an approximate inverse of the diagonal of
+            the Jacobian of the residual fn(y) - y.
 
     Example:
         >>> import torch
@@ -253,7 +253,9 @@ def _same_shape(out: Tensor, y: Tensor) -> Tensor:
 
 def _limits(y0: Tensor, tol: float, max_steps: int, check_every: int | None) -> Limits:
     usual = 1 if y0.device.type == "cpu" else 4
-    return Limits(tol, max_steps, usual if check_every is None else check_every)
+    # Long enough for a transient, short enough to be worth having.
+    patience = max(100, max_steps // 4)
+    return Limits(tol, max_steps, usual if check_every is None else check_every, patience)
 
 
 def _scale(y: Tensor) -> Tensor:

@@ -37,8 +37,8 @@ class Status(enum.IntEnum):
 _REMEDIES = {
     Status.CONVERGED: "nothing to do",
     Status.MAX_STEPS: "raise max_steps or tol, or try a faster solver such as Anderson() or Newton()",
-    Status.DIVERGED: "start nearer to a solution, damp the iteration (Picard(damping=0.5)), or use Newton(), or LBFGS() "
-    "for an arg min",
+    Status.DIVERGED: "start nearer to a solution, damp the iteration (Picard(damping=0.5)), or use Newton(), for an "
+    "arg min LBFGS()",
     Status.NONFINITE: "look for NaN or infinity in the inputs, or start nearer to a solution",
     Status.STALLED: "the residual stopped falling above tol: raise tol, or compute in float64",
     Status.SINGULAR: "the Jacobian cannot be inverted there: the solution may not be isolated; add a small "
@@ -59,19 +59,19 @@ class Outcome:
     steps: Tensor
 
 
-def settle(outcome: Outcome, policy: str, what: str) -> None:
-    """Raise or warn, as the policy says, if a sample failed."""
+def settle(outcome: Outcome, policy: str, what: str, remedy: str | None = None) -> None:
+    """Raise or warn, as the policy says, if a sample failed. `remedy` replaces that of the status."""
     if policy not in POLICIES:
         raise unknown_name("on_failure", policy, POLICIES)
     if policy == "mask" or not bool((outcome.status != Status.CONVERGED).any()):
         return
-    message = describe_failure(outcome, what)
+    message = describe_failure(outcome, what, remedy)
     if policy == "raise":
         raise ConvergenceError(message)
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def describe_failure(outcome: Outcome, what: str) -> str:
+def describe_failure(outcome: Outcome, what: str, remedy: str | None = None) -> str:
     """One sentence with counts, the worst sample and the remedy for the most frequent failure."""
     status = outcome.status.reshape(-1)
     failed = status != Status.CONVERGED
@@ -85,5 +85,5 @@ def describe_failure(outcome: Outcome, what: str) -> str:
     return (
         f"{what}: {int(failed.sum())} of {len(status)} samples failed ({named}); the worst is sample {worst} with "
         f"residual {norm:.3g} after {steps} steps. "
-        f"Remedy: {common.remedy}; or on_failure='mask' to go on without the failed samples"
+        f"Remedy: {remedy or common.remedy}; or on_failure='mask' to go on without the failed samples"
     )

@@ -18,6 +18,11 @@ from setgrad.implicit._derivatives import pull_back, push_forward
 from setgrad.implicit._status import Outcome, Status, settle
 from setgrad.implicit.linear._base import LinearSolver
 
+_REMEDY = (
+    "use adjoint=Direct(), or raise tol or max_steps of the adjoint; where the Jacobian is singular, the solution is "
+    "not isolated and has no derivative"
+)
+
 # f(y, *args) -> a residual of the shape of y; samples (all axes but the last) must not mix.
 Function = Callable[..., Tensor]
 
@@ -46,7 +51,7 @@ class Problem:
             y, _, *args = values
             scaling = None if self.diagonal is None else self.diagonal(y, *args)
             found = self.adjoint.solve(lambda u: residual(u, *values), start, scaling)
-            settle(found, self.policy, name)
+            settle(found, self.policy, name, _REMEDY)
             failed = (found.status != Status.CONVERGED)[..., None]
             return replace(found, value=found.value.masked_fill(failed, 0.0)) if self.policy == "mask" else found
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
-from setgrad.implicit._derivatives import jacobian, pull_back
+from setgrad.errors import OptionError
+from setgrad.implicit._derivatives import jacobian
+from setgrad.implicit._loop import Limits
 from setgrad.implicit._status import Outcome
 
 Residual = Callable[[Tensor], Tensor]
@@ -31,17 +34,35 @@ class Operator:
         self.residual, self.zero = residual, torch.zeros_like(like)
         self.b = -residual(self.zero)
 
+    @cached_property
+    def _pull(self) -> Callable[[Tensor], tuple[Tensor]]:
+        pull: Callable[[Tensor], tuple[Tensor]] = torch.func.vjp(self.residual, self.zero)[1]
+        return pull
+
     def apply(self, x: Tensor) -> Tensor:
         """A x."""
         return self.residual(x) + self.b
 
     def apply_transposed(self, x: Tensor) -> Tensor:
         """A^T x."""
-        return pull_back(self.residual, self.zero, x)
+        return self._pull(x)[0]
 
     def dense(self) -> Tensor:
         """A of each sample, `(*batch, n, n)`."""
         return jacobian(self.residual, self.zero)
+
+
+def linear_limits(tol: float | None, max_steps: int, check_every: int, b: Tensor) -> Limits:
+    """When to stop, relative to the norm of b; by default as near as the type allows with some room."""
+    return Limits(max(1e-10, 100 * torch.finfo(b.dtype).eps) if tol is None else tol, max_steps, check_every)
+
+
+def refuse_diagonal(solver: LinearSolver, diagonal: Tensor | None) -> None:
+    """Say that a solver has no use for a preconditioner, rather than ignore it."""
+    if diagonal is not None:
+        raise OptionError(
+            f"{type(solver).__name__} takes no preconditioner; leave precondition out, or use CG or GMRES"
+        )
 
 
 def size_of(b: Tensor) -> Callable[[Tensor], Tensor]:

@@ -9,10 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._loop import Limits, Solver, Step, iterate
 from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._loop import Solver, Step, iterate
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, refuse_diagonal, size_of
 
 
 @final
@@ -20,7 +20,7 @@ from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size
 class CG(LinearSolver):
     """Conjugate gradients: one product a step, four vectors of memory. The system must be symmetric, as for argmin."""
 
-    tol: float = 1e-10
+    tol: float | None = None
     max_steps: int = 500
     check_every: int = 4
 
@@ -28,7 +28,7 @@ class CG(LinearSolver):
         """Solve; a direction of no or negative curvature makes a sample SINGULAR."""
         operator = Operator(residual, start)
         steps = _Steps(operator.apply, diagonal)
-        limits = Limits(self.tol, self.max_steps, self.check_every)
+        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
         return iterate(steps, residual, start, limits, size_of(operator.b))
 
 
@@ -37,12 +37,13 @@ class CG(LinearSolver):
 class NormalCG(LinearSolver):
     """Conjugate gradients on A^T A x = A^T b: for any square system, two products a step, at the squared condition."""
 
-    tol: float = 1e-10
+    tol: float | None = None
     max_steps: int = 1000
     check_every: int = 4
 
     def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
-        """Solve the normal equations, and judge by the residual of the system itself."""
+        """Solve; a sample is done when the residual of the normal equations is small."""
+        refuse_diagonal(self, diagonal)
         operator = Operator(residual, start)
 
         def normal(x: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ class NormalCG(LinearSolver):
 
         steps = _Steps(lambda p: operator.apply_transposed(operator.apply(p)), None)
         right = operator.apply_transposed(operator.b)
-        limits = Limits(self.tol, self.max_steps, self.check_every)
+        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
         found = iterate(steps, normal, start, limits, size_of(right))
         norm = torch.linalg.vector_norm(residual(found.value), dim=-1)
         return Outcome(found.value, found.status, norm, found.steps)

@@ -8,10 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._loop import Limits, Solver, Step, iterate
 from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._loop import Solver, Step, iterate
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, size_of
 
 
 @final
@@ -19,7 +19,7 @@ from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size
 class GMRES(LinearSolver):
     """The best solution in a Krylov space of up to `restart` vectors, then again from there. One step is one cycle."""
 
-    tol: float = 1e-10
+    tol: float | None = None
     restart: int = 20
     max_steps: int = 50
     check_every: int = 1
@@ -28,8 +28,8 @@ class GMRES(LinearSolver):
         """Solve; steps count products, not cycles."""
         operator = Operator(residual, start)
         size = min(self.restart, start.shape[-1])
-        limits = Limits(self.tol, self.max_steps, self.check_every)
-        found = iterate(_Cycle(operator, size, self.tol), residual, start, limits, size_of(operator.b))
+        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
+        found = iterate(_Cycle(operator, size, diagonal), residual, start, limits, size_of(operator.b))
         return Outcome(found.value, found.status, found.residual, found.steps * size)
 
 
@@ -38,18 +38,19 @@ class GMRES(LinearSolver):
 class _Cycle(Solver):
     operator: Operator
     size: int
-    tol: float
+    inverse: Tensor | None
 
     def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> None:
         return None
 
     def step(self, fn: Fn, y: Tensor, residual: Tensor, state: None) -> Step:
-        norm = torch.linalg.vector_norm(residual, dim=-1, keepdim=True)
-        basis = [-_over(residual, norm)]
+        left = self._precondition(-residual)
+        norm = torch.linalg.vector_norm(left, dim=-1, keepdim=True)
+        basis = [_over(left, norm)]
         # Column j of the Hessenberg matrix, (*batch, size + 1).
         columns: list[Tensor] = []
         for j in range(self.size):
-            w = self.operator.apply(basis[j])
+            w = self._precondition(self.operator.apply(basis[j]))
             so_far = torch.stack(basis, -1)
             # Twice, because once loses orthogonality to rounding.
             h = (so_far.mT @ w[..., None])[..., 0]
@@ -70,6 +71,9 @@ class _Cycle(Solver):
         y = y + (torch.stack(basis[:-1], -1) @ combination)[..., 0]
         y = torch.where(finite[..., 0], y, torch.nan)
         return Step(y, fn(y), None)
+
+    def _precondition(self, r: Tensor) -> Tensor:
+        return r if self.inverse is None else self.inverse * r
 
 
 def _over(x: Tensor, norm: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._loop import Limits, Solver, Step, iterate
 from setgrad.implicit._loop import Residual as Fn
+from setgrad.implicit._loop import Solver, Step, iterate
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size_of
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, refuse_diagonal, size_of
 
 
 @final
@@ -19,14 +19,15 @@ from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, size
 class MINRES(LinearSolver):
     """The smallest residual in the Krylov space of a symmetric matrix, definite or not: one product a step."""
 
-    tol: float = 1e-10
+    tol: float | None = None
     max_steps: int = 500
     check_every: int = 4
 
     def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
         """Solve by Lanczos' three-term recurrence and one Givens rotation a step."""
+        refuse_diagonal(self, diagonal)
         operator = Operator(residual, start)
-        limits = Limits(self.tol, self.max_steps, self.check_every)
+        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
         return iterate(_Lanczos(operator), residual, start, limits, size_of(operator.b))
 
 

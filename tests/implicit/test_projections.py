@@ -1,0 +1,239 @@
+"""Projections against other solvers, closed forms and finite differences."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from setgrad.errors import OptionError, ShapeError
+from setgrad.implicit import entropic_budget, project_box, project_budget, softmax, sparsemax
+
+Seeded = Callable[..., AbstractContextManager[None]]
+Projection = Callable[..., Tensor]
+
+# The first forward mode of a process makes torch itself warn.
+FORWARD_MODE = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+
+WITHOUT_BUDGET: list[Projection] = [softmax, sparsemax]
+WITH_BUDGET: list[Projection] = [project_budget, entropic_budget]
+
+
+def _items(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _clipped(x: Tensor, k: float) -> Tensor:
+    """Euclidean budget of one sample, its level by scalar root finding."""
+    a = x.numpy()
+    level = brentq(lambda t: np.clip(a - t, 0, 1).sum() - k, a.min() - 2, a.max() + 1, xtol=1e-15, rtol=1e-15)
+    return torch.from_numpy(np.clip(a - level, 0, 1))
+
+
+def _sigmoids(x: Tensor, k: float) -> Tensor:
+    a = x.numpy()
+    v = brentq(lambda v: (1 / (1 + np.exp(-a - v))).sum() - k, -60, 60, xtol=1e-15, rtol=1e-15)
+    return torch.from_numpy(1 / (1 + np.exp(-a - v)))
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("k", [0.3, 1.0, 2.5, 6.9])
+def test_budgets_match_scalar_root_finding(k: float, scale: float) -> None:
+    x = _items(6, 7, scale=scale)
+    for ours, oracle in ((project_budget, _clipped), (entropic_budget, _sigmoids)):
+        expected = torch.stack([oracle(row, k) for row in x])
+        torch.testing.assert_close(ours(x, k), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_sparsemax_solves_its_quadratic_program(scale: float) -> None:
+    qpsolvers = pytest.importorskip("qpsolvers", reason="the oracle is a QP solver: pip install 'setgrad[qp]'")
+    pytest.importorskip("piqp", reason="the oracle is a QP solver: pip install 'setgrad[qp]'")
+    x = _items(5, 6, scale=scale)
+    for row, ours in zip(x, sparsemax(x), strict=True):
+        found = qpsolvers.solve_qp(
+            np.eye(6), -row.numpy(), -np.eye(6), np.zeros(6), np.ones((1, 6)), np.ones(1), solver="piqp"
+        )
+        np.testing.assert_allclose(ours.numpy(), found, atol=1e-6)
+        # Optimal to rounding: one threshold for the support, nothing outside above it.
+        gap = row - ours
+        assert float(gap[ours > 0].max() - gap[ours > 0].min()) < 1e-13
+        assert float(gap.max()) <= float(gap[ours > 0].min()) + 1e-13
+        assert float(ours.sum()) == pytest.approx(1.0, abs=1e-13)
+
+
+def test_sparsemax_is_the_budget_of_one_and_softmax_is_torch() -> None:
+    x = _items(20, 9)
+    torch.testing.assert_close(sparsemax(x), project_budget(x, 1.0), rtol=0, atol=1e-13)
+    assert torch.equal(softmax(x), x.softmax(-1))
+
+
+@FORWARD_MODE
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_derivatives(project: Projection, seeded: Seeded) -> None:
+    x = _items(3, 5).requires_grad_()
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[1, 2] = False
+    args: tuple[Tensor, ...] = (x,)
+    if project in WITH_BUDGET:
+        args = (x, torch.tensor([1.3, 0.4, 3.7], dtype=torch.float64, requires_grad=True))
+    with seeded(0):
+        assert gradcheck(lambda *a: project(*a, mask=mask), args, check_forward_ad=True)
+        # A piecewise linear map has no second derivative; a weight on its output has one.
+        assert gradgradcheck(lambda *a: project(*a, mask=mask).pow(2), args)
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_func_transforms(project: Projection) -> None:
+    x = _items(4, 5)
+    k = () if project in WITHOUT_BUDGET else (1.5,)
+    torch.testing.assert_close(torch.func.vmap(lambda r: project(r, *k))(x), project(x, *k), rtol=0, atol=1e-12)
+    jacobian = torch.func.jacrev(lambda r: project(r, *k))(x[0])
+    reference = torch.autograd.functional.jacobian(lambda r: project(r, *k), x[0])
+    torch.testing.assert_close(jacobian, reference, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_masked_items_are_as_if_absent(project: Projection) -> None:
+    k = () if project in WITHOUT_BUDGET else (1.7,)
+    x = _items(2, 6)
+    x[:, 3] = torch.nan
+    mask = torch.tensor([True, True, False, False, True, True])
+    x.requires_grad_()
+    z = project(x, *k, mask=mask)
+    short = x.detach()[:, mask].requires_grad_()
+    expected = project(short, *k)
+    torch.testing.assert_close(z[:, mask], expected, rtol=0, atol=1e-14)
+    assert bool((z[:, ~mask] == 0).all())
+    weights = _items(2, 6, seed=1)
+    (grad,) = torch.autograd.grad((z * weights).sum(), x)
+    (reference,) = torch.autograd.grad((expected * weights[:, mask]).sum(), short)
+    torch.testing.assert_close(grad[:, mask], reference, rtol=0, atol=1e-13)
+    assert bool((grad[:, ~mask] == 0).all())
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_a_spoilt_sample_leaves_the_others_alone(project: Projection) -> None:
+    k = () if project in WITHOUT_BUDGET else (1.7,)
+    clean = _items(3, 6)
+    spoilt = clean.clone()
+    spoilt[1, 2], spoilt[1, 3] = torch.nan, torch.inf
+    weights = _items(3, 6, seed=1)
+    results = []
+    for x in (clean.requires_grad_(), spoilt.requires_grad_()):
+        z = project(x, *k)
+        results.append((z, torch.autograd.grad((z[[0, 2]] * weights[[0, 2]]).sum(), x)[0]))
+    (z, grad), (other, other_grad) = results
+    assert torch.equal(z[[0, 2]], other[[0, 2]])
+    assert torch.equal(grad[[0, 2]], other_grad[[0, 2]])
+    assert bool(other[1].isnan().all())
+
+
+@pytest.mark.parametrize("project", WITH_BUDGET)
+@pytest.mark.parametrize("tied", [False, True])
+def test_nothing_and_everything(project: Projection, tied: bool) -> None:
+    x = torch.zeros(2, 4, dtype=torch.float64) if tied else _items(2, 4)
+    x.requires_grad_()
+    z = project(x, torch.tensor([0.0, 4.0]))
+    assert torch.equal(z, torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
+    (grad,) = torch.autograd.grad((z * _items(2, 4, seed=1)).sum(), x)
+    assert bool((grad == 0).all())
+
+
+@pytest.mark.parametrize("end", [0.0, 5.0])
+def test_entropic_budget_has_the_derivative_of_its_limit_at_the_ends(end: float) -> None:
+    x = _items(5)
+    step = 1e-6 if end == 0 else -1e-6
+    k = torch.tensor(end, dtype=torch.float64, requires_grad=True)
+    slopes = torch.autograd.functional.jacobian(lambda k: entropic_budget(x, k), k)
+    difference = (entropic_budget(x, end + step) - entropic_budget(x, end)) / step
+    torch.testing.assert_close(slopes, difference, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_ties_share_alike(project: Projection) -> None:
+    k = () if project in WITHOUT_BUDGET else (2.0,)
+    z = project(torch.full((5,), 3.0, dtype=torch.float64), *k)
+    torch.testing.assert_close(z, torch.full_like(z, (k[0] if k else 1.0) / 5), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("project", WITH_BUDGET)
+def test_one_item_takes_the_budget(project: Projection) -> None:
+    x = torch.tensor([[-4.0], [9.0]], dtype=torch.float64, requires_grad=True)
+    k = torch.tensor([0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    z = project(x, k)
+    torch.testing.assert_close(z[:, 0], k, rtol=0, atol=1e-12)
+    to_x, to_k = torch.autograd.grad(z.sum(), (x, k))
+    torch.testing.assert_close(to_x, torch.zeros_like(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(to_k, torch.ones_like(k), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET)
+def test_one_item_is_the_simplex(project: Projection) -> None:
+    x = torch.tensor([7.0], dtype=torch.float64, requires_grad=True)
+    assert project(x).tolist() == [1.0]
+    assert torch.autograd.grad(project(x).sum(), x)[0].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_a_sample_without_items_is_zero(project: Projection) -> None:
+    k = () if project in WITHOUT_BUDGET else (torch.tensor([1.0, 0.0]),)
+    x = _items(2, 3).requires_grad_()
+    mask = torch.tensor([[True] * 3, [False] * 3])
+    z = project(x, *k, mask=mask)
+    assert z[1].tolist() == [0.0] * 3
+    assert bool(torch.autograd.grad(z.pow(2).sum(), x)[0].isfinite().all())
+
+
+def test_entropic_budget_of_far_apart_items() -> None:
+    x = torch.tensor([[300.0, -300.0, 0.0], [1e4, 0.0, 5.0]], dtype=torch.float64, requires_grad=True)
+    z = entropic_budget(x, torch.tensor([1.0, 1.5]))
+    torch.testing.assert_close(z.sum(-1), torch.tensor([1.0, 1.5], dtype=torch.float64), rtol=0, atol=1e-10)
+    assert bool(torch.autograd.grad(z.pow(2).sum(), x)[0].isfinite().all())
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_dtype_is_kept(project: Projection) -> None:
+    k = () if project in WITHOUT_BUDGET else (2.0,)
+    x = _items(3, 8)
+    z = project(x.float(), *k)
+    assert z.dtype == torch.float32
+    torch.testing.assert_close(z.double(), project(x, *k), rtol=0, atol=1e-5)
+
+
+@FORWARD_MODE
+def test_box(seeded: Seeded) -> None:
+    x = _items(3, 4, scale=2.0).requires_grad_()
+    low = torch.full((4,), -1.0, dtype=torch.float64, requires_grad=True)
+    high = torch.full((3, 1), 0.5, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(project_box(x, -1.0, 0.5), x.clamp(-1.0, 0.5))
+    with seeded(0):
+        assert gradcheck(project_box, (x, low, high), check_forward_ad=True)
+    masked = project_box(x, low, high, mask=torch.tensor([True, False, True, True]))
+    assert bool((masked[:, 1] == 0).all())
+    with pytest.raises(OptionError, match="empty"):
+        project_box(x, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+def test_no_items_at_all(project: Projection) -> None:
+    k = () if project in WITHOUT_BUDGET else (0.0,)
+    with pytest.raises(ShapeError, match="at least one item"):
+        project(torch.zeros(3, 0), *k)
+
+
+@pytest.mark.parametrize("project", WITH_BUDGET)
+def test_budget_out_of_range(project: Projection) -> None:
+    x, mask = torch.zeros(2, 3), torch.tensor([[True] * 3, [True, True, False]])
+    with pytest.raises(OptionError, match=r"in sample 1 it is 2\.5 of 2"):
+        project(x, 2.5, mask=mask)
+    with pytest.raises(OptionError, match="sample 0 it is -1"):
+        project(x, -1.0)
+    with pytest.raises(OptionError, match="nan"):
+        project(x, float("nan"))
+    with pytest.raises(ShapeError, match="one number for each sample"):
+        project(x, torch.ones(3))
