@@ -198,6 +198,16 @@ def test_a_failing_adjoint_never_passes_silently():
     assert torch.autograd.grad(value.sum(), c)[0].tolist() == [[0.0]]
 
 
+def test_the_adjoint_says_how_it_went():
+    case = CASES[0]
+    weight, bias = (a.clone().requires_grad_() for a in case.args)
+    found = case.solve(weight, bias, adjoint=GMRES(tol=1e-9))
+    assert found.adjoint is None
+    found.value.sum().backward()
+    assert found.adjoint.status.tolist() == [Status.CONVERGED] * 3
+    assert found.adjoint.residual.max() < 1e-8
+
+
 @pytest.mark.parametrize(("case", "adjoint"), [b for b in BACKWARD if b[0].name in ("network", "convex")], ids=str)
 def test_masked_unknowns_stay_and_change_nothing(case, adjoint):
     bias = case.args[-1].clone().requires_grad_()

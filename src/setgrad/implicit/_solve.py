@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit._loop import Limits, Solver, iterate
 from setgrad.implicit._status import Outcome, Status, describe_failure, settle
-from setgrad.implicit._theorem import Function, Implicit, Problem
+from setgrad.implicit._theorem import Function, Implicit, Problem, Record
 from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver
 from setgrad.implicit.solvers import Newton, Picard
 
@@ -29,6 +29,12 @@ class Solution:
     status: Tensor
     residual: Tensor
     steps: Tensor
+    record: Record = field(default_factory=Record, repr=False)
+
+    @property
+    def adjoint(self) -> Outcome | None:
+        """How the last backward pass (or forward mode) solved its linear system; None before there was one."""
+        return self.record.last
 
     @property
     def converged(self) -> Tensor:
@@ -82,7 +88,7 @@ def fixed_point(
         >>> torch.allclose(y, (a * y).cos(), atol=1e-6)
         True
     """
-    call, values = _with_parameters(fn, args)
+    call, values = with_parameters(fn, args)
     return _solve(
         lambda y, *a: _same_shape(call(y, *a), y) - y,
         y0,
@@ -118,7 +124,7 @@ def root(
         >>> [round(g, 6) for g in torch.autograd.grad(y.sum(), c)[0].flatten().tolist()]
         [0.353553, 0.166667]
     """
-    call, values = _with_parameters(fn, args)
+    call, values = with_parameters(fn, args)
     return _solve(
         call,
         y0,
@@ -157,7 +163,7 @@ def argmin(
         >>> y.tolist()
         [[1.0, 3.0]]
     """
-    call, values = _with_parameters(objective, args)
+    call, values = with_parameters(objective, args)
 
     def gradient(y: Tensor, *a: Tensor) -> Tensor:
         slope: Tensor = torch.func.grad(lambda v: call(v, *a).sum())(y)
@@ -201,11 +207,13 @@ def _solve(
         settle(found, policy, "the equation")
         return found
 
-    problem = Problem(function, solve, adjoint, policy, precondition)
-    return Solution(*Implicit.apply(problem, y0, *args))
+    record = Record()
+    problem = Problem(function, solve, adjoint, policy, precondition, record)
+    value, status, norm, steps = Implicit.apply(problem, y0, *args)
+    return Solution(value, status, norm, steps, record)
 
 
-def _with_parameters(fn: Function, args: tuple[Tensor, ...]) -> tuple[Function, tuple[Tensor, ...]]:
+def with_parameters(fn: Function, args: tuple[Tensor, ...]) -> tuple[Function, tuple[Tensor, ...]]:
     """A module as a function of its parameters, which then count as arguments."""
     if not isinstance(fn, nn.Module):
         return fn, args

@@ -28,6 +28,14 @@ Function = Callable[..., Tensor]
 
 
 @final
+class Record:
+    """Holds how the last linear system was solved, for whoever wants to look after the backward pass."""
+
+    def __init__(self) -> None:
+        self.last: Outcome | None = None
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Problem:
     """An equation, how to solve it, and how to solve its adjoint."""
@@ -38,6 +46,7 @@ class Problem:
     policy: str
     # An approximate inverse of the diagonal of df/dy, from (y, *args): a preconditioner for the adjoint.
     diagonal: Callable[..., Tensor] | None = None
+    record: Record | None = None
 
     def linear(self, *, transposed: bool) -> Problem:
         """The adjoint system, or not transposed the tangent system: a problem in u with arguments (y, g, *args)."""
@@ -51,6 +60,8 @@ class Problem:
             y, _, *args = values
             scaling = None if self.diagonal is None else self.diagonal(y, *args)
             found = self.adjoint.solve(lambda u: residual(u, *values), start, scaling)
+            if self.record is not None:
+                self.record.last = found
             settle(found, self.policy, name, _REMEDY)
             failed = (found.status != Status.CONVERGED)[..., None]
             return replace(found, value=found.value.masked_fill(failed, 0.0)) if self.policy == "mask" else found

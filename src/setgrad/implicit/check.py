@@ -12,7 +12,7 @@ from torch import Tensor
 
 from setgrad.errors import MissingDependencyError, OptionError, ShapeError
 from setgrad.implicit._loop import Residual, Solver
-from setgrad.implicit._solve import Solution, _with_parameters, argmin, fixed_point, root
+from setgrad.implicit._solve import Solution, argmin, fixed_point, root, with_parameters
 from setgrad.implicit._theorem import Function
 from setgrad.implicit.linear import LinearSolver
 from setgrad.implicit.solvers import Newton, Picard
@@ -154,7 +154,7 @@ def compare_gradients(
         >>> found.worst < 1e-6
         True
     """
-    call, values = _with_parameters(fn, args)
+    call, values = with_parameters(fn, args)
     if not values:
         raise OptionError("there is nothing to differentiate: give the tensors that fn takes after y")
     generator = generator or torch.Generator().manual_seed(0)
