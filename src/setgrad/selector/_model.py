@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from setgrad.encoders import ContextItems, ItemEncoder
 from setgrad.errors import OptionError, unknown_name
 from setgrad.functions import Bernoulli, BoundSetFunction, DeepSet, Direct, Estimator, Exact, Gaussian, Noise
-from setgrad.inference import ConstantScale, L2Scale, MeanField, OneStep, Unrolled
+from setgrad.inference import ConstantScale, MeanField, OneStep, Unrolled
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
-from setgrad.inference.scales import Scale
+from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets
 
 # Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
@@ -142,10 +142,10 @@ def make_scale(scale: str | float | None) -> Scale | None:
     """Make the scale that a name or a number stands for."""
     if scale is None or scale == "none":
         return None
-    if scale == "l2":
-        return L2Scale()
     if isinstance(scale, str):
-        raise unknown_name("scale", scale, ["none", "l2", "a positive number"])
+        if scale not in SCALES:
+            raise unknown_name("scale", scale, ["none", *SCALES, "a positive number"])
+        return SCALES[scale]
     return ConstantScale(scale)
 
 
