@@ -28,6 +28,8 @@ def _ran(name: str) -> tuple[dict[str, Any], dict[str, float]]:
     """The names that a script defines, and the numbers that it prints."""
     if name == "hyperparameters.py":
         pytest.importorskip("sklearn")
+    if name in ("network_traffic.py", "optnet_sudoku.py"):
+        pytest.importorskip("qpsolvers", reason="the layer is a quadratic program: pip install 'setgrad[qp]'")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         names = runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     lines = (line.rsplit(maxsplit=1) for line in printed.getvalue().splitlines())
@@ -175,3 +177,127 @@ def test_weights_are_those_of_scikit_learn(name: str, loss: str) -> None:
     wanted = torch.as_tensor(np.append(model.coef_, model.intercept_))
     found = example["train"](example[loss], part, torch.full((1,), math.log(penalty), dtype=torch.float64))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-7)
+
+
+def test_sudoku_numbers() -> None:
+    names, numbers = _ran("optnet_sudoku.py")
+    last = f"step {names['STEPS']}"
+    assert numbers[f"squared error, {last}"] < 0.2 * numbers["squared error, step 0"]
+    assert numbers["share of blanks wrong, step 0"] > 0.6
+    assert numbers[f"share of blanks wrong, {last}"] < 0.1
+    assert numbers["share of puzzles solved, step 0"] < 0.05
+    assert numbers[f"share of puzzles solved, {last}"] > 0.8
+
+
+def _rules() -> list[list[int]]:
+    """The squares of each row, column and block of a 4x4 board."""
+    lines = [[4 * i + j for j in range(4)] for i in range(4)]
+    blocks = [[8 * i + 2 * j + k for k in (0, 1, 4, 5)] for i in range(2) for j in range(2)]
+    return [*lines, *map(list, zip(*lines, strict=True)), *blocks]
+
+
+def _completions(board: list[int | None]) -> list[list[int | None]]:
+    """All ways to fill in the squares that are None, by search."""
+    if None not in board:
+        return [board]
+    at = board.index(None)
+    taken = {board[i] for group in _rules() if at in group for i in group}
+    return [done for d in range(4) if d not in taken for done in _completions([*board[:at], d, *board[at + 1 :]])]
+
+
+def test_sudoku_boards_are_those_of_a_search() -> None:
+    boards = _ran("optnet_sudoku.py")[0]["solved_boards"]().unflatten(-1, (16, 4))
+    assert (boards.sum(-1) == 1).all()
+    assert sorted(boards.argmax(-1).tolist()) == sorted(_completions([None] * 16))
+
+
+def test_sudoku_layer_with_the_rules_solves_every_puzzle_that_has_one_solution() -> None:
+    example = _ran("optnet_sudoku.py")[0]
+    puzzles = example["make_puzzles"](example["solved_boards"]()[::6], torch.Generator().manual_seed(1))
+    squares = torch.arange(64).view(16, 4)
+    groups = [*squares.tolist(), *(squares[group, d].tolist() for group in _rules() for d in range(4))]
+    rules = torch.nn.functional.one_hot(torch.tensor(groups), 64).sum(1).double()
+    filled = example["fill"](puzzles, rules, torch.full((64,), -math.log(4), dtype=torch.float64))
+    compared = 0
+    for puzzle, z in zip(puzzles.unflatten(-1, (16, 4)), filled.unflatten(-1, (16, 4)), strict=True):
+        ways = _completions([int(cell.argmax()) if cell.any() else None for cell in puzzle])
+        if len(ways) == 1:
+            assert z.argmax(-1).tolist() == ways[0]
+            compared += 1
+    assert compared > 40
+
+
+def test_sudoku_layer_agrees_with_finite_differences() -> None:
+    example = _ran("optnet_sudoku.py")[0]
+    boards = example["solved_boards"]()[:4]
+    puzzles = example["make_puzzles"](boards, torch.Generator().manual_seed(2))
+    points = _normal(11, 40, 64).requires_grad_(), (0.1 * _normal(12, 64)).requires_grad_()
+    along = _normal(13, 40, 64), _normal(14, 64)
+
+    def loss(rows: Tensor, log_point: Tensor) -> Tensor:
+        return ((example["fill"](puzzles, rows, log_point) - boards) ** 2).sum()
+
+    gradients = torch.autograd.grad(loss(*points), points)
+    found = sum((g * d).sum() for g, d in zip(gradients, along, strict=True))
+    ahead, behind = (loss(*(p.detach() + h * d for p, d in zip(points, along, strict=True))) for h in (1e-6, -1e-6))
+    torch.testing.assert_close(found, (ahead - behind) / 2e-6, rtol=1e-5, atol=1e-5)
+
+
+def test_traffic_numbers() -> None:
+    _, numbers = _ran("network_traffic.py")
+    assert all(number < 1e-6 for name, number in numbers.items() if "error" in name)
+    assert numbers["most traffic"] == numbers["smallest cut"] == 6
+    # Braess's own numbers: 92 minutes with the new link, 83 without; the tolls reach the better of the two.
+    assert numbers["minutes each, toll step 0"] == 92
+    assert numbers["minutes each, new link closed"] == 83
+    assert numbers["minutes each, toll step 40"] == 83
+
+
+def test_most_traffic_and_its_gradient_are_those_of_a_linear_program() -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    most_traffic = _ran("network_traffic.py")[0]["most_traffic"]
+    uses = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1]])
+    capacity = (0.5 + _normal(15, 8, 5).abs()).requires_grad_()
+    # The paths that carry the most traffic are unique where links 1, 2 and 4 are the cut.
+    with torch.no_grad():
+        capacity[:, 0], capacity[:, 3] = capacity[:, [1, 4]].sum(1) + 1, capacity[:, [2, 4]].sum(1) + 1
+    most = most_traffic(capacity).sum(-1)
+    (gradient,) = torch.autograd.grad(most.sum(), capacity)
+    for row, value, slope in zip(capacity.detach().numpy(), most.detach(), gradient, strict=True):
+        answer = optimize.linprog(-np.ones(3), uses, row)
+        assert float(value) == pytest.approx(-answer.fun)
+        np.testing.assert_allclose(slope.numpy(), -answer.ineqlin.marginals, atol=1e-9)
+
+
+def test_most_traffic_that_several_splits_carry_is_refused() -> None:
+    most_traffic = _ran("network_traffic.py")[0]["most_traffic"]
+    with pytest.raises(ConvergenceError, match="SINGULAR"):
+        most_traffic(torch.tensor([1.0, 3, 1, 5, 3], dtype=torch.float64))
+
+
+def test_no_driver_gains_by_another_path() -> None:
+    equilibrium = _ran("network_traffic.py")[0]["equilibrium"]
+    free, slope = 20 * _normal(16, 20, 5).abs(), 0.5 + 5 * _normal(17, 20, 5).abs()
+    flow = equilibrium(free, slope)
+    by_path = torch.stack([flow[:, 1], flow[:, 2], flow[:, 4]], -1)
+    uses = torch.tensor([[1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [1, 0, 0, 1, 1]], dtype=torch.float64)
+    torch.testing.assert_close(by_path @ uses, flow, rtol=0, atol=1e-9)
+    torch.testing.assert_close(by_path.sum(-1), torch.full((20,), 6.0, dtype=torch.float64), rtol=0, atol=1e-9)
+    assert (by_path > -1e-9).all()
+    times = (free + slope * flow) @ uses.mT
+    late = times - times.amin(-1, keepdim=True)
+    assert ((late < 1e-8) | (by_path < 1e-9)).all()
+    assert (by_path < 1e-9).any()
+
+
+def test_no_split_of_the_drivers_beats_the_tolls() -> None:
+    numbers = _ran("network_traffic.py")[1]
+    parts = torch.cartesian_prod(*[torch.linspace(0, 6, 61, dtype=torch.float64)] * 2)
+    up, down = parts[parts.sum(-1) <= 6].unbind(-1)
+    new = 6 - up - down
+    minutes = (
+        up * (10 * (up + new) + 50 + up)
+        + down * (10 * (down + new) + 50 + down)
+        + new * (10 * (up + new) + 10 * (down + new) + 10 + new)
+    )
+    assert numbers["minutes each, toll step 40"] == pytest.approx(float(minutes.min()) / 6, abs=1e-2)
