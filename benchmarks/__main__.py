@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import demo_scores, estimator_error, implicit_memory, implicit_solvers, speed_meanfield, table2
+from benchmarks import (
+    demo_scores,
+    estimator_error,
+    implicit_memory,
+    implicit_qp,
+    implicit_solvers,
+    speed_meanfield,
+    table2,
+)
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -20,6 +28,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "estimator-error": estimator_error,
     "implicit-memory": implicit_memory,
     "implicit-solvers": implicit_solvers,
+    "implicit-qp": implicit_qp,
 }
 
 

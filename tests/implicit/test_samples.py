@@ -109,6 +109,22 @@ def test_many_unknowns_in_float32_with_the_defaults(door):
     torch.testing.assert_close(gradient, slope, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("solver", [Newton(), Broyden()], ids=str)
+def test_a_batch_of_large_dense_systems(solver):
+    """Several threads factorise a batch of large matrices wrongly in some builds of torch."""
+    n = 200
+    matrix = torch.eye(n, dtype=torch.float64) * 3 + draw(8, n, n) / n**0.5
+    b = draw(8, n, seed=1).requires_grad_()
+    found = root(
+        lambda y, b: (matrix @ y[..., None])[..., 0] - b, torch.zeros(8, n, dtype=torch.float64), b, solver=solver
+    )
+    (gradient,) = torch.autograd.grad(found.value.sum(), b)
+    for number in range(8):
+        inverse = torch.linalg.inv(matrix[number])
+        torch.testing.assert_close(found.value[number], inverse @ b[number], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(gradient[number], inverse.sum(0), rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("adjoint", [CG(), GMRES(restart=3)], ids=str)
 def test_an_exact_preconditioner_leaves_one_step(adjoint):
     scales = torch.logspace(0, 6, 20, dtype=torch.float64)

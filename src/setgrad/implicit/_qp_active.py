@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.implicit.linear.direct import solve_dense
+from setgrad.implicit._factors import Factors, solve_marked
 
 # Corrections of a proposed set, at most. The first few change all rows that are wrong, the others one at a time:
 # where many constraints meet in one point, a set can otherwise go round in circles.
@@ -22,7 +22,7 @@ _ROUNDS, _BOLD = 40, 3
 @final
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Places of the active constraints, `(*batch, w)`, and which places are taken; w depends on the shapes alone."""
+    """Places of the active constraints, `(*batch, w)`, the taken ones in front, and which places are taken."""
 
     index: Tensor
     taken: Tensor
@@ -32,6 +32,11 @@ class Rows:
         """From a mask `(*batch, rows)`: the active ones in front, in order."""
         index = (~active).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
         return Rows(index, active.gather(-1, index))
+
+    def fitted(self) -> Rows:
+        """Without the places that no sample takes."""
+        width = int(self.taken.sum(-1).max()) if self.taken.numel() else 0
+        return Rows(self.index[..., :width], self.taken[..., :width])
 
     def spread(self, x: Tensor, size: int) -> Tensor:
         """Values of the taken places, put back among all constraints."""
@@ -51,7 +56,10 @@ def system(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, rows: Rows) -> tuple[Tens
 @final
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """A point with its active rows, and for each sample whether it is proven, or its system singular."""
+    """A point with its active rows, and for each sample whether it is proven, or its system singular.
+
+    The factors are those of the system of the fitted rows.
+    """
 
     y: Tensor
     rows: Rows
@@ -59,6 +67,7 @@ class Certificate:
     singular: Tensor
     residual: Tensor
     steps: Tensor
+    factors: Factors
 
 
 def certify(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equal: Tensor, active: Tensor, weight: Tensor) -> Certificate:
@@ -76,14 +85,14 @@ def certify(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equal: Tensor, active: T
     steps = torch.zeros(len(q), dtype=torch.long, device=q.device)
     changing = torch.ones_like(steps, dtype=torch.bool)
     for count in range(_ROUNDS):
-        rows = Rows.of(active, width)
-        x, singular = solve_dense(*system(Q, q, C, d, rows))
+        rows = Rows.of(active, width).fitted()
+        x, singular, factors = solve_marked(*system(Q, q, C, d, rows))
         suspect = changing & (singular | (active.sum(-1) > width))
         if bool(suspect.any()):
             active = active.clone()
             active[suspect] = _independent(C[suspect], active[suspect], weight[suspect])
-            rows = Rows.of(active, width)
-            x, singular = solve_dense(*system(Q, q, C, d, rows))
+            rows = Rows.of(active, width).fitted()
+            x, singular, factors = solve_marked(*system(Q, q, C, d, rows))
         y, force = x[..., :n], rows.spread(x[..., n:], size)
         pull = (Q @ y[..., None])[..., 0]
         push = (C.mT @ force[..., None])[..., 0]
@@ -108,7 +117,7 @@ def certify(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equal: Tensor, active: T
     proven = ~singular & (broken <= loose * far).all(-1) & (pulled <= loose * strong).all(-1)
     proven = proven & (rest.abs() <= loose * strong).all(-1)
     residual = torch.linalg.vector_norm(torch.cat([broken, pulled, rest], -1), dim=-1)
-    return Certificate(y, rows, proven, singular, residual, steps)
+    return Certificate(y, Rows.of(active, width), proven, singular, residual, steps, factors)
 
 
 def _first(which: Tensor, key: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
+from setgrad.implicit._factors import Factors, factorise, solve_by, solve_marked
 from setgrad.implicit._qp_active import Certificate, Rows, certify, system
 from setgrad.implicit._qp_solvers import Attempt, Programs, attempts
 from setgrad.implicit._solve import Solution
 from setgrad.implicit._status import Outcome, Status, settle
-from setgrad.implicit.linear.direct import solve_dense
 
 
 def quadratic(
@@ -65,16 +65,19 @@ def quadratic(
         [[-0.5, 0.5]]
     """
     Q, q, C, d, equalities = _one_shape(Q, q, G, h, A, b)
-    index, taken, point, status, residual, steps = _Point.apply(Q, q, C, d, equalities, on_failure)
-    solved = (status == Status.CONVERGED)[..., None]
-    matrix, right = system(Q, q, C, d, Rows(index, taken))
-    # A failed sample solves for its own point, of which nothing is a parameter.
-    identity = torch.eye(matrix.shape[-1], dtype=Q.dtype, device=Q.device)
-    padding = point.new_zeros(*point.shape[:-1], matrix.shape[-1] - point.shape[-1])
-    matrix = torch.where(solved[..., None], matrix, identity)
-    right = torch.where(solved, right, torch.cat([point, padding], -1))
-    value = torch.linalg.solve(matrix, right[..., None])[..., : q.shape[-1], 0]
+    index, taken, lu, pivots, point, status, residual, steps = _Point.apply(Q, q, C, d, equalities, on_failure)
+    matrix, right = _settled(*system(Q, q, C, d, Rows(index, taken)), point, status)
+    value = solve_by(Factors(lu, pivots), matrix, right)[..., : q.shape[-1]]
     return Solution(value, status, residual, steps)
+
+
+def _settled(matrix: Tensor, right: Tensor, point: Tensor, status: Tensor) -> tuple[Tensor, Tensor]:
+    """The systems, but a failed sample solves for its own point, of which nothing is a parameter."""
+    solved = (status == Status.CONVERGED)[..., None]
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    padding = point.new_zeros(*point.shape[:-1], matrix.shape[-1] - point.shape[-1])
+    own = torch.cat([point, padding], -1)
+    return torch.where(solved[..., None], matrix, identity), torch.where(solved, right, own)
 
 
 def _one_shape(
@@ -135,9 +138,23 @@ class _Point(torch.autograd.Function):
         batch = q.shape[:-1]
         flat = [t.reshape(batch.numel(), *t.shape[len(batch) :]) for t in (Q, q, C, d)]
         answer = _find(flat[0], flat[1], flat[2], flat[3], equalities)
-        found = (answer.rows.index, answer.rows.taken, answer.y, answer.status, answer.residual, answer.steps)
+        rows = answer.rows.fitted()
+        factors = answer.factors
+        if factors is None:
+            matrix, _ = _settled(*system(flat[0], flat[1], flat[2], flat[3], rows), answer.y, answer.status)
+            factors = factorise(matrix)[0]
+        found = (
+            rows.index,
+            rows.taken,
+            factors.lu,
+            factors.pivots,
+            answer.y,
+            answer.status,
+            answer.residual,
+            answer.steps,
+        )
         shaped = tuple(t.reshape((*batch, *t.shape[1:])) for t in found)
-        settle(Outcome(*shaped[2:]), policy, "the quadratic program")
+        settle(Outcome(*shaped[4:]), policy, "the quadratic program")
         return shaped
 
     @staticmethod
@@ -153,7 +170,7 @@ class _Point(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[None, ...]:
         """No tangent either."""
-        return (None,) * 6
+        return (None,) * 8
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
@@ -162,7 +179,7 @@ class _Point(torch.autograd.Function):
             t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
             for t, dim in zip(inputs[:4], in_dims[:4], strict=True)
         ]
-        return _Point.apply(*moved, *inputs[4:]), (0,) * 6
+        return _Point.apply(*moved, *inputs[4:]), (0,) * 8
 
 
 Proposal = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
@@ -178,6 +195,7 @@ class _Answer:
     status: Tensor
     residual: Tensor
     steps: Tensor
+    factors: Factors | None = None
 
     def write(self, which: Tensor, certificate: Certificate, y: Tensor, verdict: Tensor) -> None:
         """What a certificate proves holds; of the others, what the solver said and its point."""
@@ -217,7 +235,7 @@ def _find(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equalities: int) -> _Answe
     for propose in proposals:
         if not bool(left.any()):
             break
-        part = Q[left], q[left], C[left], d[left]
+        part = (Q, q, C, d) if bool(left.all()) else (Q[left], q[left], C[left], d[left])
         y, force, verdict = propose(*part, equalities)
         # Active is what pushes more than it has room, both measured along the row.
         length = torch.linalg.vector_norm(part[2], dim=-1)
@@ -225,6 +243,9 @@ def _find(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equalities: int) -> _Answe
         active = (force > 0) & (force * length > room)
         certificate = certify(*part, equal, active, force.masked_fill(equal, torch.inf))
         answer.write(left, certificate, y, verdict)
+        if bool(left.all() & certificate.proven.all()):
+            # All samples in one system, the usual case: its factors serve for the value and its derivatives.
+            return replace(answer, factors=certificate.factors)
         left = finite & (answer.status != Status.CONVERGED)
     return answer
 
@@ -247,7 +268,7 @@ def _from_equations(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equalities: int)
     corner = C.new_zeros(len(C), equalities, equalities)
     matrix = torch.cat([torch.cat([Q, C.mT], -1), torch.cat([C, corner], -1)], -2)
     right = torch.cat([-q, d], -1)
-    x, singular = solve_dense(matrix, right)
+    x, singular, _ = solve_marked(matrix, right)
     verdict = torch.full((len(q),), int(Status.CONVERGED), device=q.device)
     if bool(singular.any()):
         matrix, right = matrix[singular], right[singular]

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad.implicit._factors import solve_marked
 from setgrad.implicit._status import Outcome, Status
 from setgrad.implicit.linear._base import LinearSolver, Operator, Residual
 
@@ -29,10 +30,6 @@ class Direct(LinearSolver):
 
 def solve_dense(matrix: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Solve for each sample and say where the matrix is singular, `(*batch,)`; the solution is 0 there."""
-    lu, pivots, info = torch.linalg.lu_factor_ex(matrix)
-    # Exactly singular, or so nearly that no digit of the solution is left.
-    factors = lu.diagonal(dim1=-2, dim2=-1).abs()
-    tiny = torch.finfo(matrix.dtype).eps * matrix.abs().sum(-1).amax(-1)
-    singular = (info != 0) | (factors.amin(-1) <= tiny)
-    x = torch.linalg.lu_solve(lu, pivots, b[..., None])[..., 0]
-    return torch.where(singular[..., None], 0.0, x), singular
+    n = b.shape[-1]
+    x, singular, _ = solve_marked(matrix.reshape(-1, n, n), b.reshape(-1, n))
+    return x.reshape(b.shape), singular.reshape(b.shape[:-1])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.implicit._derivatives import jacobian
+from setgrad.implicit._factors import factorise
 from setgrad.implicit._loop import Residual, Solver, Step
 from setgrad.implicit.linear.direct import solve_dense
 
@@ -52,8 +53,12 @@ class Broyden(Solver):
     def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The inverse Jacobian at the start, and where it is singular."""
         matrix = jacobian(fn, y)
-        inverse, info = torch.linalg.inv_ex(matrix)
-        return inverse, info != 0
+        n = y.shape[-1]
+        factors, singular = factorise(matrix.reshape(-1, n, n))
+        unit = torch.eye(n, dtype=y.dtype, device=y.device).expand_as(factors.lu)
+        inverse = torch.linalg.lu_solve(factors.lu, factors.pivots, unit)
+        inverse = torch.where(singular[:, None, None], 0.0, inverse)
+        return inverse.reshape(matrix.shape), singular.reshape(y.shape[:-1])
 
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: tuple[Tensor, Tensor]) -> Step:
         """Move, then correct the inverse by Sherman and Morrison's formula."""
