@@ -74,7 +74,9 @@ def _canonical(name: str) -> str:
 
 def _requirements() -> list[str]:
     project = PYPROJECT["project"]
-    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    # The rivals of a benchmark are not part of the development environment.
+    optional = {name: lines for name, lines in project["optional-dependencies"].items() if name != "bench"}
+    extras = [line for lines in optional.values() for line in lines]
     groups = [line for lines in PYPROJECT["dependency-groups"].values() for line in lines]
     return sorted({*project["dependencies"], *extras, *groups, *PYPROJECT["build-system"]["requires"]})
 
