@@ -29,14 +29,14 @@ def plan_batches(sets: Sets, budget: int = BATCH_ITEMS) -> Iterator[np.ndarray]:
         start += count
 
 
-def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction, np.ndarray], Tensor]) -> Tensor:
-    """Call `work` on F bound to each batch and put the results `(items of the batch,)` back in order."""
+def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction, Sets, np.ndarray], Tensor]) -> Tensor:
+    """Call `work` on F bound to each batch, the batch and its set numbers; put the results `(items,)` back in order."""
     device = model.mean.device
     out: Tensor | None = None
     with torch.no_grad():
         for numbers in plan_batches(sets):
             batch = sets.take(numbers).to(device)
-            result = work(model.bind(batch), numbers).to(sets.device)
+            result = work(model.bind(batch), batch, numbers).to(sets.device)
             if out is None:
                 out = result.new_zeros(sets.layout.total)
             layout = sets.layout
@@ -49,7 +49,7 @@ def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction
 def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0) -> Tensor:
     """Logits of all items. The sampling noise belongs to the items, so batches and order make no difference."""
 
-    def work(bound: BoundSetFunction, numbers: np.ndarray) -> Tensor:
-        return model.infer(bound, ItemNoise(sets.take(numbers).to(bound.sets.device), seed), samples=samples).logits
+    def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
+        return model.infer(bound, ItemNoise(batch, seed), samples=samples).logits
 
     return map_batches(model, sets, work)

@@ -235,7 +235,7 @@ class SubsetSelector:
         if search is not None and search not in SEARCHES:
             raise unknown_name("search", search, SEARCHES)
         if search == "greedy" and size is None and threshold is None:
-            return sets.with_values(self._search(sets, lambda bound, _: greedy(bound).values))
+            return sets.with_values(self._search(sets, lambda bound, *_: greedy(bound).values))
         logits = self._logits(sets, scores)
         sizes = self._sizes(sets, logits, size, threshold)
         start = pick_top(logits, sets, sizes)
@@ -243,7 +243,7 @@ class SubsetSelector:
             return start
         fixed = size is not None or threshold is not None or search == "greedy"
 
-        def work(bound: BoundSetFunction, numbers: np.ndarray) -> Tensor:
+        def work(bound: BoundSetFunction, _: Sets, numbers: np.ndarray) -> Tensor:
             if search == "greedy":
                 return greedy(bound, sizes[torch.as_tensor(numbers)].to(bound.sets.device)).values
             begin = start.take(numbers).to(bound.sets.device)
@@ -322,7 +322,7 @@ class SubsetSelector:
             self._exact_model = copy.deepcopy(self.model_).eval().double()
         return self._exact_model
 
-    def _search(self, sets: Sets, work: Callable[[BoundSetFunction, np.ndarray], Tensor]) -> Tensor:
+    def _search(self, sets: Sets, work: Callable[[BoundSetFunction, Sets, np.ndarray], Tensor]) -> Tensor:
         return map_batches(self._precise(), sets, work).bool()
 
     def _sizes(self, sets: Sets, logits: Tensor, size: int | Sequence[int] | None, threshold: float | None) -> Tensor:

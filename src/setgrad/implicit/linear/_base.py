@@ -12,7 +12,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.implicit._derivatives import jacobian
-from setgrad.implicit._loop import Limits
+from setgrad.implicit._loop import Limits, Solver, iterate
 from setgrad.implicit._status import Outcome
 
 Residual = Callable[[Tensor], Tensor]
@@ -63,6 +63,14 @@ def refuse_diagonal(solver: LinearSolver, diagonal: Tensor | None) -> None:
         raise OptionError(
             f"{type(solver).__name__} takes no preconditioner; leave precondition out, or use CG or GMRES"
         )
+
+
+def run_krylov(
+    steps: Solver, operator: Operator, start: Tensor, tol: float | None, max_steps: int, check_every: int
+) -> Outcome:
+    """Take a Krylov method's steps in the one loop, to a tolerance relative to b."""
+    limits = linear_limits(tol, max_steps, check_every, operator.b)
+    return iterate(steps, operator.residual, start, limits, size_of(operator.b))
 
 
 def size_of(b: Tensor) -> Callable[[Tensor], Tensor]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._loop import Solver, Step, iterate
+from setgrad.implicit._loop import Solver, Step
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, refuse_diagonal, size_of
+from setgrad.implicit._vectors import dot
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, refuse_diagonal, run_krylov
 
 
 @final
@@ -27,8 +28,7 @@ class BiCGSTAB(LinearSolver):
         """Solve; a sample whose recurrence breaks down starts it anew."""
         refuse_diagonal(self, diagonal)
         operator = Operator(residual, start)
-        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
-        return iterate(_Steps(operator), residual, start, limits, size_of(operator.b))
+        return run_krylov(_Steps(operator), operator, start, self.tol, self.max_steps, self.check_every)
 
 
 @final
@@ -45,32 +45,28 @@ class _Steps(Solver):
     operator: Operator
 
     def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:
-        return _State(-residual, -residual, _dot(residual, residual))
+        return _State(-residual, -residual, dot(residual, residual))
 
     def step(self, fn: Fn, y: Tensor, residual: Tensor, state: _State) -> Step:
         r, p = -residual, state.direction
         image = self.operator.apply(p)
-        alpha, broken = _ratio(state.rho, _dot(state.shadow, image))
+        alpha, broken = _ratio(state.rho, dot(state.shadow, image))
         s = r - alpha * image
         pushed = self.operator.apply(s)
-        omega, _ = _ratio(_dot(pushed, s), _dot(pushed, pushed))
+        omega, _ = _ratio(dot(pushed, s), dot(pushed, pushed))
         y = y + alpha * p + omega * s
         r = s - omega * pushed
-        rho = _dot(state.shadow, r)
+        rho = dot(state.shadow, r)
         # (rho' / rho) (alpha / omega), where any of them may have vanished.
         first, lost = _ratio(rho, state.rho)
         second, stuck = _ratio(alpha, omega)
         anew = broken | lost | stuck
         direction = torch.where(anew, r, r + first * second * (p - omega * image))
         shadow = torch.where(anew, r, state.shadow)
-        return Step(y, -r, _State(shadow, direction, torch.where(anew, _dot(r, r), rho)))
+        return Step(y, -r, _State(shadow, direction, torch.where(anew, dot(r, r), rho)))
 
 
 def _ratio(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """A / b, and where b is too small for that."""
     small = ~(b.abs() > torch.finfo(b.dtype).tiny)
     return torch.where(small, 0.0, a / torch.where(small, 1.0, b)), small
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1, keepdim=True)

@@ -12,7 +12,16 @@ from torch import Tensor
 from setgrad.implicit._loop import Residual as Fn
 from setgrad.implicit._loop import Solver, Step, iterate
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, refuse_diagonal, size_of
+from setgrad.implicit._vectors import dot, over
+from setgrad.implicit.linear._base import (
+    LinearSolver,
+    Operator,
+    Residual,
+    linear_limits,
+    refuse_diagonal,
+    run_krylov,
+    size_of,
+)
 
 
 @final
@@ -28,8 +37,7 @@ class CG(LinearSolver):
         """Solve; a direction of no or negative curvature makes a sample SINGULAR."""
         operator = Operator(residual, start)
         steps = _Steps(operator.apply, diagonal)
-        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
-        return iterate(steps, residual, start, limits, size_of(operator.b))
+        return run_krylov(steps, operator, start, self.tol, self.max_steps, self.check_every)
 
 
 @final
@@ -72,24 +80,20 @@ class _Steps(Solver):
 
     def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:
         z = self._precondition(-residual)
-        return _State(z, _dot(-residual, z))
+        return _State(z, dot(-residual, z))
 
     def step(self, fn: Fn, y: Tensor, residual: Tensor, state: _State) -> Step:
         p, rho = state.direction, state.rho
         product = self.apply(p)
-        curvature = _dot(p, product)
+        curvature = dot(p, product)
         singular = ~(curvature > 0)
-        alpha = torch.where(singular, 0.0, rho / torch.where(singular, 1.0, curvature))[..., None]
+        alpha = torch.where(singular, 0.0, rho / torch.where(singular, 1.0, curvature))
         y, residual = y + alpha * p, residual + alpha * product
         z = self._precondition(-residual)
-        following = _dot(-residual, z)
-        beta = torch.where(rho > 0, following / torch.where(rho > 0, rho, 1.0), 0.0)[..., None]
+        following = dot(-residual, z)
+        beta = over(following, rho)
         # A direction of zero belongs to a sample that is done: it is not singular.
-        return Step(y, residual, _State(z + beta * p, following), singular & (rho > 0))
+        return Step(y, residual, _State(z + beta * p, following), (singular & (rho > 0))[..., 0])
 
     def _precondition(self, r: Tensor) -> Tensor:
         return r if self.inverse is None else self.inverse * r
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1)

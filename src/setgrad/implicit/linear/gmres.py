@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._loop import Solver, Step, iterate
+from setgrad.implicit._loop import Solver, Step
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, size_of
+from setgrad.implicit._vectors import norm, over
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, run_krylov
 
 
 @final
@@ -28,8 +29,8 @@ class GMRES(LinearSolver):
         """Solve; steps count products, not cycles."""
         operator = Operator(residual, start)
         size = min(self.restart, start.shape[-1])
-        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
-        found = iterate(_Cycle(operator, size, diagonal), residual, start, limits, size_of(operator.b))
+        cycles = _Cycle(operator, size, diagonal)
+        found = run_krylov(cycles, operator, start, self.tol, self.max_steps, self.check_every)
         return Outcome(found.value, found.status, found.residual, found.steps * size)
 
 
@@ -45,8 +46,8 @@ class _Cycle(Solver):
 
     def step(self, fn: Fn, y: Tensor, residual: Tensor, state: None) -> Step:
         left = self._precondition(-residual)
-        norm = torch.linalg.vector_norm(left, dim=-1, keepdim=True)
-        basis = [_over(left, norm)]
+        first = norm(left)
+        basis = [over(left, first)]
         # Column j of the Hessenberg matrix, (*batch, size + 1).
         columns: list[Tensor] = []
         for j in range(self.size):
@@ -57,14 +58,14 @@ class _Cycle(Solver):
             w = w - (so_far @ h[..., None])[..., 0]
             again = (so_far.mT @ w[..., None])[..., 0]
             w = w - (so_far @ again[..., None])[..., 0]
-            length = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
+            length = norm(w)
             # The space is exhausted: what is left is rounding, and must not become a direction.
-            length = torch.where(length <= 1e-14 * torch.linalg.vector_norm(h, dim=-1, keepdim=True), 0.0, length)
-            basis.append(_over(w, length))
+            length = torch.where(length <= 1e-14 * norm(h), 0.0, length)
+            basis.append(over(w, length))
             padding = h.new_zeros(*h.shape[:-1], self.size - j - 1)
             columns.append(torch.cat([h + again, length, padding], -1))
         hessenberg = torch.stack(columns, -1)
-        right = torch.cat([norm, norm.new_zeros(*norm.shape[:-1], self.size)], -1)[..., None]
+        right = torch.cat([first, first.new_zeros(*first.shape[:-1], self.size)], -1)[..., None]
         finite = hessenberg.isfinite().all(-1).all(-1)[..., None, None]
         # A pseudo-inverse, because the columns beyond an exhausted space are zero.
         combination = torch.linalg.pinv(torch.where(finite, hessenberg, 0.0), rtol=1e-13) @ right
@@ -74,7 +75,3 @@ class _Cycle(Solver):
 
     def _precondition(self, r: Tensor) -> Tensor:
         return r if self.inverse is None else self.inverse * r
-
-
-def _over(x: Tensor, norm: Tensor) -> Tensor:
-    return torch.where(norm > 0, x / torch.where(norm > 0, norm, 1.0), 0.0)

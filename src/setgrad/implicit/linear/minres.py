@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._loop import Solver, Step, iterate
+from setgrad.implicit._loop import Solver, Step
 from setgrad.implicit._status import Outcome
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, linear_limits, refuse_diagonal, size_of
+from setgrad.implicit._vectors import dot, norm, over
+from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, refuse_diagonal, run_krylov
 
 
 @final
@@ -27,8 +28,7 @@ class MINRES(LinearSolver):
         """Solve by Lanczos' three-term recurrence and one Givens rotation a step."""
         refuse_diagonal(self, diagonal)
         operator = Operator(residual, start)
-        limits = linear_limits(self.tol, self.max_steps, self.check_every, operator.b)
-        return iterate(_Lanczos(operator), residual, start, limits, size_of(operator.b))
+        return run_krylov(_Lanczos(operator), operator, start, self.tol, self.max_steps, self.check_every)
 
 
 @final
@@ -52,39 +52,31 @@ class _Lanczos(Solver):
     operator: Operator
 
     def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:
-        norm = _norm(residual)
-        zero, one = torch.zeros_like(norm), torch.ones_like(norm)
+        length = norm(residual)
+        zero, one = torch.zeros_like(length), torch.ones_like(length)
         nothing = torch.zeros_like(residual)
         identity = (one, zero)
         return _State(
-            nothing, _over(-residual, norm), zero, (nothing, nothing), (nothing, nothing), (identity, identity), norm
+            nothing, over(-residual, length), zero, (nothing, nothing), (nothing, nothing), (identity, identity), length
         )
 
     def step(self, fn: Fn, y: Tensor, residual: Tensor, state: _State) -> Step:
         image = self.operator.apply(state.v)
-        alpha = (state.v * image).sum(-1, keepdim=True)
+        alpha = dot(state.v, image)
         w = image - alpha * state.v - state.beta * state.v_before
-        beta = _norm(w)
+        beta = norm(w)
         (c1, s1), (c2, s2) = state.rotations
         # The new column of the tridiagonal matrix, rotated by the last two rotations: entries above the diagonal first.
         above = s1 * state.beta
         middle = c2 * c1 * state.beta + s2 * alpha
         low = -s2 * c1 * state.beta + c2 * alpha
         radius = torch.sqrt(low * low + beta * beta)
-        c, s = _over(low, radius), _over(beta, radius)
+        c, s = over(low, radius), over(beta, radius)
         (d1, d2), (a1, a2) = state.directions, state.images
-        direction = _over(state.v - above * d1 - middle * d2, radius)
-        pushed = _over(image - above * a1 - middle * a2, radius)
+        direction = over(state.v - above * d1 - middle * d2, radius)
+        pushed = over(image - above * a1 - middle * a2, radius)
         length = c * state.rest
         following = _State(
-            state.v, _over(w, beta), beta, (d2, direction), (a2, pushed), ((c2, s2), (c, s)), -s * state.rest
+            state.v, over(w, beta), beta, (d2, direction), (a2, pushed), ((c2, s2), (c, s)), -s * state.rest
         )
         return Step(y + length * direction, residual + length * pushed, following)
-
-
-def _norm(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-
-
-def _over(x: Tensor, norm: Tensor) -> Tensor:
-    return torch.where(norm > 0, x / torch.where(norm > 0, norm, 1.0), 0.0)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._vectors import dot
 
 # A step is accepted when the slope along it has fallen to this part; then curvature is positive where it counts.
 _SLOPE = 0.9
@@ -34,16 +35,16 @@ class LBFGS(Solver):
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: list[tuple[Tensor, Tensor]]) -> Step:
         """Search along the quasi-Newton direction; remember the change where it shows positive curvature."""
         direction = -_inverse_product(residual, state)
-        slope = _dot(residual, direction)
+        slope = dot(residual, direction)
         # A direction that does not descend comes from useless memories: fall back to the gradient.
         uphill = ~(slope < 0)
         direction = torch.where(uphill, -residual, direction)
-        slope = torch.where(uphill, -_dot(residual, residual), slope)
+        slope = torch.where(uphill, -dot(residual, residual), slope)
         # Without a memory the length of the gradient says nothing about the length of a step.
         first = torch.ones_like(slope) if state else (1.0 / residual.abs().sum(-1, keepdim=True).clamp(min=1.0))
         there, gradient = _search(fn, y, direction, slope, first)
         move, change = there - y, gradient - residual
-        useful = _dot(move, change) > 1e-12 * _dot(change, change)
+        useful = dot(move, change) > 1e-12 * dot(change, change)
         kept = (torch.where(useful, move, 0.0), torch.where(useful, change, 0.0))
         return Step(there, gradient, [*state, kept][-self.window :])
 
@@ -55,7 +56,7 @@ def _search(fn: Residual, y: Tensor, direction: Tensor, slope: Tensor, length: T
     for _ in range(_TRIALS):
         there = y + length * direction
         gradient = fn(there)
-        now = _dot(gradient, direction)
+        now = dot(gradient, direction)
         steep, past = now < _SLOPE * slope, ~(now <= -_SLOPE * slope)
         if not bool((steep | past).any()):
             break
@@ -69,24 +70,20 @@ def _inverse_product(gradient: Tensor, memory: list[tuple[Tensor, Tensor]]) -> T
     """The two-loop recursion; a memory of zeros counts for nothing."""
     q, weights = gradient, []
     for move, change in reversed(memory):
-        rho = _inverse(_dot(move, change))
-        weight = rho * _dot(move, q)
+        rho = _inverse(dot(move, change))
+        weight = rho * dot(move, q)
         q = q - weight * change
         weights.append((rho, weight))
     if memory:
         scale = torch.ones_like(gradient[..., :1])
         for move, change in memory:
-            seen = _dot(change, change) > 0
-            scale = torch.where(seen, _dot(move, change) * _inverse(_dot(change, change)), scale)
+            seen = dot(change, change) > 0
+            scale = torch.where(seen, dot(move, change) * _inverse(dot(change, change)), scale)
         q = scale * q
     for (move, change), (rho, weight) in zip(memory, reversed(weights), strict=True):
-        q = q + move * (weight - rho * _dot(change, q))
+        q = q + move * (weight - rho * dot(change, q))
     return q
 
 
 def _inverse(x: Tensor) -> Tensor:
     return torch.where(x > 0, 1.0 / torch.where(x > 0, x, 1.0), 0.0)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1, keepdim=True)
