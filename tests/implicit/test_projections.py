@@ -237,3 +237,12 @@ def test_budget_out_of_range(project: Projection) -> None:
         project(x, float("nan"))
     with pytest.raises(ShapeError, match="one number for each sample"):
         project(x, torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entropic_budget_of_items_that_are_surely_in_or_out_has_no_derivative(dtype: torch.dtype) -> None:
+    x = torch.tensor([[900.0, 500.0, -400.0, -800.0]], dtype=dtype, requires_grad=True)
+    z = entropic_budget(x, 2)
+    torch.testing.assert_close(z.detach(), torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=dtype))
+    (slope,) = torch.autograd.grad(z[0, 1], x)
+    assert slope.abs().max() < 1e-30

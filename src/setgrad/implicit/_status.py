@@ -40,7 +40,8 @@ _REMEDIES = {
     Status.DIVERGED: "start nearer to a solution, damp the iteration (Picard(damping=0.5)), or use Newton(), for an "
     "arg min LBFGS()",
     Status.NONFINITE: "look for NaN or infinity in the inputs, or start nearer to a solution",
-    Status.STALLED: "the residual stopped falling above tol: raise tol, or compute in float64",
+    Status.STALLED: "the residual stopped falling short of the tolerance: compute in float64, bring the unknowns to "
+    "similar sizes, or raise tol where the call has one",
     Status.SINGULAR: "the Jacobian cannot be inverted there: the solution may not be isolated; add a small "
     "regularisation or start elsewhere",
     Status.INFEASIBLE: "no point satisfies all constraints: relax one, or give them slack variables with a cost",

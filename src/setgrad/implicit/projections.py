@@ -121,8 +121,9 @@ def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None)
     args = (inner, target, start, width, seen.to(x.dtype), 1 / (width + even.abs()))
     unknown = torch.full_like(even, 0.5)
     tol = 8 * torch.finfo(x.dtype).eps
-    found = root(_excess, unknown, *args, solver=Bisection(0.0, 1.0), tol=tol, max_steps=200).value
-    v = start + width * found
+    # Where every item is surely in or out, v may move without effect: its own derivative, undefined, counts as 0.
+    found = root(_excess, unknown, *args, solver=Bisection(0.0, 1.0), tol=tol, max_steps=200, on_failure="mask")
+    v = start + width * (found.value if _mapped(x, k, mask) else found.unwrap())
     z = torch.sigmoid(torch.where(flip, -1.0, 1.0) * (inner + v))
     weight = side.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
     limit = rest * weight

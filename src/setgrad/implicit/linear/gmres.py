@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad.implicit._least_squares import least_squares
 from setgrad.implicit._loop import Residual as Fn
 from setgrad.implicit._loop import Solver, Step
 from setgrad.implicit._status import Outcome
@@ -65,11 +66,11 @@ class _Cycle(Solver):
             padding = h.new_zeros(*h.shape[:-1], self.size - j - 1)
             columns.append(torch.cat([h + again, length, padding], -1))
         hessenberg = torch.stack(columns, -1)
-        right = torch.cat([first, first.new_zeros(*first.shape[:-1], self.size)], -1)[..., None]
+        right = torch.cat([first, first.new_zeros(*first.shape[:-1], self.size)], -1)
         finite = hessenberg.isfinite().all(-1).all(-1)[..., None, None]
-        # A pseudo-inverse, because the columns beyond an exhausted space are zero.
-        combination = torch.linalg.pinv(torch.where(finite, hessenberg, 0.0), rtol=1e-13) @ right
-        y = y + (torch.stack(basis[:-1], -1) @ combination)[..., 0]
+        # The columns beyond an exhausted space are zero, and get no weight.
+        combination = least_squares(torch.where(finite, hessenberg, 0.0), right)
+        y = y + (torch.stack(basis[:-1], -1) @ combination[..., None])[..., 0]
         y = torch.where(finite[..., 0], y, torch.nan)
         return Step(y, fn(y), None)
 

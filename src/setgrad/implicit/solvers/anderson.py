@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
+from setgrad.implicit._least_squares import least_squares
 from setgrad.implicit._loop import Residual, Solver, Step
 
 # A residual that grew by more than this makes the past useless: the sample starts its window anew.
@@ -40,9 +41,10 @@ class Anderson(Solver):
         y_next = y + self.damping * residual
         if past.changes.shape[-1]:
             usable = past.changes.isfinite().flatten(-2).all(-1)[..., None, None]
-            inverse = torch.linalg.pinv(torch.where(usable, past.changes, 0.0), rtol=1e-12)
-            weights = inverse @ residual.nan_to_num(0.0, 0.0, 0.0)[..., None]
-            y_next = y_next - ((past.moves + self.damping * past.changes) @ weights)[..., 0]
+            # The newest change first: of two that say the same it is the one that counts.
+            newest = torch.where(usable, past.changes, 0.0).flip(-1)
+            weights = least_squares(newest, residual.nan_to_num(0.0, 0.0, 0.0)).flip(-1)
+            y_next = y_next - ((past.moves + self.damping * past.changes) @ weights[..., None])[..., 0]
         return Step(y_next, fn(y_next), past)
 
 

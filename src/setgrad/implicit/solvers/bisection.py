@@ -24,7 +24,7 @@ class Bisection(Solver):
 
     def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Both ends, the sign at the lower one, and which samples are not bracketed."""
-        low, high = (torch.as_tensor(end, dtype=y.dtype, device=y.device).expand_as(y) for end in (self.low, self.high))
+        low, high = _spread(self.low, y), _spread(self.high, y)
         at_low, at_high = fn(low), fn(high)
         unbracketed = (at_low * at_high > 0).any(-1)
         return low, high, at_low.sign(), unbracketed
@@ -37,3 +37,8 @@ class Bisection(Solver):
         below = value.sign() == sign
         state = (torch.where(below, middle, low), torch.where(below, high, middle), sign, unbracketed)
         return Step(middle, value, state, unbracketed)
+
+
+def _spread(end: float | Tensor, y: Tensor) -> Tensor:
+    # A number becomes a tensor where y is: copying it there would wait for the device.
+    return end.to(y).expand_as(y) if isinstance(end, Tensor) else torch.full_like(y, end)

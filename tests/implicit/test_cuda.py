@@ -1,0 +1,115 @@
+"""The engine on a GPU: what the CPU gives, and no more waiting for the device than was agreed."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.implicit import LBFGS, Direct, LinearSolver, Solver, argmin, quadratic
+from tests.implicit.problems import Case
+from tests.implicit.solvers import BACKWARD, FORWARD
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def move(case: Case, device: str) -> tuple[Tensor, list[Tensor]]:
+    return case.start.to(device), [a.detach().to(device).requires_grad_() for a in case.args]
+
+
+@pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
+def test_solutions_agree(case: Case, solver: Solver):
+    found = {}
+    for device in ("cpu", "cuda"):
+        start, args = move(case, device)
+        found[device] = case.door(case.fn, start, *args, solver=solver, tol=1e-12, max_steps=2000)
+    torch.testing.assert_close(found["cuda"].value.cpu(), found["cpu"].value, **CLOSE)
+    assert torch.equal(found["cuda"].status.cpu(), found["cpu"].status)
+
+
+@pytest.mark.parametrize(("case", "adjoint"), BACKWARD, ids=str)
+def test_gradients_agree(case: Case, adjoint: LinearSolver):
+    gradients = {}
+    for device in ("cpu", "cuda"):
+        start, args = move(case, device)
+        value = case.door(case.fn, start, *args, adjoint=adjoint, tol=1e-12, max_steps=400).value
+        gradients[device] = torch.autograd.grad(value.square().sum(), args)
+    for here, there in zip(gradients["cpu"], gradients["cuda"], strict=True):
+        torch.testing.assert_close(there.cpu(), here, **CLOSE)
+
+
+def count_syncs(work) -> int:
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return sum("synchroniz" in str(w.message) and "prototype" not in str(w.message) for w in caught)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
+@pytest.mark.parametrize("check_every", [1, 4, 10])
+def test_the_host_waits_once_in_check_every_steps(case: Case, solver: Solver, check_every: int):
+    start, args = move(case, "cuda")
+    steps = 40
+    options = {"solver": solver, "tol": 1e-300, "max_steps": steps, "check_every": check_every, "on_failure": "mask"}
+    case.door(case.fn, start, *args, **options)
+    assert count_syncs(lambda: case.door(case.fn, start, *args, **options)) <= math.ceil(steps / check_every)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_counting_sees_a_wait():
+    x = torch.ones(3, device="cuda")
+    assert count_syncs(lambda: float(x.sum())) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize(("case", "adjoint"), BACKWARD, ids=str)
+def test_the_backward_pass_waits_once_in_check_every_steps(case: Case, adjoint: LinearSolver):
+    start, args = move(case, "cuda")
+    solution = case.door(case.fn, start, *args, adjoint=adjoint, tol=1e-12, max_steps=400, on_failure="mask")
+    loss = solution.value.square().sum()
+    torch.autograd.grad(loss, args, retain_graph=True)
+    limit = 0 if isinstance(adjoint, Direct) else math.ceil(adjoint.max_steps / adjoint.check_every)
+    assert count_syncs(lambda: torch.autograd.grad(loss, args, retain_graph=True)) <= limit
+
+
+def test_a_program_has_the_same_minimum_and_gradient():
+    pytest.importorskip("qpsolvers")
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(3, 5, 5, generator=generator, dtype=torch.float64)
+    q = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    G = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    h = torch.ones(3, 4, dtype=torch.float64)
+    results = {}
+    for device in ("cpu", "cuda"):
+        parts = [t.to(device).requires_grad_() for t in (root @ root.mT + torch.eye(5), q, G, h)]
+        value = quadratic(*parts).value
+        results[device] = [value, *torch.autograd.grad(value.square().sum(), parts)]
+    for here, there in zip(results["cpu"], results["cuda"], strict=True):
+        torch.testing.assert_close(there.cpu(), here, **CLOSE)
+
+
+def test_many_unknowns_take_conjugate_gradients():
+    weights = torch.linspace(1.0, 3.0, 600, dtype=torch.float64)
+
+    def gradient(device: str) -> Tensor:
+        target = torch.linspace(-1.0, 1.0, 600, dtype=torch.float64, device=device).requires_grad_()
+        scale = weights.to(device)
+        found = argmin(
+            lambda y, t: (scale * (y - t) ** 2).sum(-1) + 0.1 * (y**4).sum(-1),
+            torch.zeros(2, 600, dtype=torch.float64, device=device),
+            target,
+            solver=LBFGS(),
+            tol=1e-10,
+        )
+        return torch.autograd.grad(found.value.square().sum(), target)[0].cpu()
+
+    torch.testing.assert_close(gradient("cuda"), gradient("cpu"), **CLOSE)
