@@ -1,54 +1,73 @@
 """What every item encoder owes, for every encoder in the table and both kinds of attention."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from setgrad.encoders import ITEM_ENCODERS, ContextItems, ItemWise
+from setgrad.encoders import ITEM_ENCODERS, ContextItems, ImageItems, ItemWise, Stacked
 from setgrad.errors import OptionError, ShapeError
 from setgrad.sets import Sets
 
+# Shapes of the items of encoders that do not read three numbers. Pairs are letters: see test_sequences.py.
+SHAPES = {"image": (1, 3, 4), "stacked": (1, 3, 4)}
 CASES = {
-    **{name: (lambda cls=cls: cls(3, 16)) for name, cls in ITEM_ENCODERS.items()},
+    **{
+        name: (lambda name=name, cls=cls: cls(SHAPES.get(name, 3), 16))
+        for name, cls in ITEM_ENCODERS.items()
+        if name != "pair"
+    },
     "induced": lambda: ContextItems(3, 16, slots=4),
     "item-wise": lambda: ItemWise(nn.Sequential(nn.Linear(3, 5), nn.Tanh()), 3),
+    "stacked": lambda: Stacked(ImageItems((1, 3, 4), 6), ContextItems(6, 16)),
 }
 
 
 @pytest.fixture(params=CASES)
-def encoder(request, seeded):
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def encoder(name, seeded):
     with seeded(0):
-        return CASES[request.param]().double()
+        return CASES[name]().double()
 
 
-def draw(sizes, seed=0):
+@pytest.fixture
+def items(name):
+    return partial(draw, shape=SHAPES.get(name, (3,)))
+
+
+def draw(sizes, seed=0, shape=(3,)):
     generator = torch.Generator().manual_seed(seed)
-    return Sets.from_lengths(torch.randn(sum(sizes), 3, generator=generator, dtype=torch.float64), sizes)
+    return Sets.from_lengths(torch.randn(sum(sizes), *shape, generator=generator, dtype=torch.float64), sizes)
 
 
-def test_one_row_for_each_item(encoder):
-    sets = draw([4, 0, 1, 7, 0])
+def test_one_row_for_each_item(encoder, items):
+    sets = items([4, 0, 1, 7, 0])
     assert encoder(sets).shape == (12, encoder.out_dim)
     assert encoder(sets).dtype == torch.float64
-    assert encoder(draw([0, 0])).shape == (0, encoder.out_dim)
+    assert encoder(items([0, 0])).shape == (0, encoder.out_dim)
 
 
-def test_batch_mates_and_padding_make_no_difference(encoder):
-    sets = draw([4, 0, 1, 7, 4])
+def test_batch_mates_and_padding_make_no_difference(encoder, items):
+    sets = items([4, 0, 1, 7, 4])
     together = sets.with_values(encoder(sets))
     for number in range(len(sets)):
         torch.testing.assert_close(together[number], encoder(sets[number : number + 1]), rtol=1e-10, atol=1e-12)
 
 
-def test_features_move_with_the_items(encoder):
-    sets = draw([6, 3])
+def test_features_move_with_the_items(encoder, items):
+    sets = items([6, 3])
     order = torch.tensor([5, 2, 0, 1, 4, 3, 8, 6, 7])
     moved = encoder(sets.with_values(sets.values[order]))
     torch.testing.assert_close(moved, encoder(sets)[order], rtol=1e-10, atol=1e-12)
 
 
-def test_gradients_of_a_ragged_batch_are_finite_and_right(encoder, seeded):
-    sets = draw([3, 0, 2])
+def test_gradients_of_a_ragged_batch_are_finite_and_right(encoder, items, seeded):
+    sets = items([3, 0, 2])
 
     def features(values):
         return encoder(sets.with_values(values))

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from setgrad.datasets._amazon import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, amazon
+from setgrad.datasets._anomaly import ANOMALY_PICTURES, anomaly
+from setgrad.datasets._bindingdb import bindingdb
+from setgrad.datasets._bundles import BUNDLE_CATEGORIES, bundles
+from setgrad.datasets._celeba import celeba
+from setgrad.datasets._compounds import COMPOUND_DATASETS, compounds
 from setgrad.datasets._digits import digits
+from setgrad.datasets._pair_sets import COMPOUND_PROTOCOLS
 from setgrad.datasets._synthetic import gaussian, moons
 from setgrad.datasets._task import Counts, Task
 from setgrad.errors import OptionError, unknown_name
@@ -63,6 +69,44 @@ def _amazon(r: Request) -> Task:
     )
 
 
+def _anomaly(r: Request) -> Task:
+    n_train, n_validation, n_test = r.counts
+    return anomaly(
+        r.variant[0], seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test
+    )
+
+
+def _celeba(r: Request) -> Task:
+    n_train, n_validation, n_test = r.counts
+    return celeba(seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test)
+
+
+def _bundles(r: Request) -> Task:
+    n_train, n_validation, n_test = r.counts
+    return bundles(
+        r.variant[0], seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test
+    )
+
+
+def _compounds(r: Request) -> Task:
+    dataset, protocol, *_ = (*r.variant, COMPOUND_PROTOCOLS[0])
+    n_train, n_validation, n_test = r.counts
+    return compounds(
+        dataset,
+        protocol,
+        seed=r.seed,
+        data_dir=r.data_dir,
+        n_train=n_train,
+        n_validation=n_validation,
+        n_test=n_test,
+    )
+
+
+def _bindingdb(r: Request) -> Task:
+    n_train, n_validation, n_test = r.counts
+    return bindingdb(seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test)
+
+
 LOADERS: dict[str, Loader] = {
     "gaussian": Loader("the rarer of two Gaussian clouds, 10 of 100 points", _gaussian),
     "moons": Loader("the rarer of two half moons, 10 of 100 points", _moons),
@@ -72,6 +116,34 @@ LOADERS: dict[str, Loader] = {
         _amazon,
         tuple(f"{category}:{protocol}" for category in AMAZON_CATEGORIES for protocol in AMAZON_PROTOCOLS),
         needs="data files in the folder SETGRAD_DATA",
+    ),
+    "anomaly": Loader(
+        "the odd ones among 8 faces or handwritten digits",
+        _anomaly,
+        ANOMALY_PICTURES,
+        needs="data files in the folder SETGRAD_DATA, SciPy for faces",
+    ),
+    "celeba": Loader(
+        "the faces that lack two attributes of the others, among 8",
+        _celeba,
+        needs="data files in the folder SETGRAD_DATA, Pillow",
+    ),
+    "bundles": Loader(
+        "the products of a session that were made a bundle",
+        _bundles,
+        BUNDLE_CATEGORIES,
+        needs="data files in the folder SETGRAD_DATA",
+    ),
+    "compounds": Loader(
+        "the active and diverse compounds among 300 drug-target pairs",
+        _compounds,
+        tuple(f"{dataset}:{protocol}" for dataset in COMPOUND_DATASETS for protocol in COMPOUND_PROTOCOLS),
+        needs="data files in the folder SETGRAD_DATA, RDKit and scikit-learn for diverse",
+    ),
+    "bindingdb": Loader(
+        "the active and diverse compounds among 300 pairs of BindingDB",
+        _bindingdb,
+        needs="data files in the folder SETGRAD_DATA, RDKit and scikit-learn",
     ),
 }
 
@@ -100,8 +172,8 @@ def load(
     """Load a task by name; the same name and seed always give the same data.
 
     Args:
-        name: "gaussian", "moons", "digits", or "amazon" with a category and, if not "farthest", a protocol:
-            "amazon:toys", "amazon:toys:random".
+        name: One of `names()`: a task such as "moons", or a family and its member such as "anomaly:mnist". The
+            protocol of "amazon" may be left out: "amazon:toys" is "amazon:toys:farthest".
         seed: Seed of everything that is drawn. The global random state is neither read nor changed.
         data_dir: Folder of the data files, for tasks that read some; the environment variable `SETGRAD_DATA` if None.
         category: The category, if it is not part of the name.
@@ -117,7 +189,7 @@ def load(
         Sets(20 sets, 2000 items, sizes 100 to 100, item shape (2,), torch.float32, cpu)
         >>> load("suns")
         Traceback (most recent call last):
-        setgrad.errors.OptionError: unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon
+        setgrad.errors.OptionError: unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon...
     """
     head, *rest = name.split(":")
     if head not in LOADERS:

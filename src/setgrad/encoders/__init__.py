@@ -3,8 +3,11 @@
 from setgrad.encoders._base import ItemEncoder as ItemEncoder
 from setgrad.encoders._base import ItemWise as ItemWise
 from setgrad.encoders.context import ContextItems as ContextItems
+from setgrad.encoders.images import ImageItems as ImageItems
 from setgrad.encoders.linear import LinearItems as LinearItems
 from setgrad.encoders.mlp import MLPItems as MLPItems
+from setgrad.encoders.sequences import PairItems as PairItems
+from setgrad.encoders.stacked import Stacked as Stacked
 
 # The presets of phi, by the name used in the estimator and on the command line. All take (in_dim, width).
-ITEM_ENCODERS = {"context": ContextItems, "mlp": MLPItems, "paper": LinearItems}
+ITEM_ENCODERS = {"context": ContextItems, "mlp": MLPItems, "paper": LinearItems, "image": ImageItems, "pair": PairItems}
