@@ -14,7 +14,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, relu
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from setgrad.functions import DeepSet
 from setgrad.sets import Sets
@@ -70,5 +70,5 @@ class MaskTensorMeanField:
         b, m, n, _ = masks.shape
         # One product for each set, all samples and items of it stacked: no copy of the features for each sample.
         sums = torch.bmm(masks.reshape(b, m * n, n), features)
-        rest: nn.Sequential = self.function.rest
-        return rest(relu(self.function.first(sums), inplace=True)).reshape(b, m, n)
+        rho: nn.Sequential = self.function.rho
+        return rho(sums).reshape(b, m, n)

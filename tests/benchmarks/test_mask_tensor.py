@@ -19,13 +19,13 @@ def _function(*, modular: bool) -> DeepSet:
     function = DeepSet(2, phi="paper", width=8, hidden=(12, 12)).double()
     with torch.no_grad():
         # Weights of a fresh network make F nearly modular; larger ones make the tests see a real interaction.
-        for layer in (function.first, function.rest[0], function.rest[2]):
+        for layer in (function.rho[0], function.rho[2], function.rho[4]):
             layer.weight.mul_(3)
         if modular:
             # With these biases every unit stays active for every subset, so rho is affine.
-            function.first.bias.fill_(100)
-            function.rest[0].bias.fill_(100)
-            function.rest[0].weight.mul_(0.03)
+            function.rho[0].bias.fill_(100)
+            function.rho[2].bias.fill_(100)
+            function.rho[2].weight.mul_(0.03)
     return function
 
 
@@ -56,7 +56,7 @@ def test_gradient_of_the_weights_agrees_in_expectation(seeded: Seeded) -> None:
         function = _function(modular=False)
     sets, _ = _batch()
     rival = MaskTensorMeanField(function, samples=200, seed=1)
-    weight = function.first.weight
+    weight = function.rho[0].weight
 
     def one_draw() -> torch.Tensor:
         return torch.autograd.grad(rival.logits(sets).sum(), weight)[0].flatten()

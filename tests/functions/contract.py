@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.functions import DeepSet, Direct, FromCallable, Modular, SetFunction
+from setgrad.functions import DeepSet, Direct, FromCallable, Horse, Inset, Modular, SetFunction
 from setgrad.functions.coverage import Coverage
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
@@ -134,6 +134,13 @@ CASES = [
     Case("deep set, context", lambda: DeepSet(DIM, width=8, hidden=(8, 8))),
     Case("deep set, in pieces", lambda: DeepSet(DIM, "mlp", width=8, hidden=(8, 8), chunk=7)),
     Case("deep set, own phi and skip", lambda: DeepSet(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
+    Case("inset", lambda: Inset(DIM, width=8, hidden=(8, 8))),
+    Case("inset, complement", lambda: Inset(DIM, "mlp", width=8, hidden=(8, 8), complement=True)),
+    Case("inset, one layer in pieces", lambda: Inset(DIM, width=8, hidden=(8,), chunk=7)),
+    Case("inset, own phi", lambda: Inset(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, chunk=3)),
+    Case("horse", lambda: Horse(DIM, width=8, hidden=(8, 8), slots=3)),
+    Case("horse, mlp in pieces", lambda: Horse(DIM, "mlp", width=8, hidden=(8,), slots=2, piece=2, chunk=7)),
+    Case("horse, own phi", lambda: Horse(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
     Case("direct", lambda: Direct(DIM, width=8)),
     Case(
         "callable",

@@ -16,9 +16,14 @@ from setgrad.functions.estimators import multilinear_hessian_vector as multiline
 from setgrad.functions.estimators import multilinear_value as multilinear_value
 from setgrad.functions.facility import FacilityLocation as FacilityLocation
 from setgrad.functions.graph_cut import GraphCut as GraphCut
+from setgrad.functions.horse import Horse as Horse
+from setgrad.functions.inset import Inset as Inset
 from setgrad.functions.log_determinant import LogDeterminant as LogDeterminant
 from setgrad.functions.modular import Modular as Modular
 from setgrad.functions.noise import Fresh as Fresh
+from setgrad.functions.noise import Frozen as Frozen
 from setgrad.functions.noise import ItemNoise as ItemNoise
 from setgrad.functions.noise import Noise as Noise
+from setgrad.functions.pathwise import Pathwise as Pathwise
+from setgrad.functions.pathwise import SecondDifference as SecondDifference
 from setgrad.functions.similarity import rbf as rbf

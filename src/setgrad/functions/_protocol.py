@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from typing import final
+import copy
+from collections.abc import Callable, Sequence
+from typing import Self, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from setgrad.errors import DataError, ShapeError
 from setgrad.sets import Sets
@@ -25,6 +26,30 @@ class BoundSetFunction(abc.ABC):
 
     sets: Sets
     relaxed: bool = False
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What F is made of and a gradient can reach: every attribute, or member of a list, that requires one."""
+        return tuple(t for _, t in self._held())
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same function made of other tensors, in the order of `tensors()`; this one stays as it is."""
+        other = copy.copy(self)
+        for (name, place), tensor in zip((where for where, _ in self._held()), tensors, strict=True):
+            if place is None:
+                setattr(other, name, tensor)
+            else:
+                kept = getattr(other, name)
+                setattr(other, name, [*kept[:place], tensor, *kept[place + 1 :]])
+        return other
+
+    def _held(self) -> list[tuple[tuple[str, int | None], Tensor]]:
+        found: list[tuple[tuple[str, int | None], Tensor]] = []
+        for name, value in vars(self).items():
+            places = (
+                [(None, value)] if isinstance(value, Tensor) else enumerate(value) if isinstance(value, list) else ()
+            )
+            found += [((name, i), t) for i, t in places if isinstance(t, Tensor) and t.requires_grad]
+        return found
 
     @abc.abstractmethod
     def value(self, masks: Tensor) -> Tensor:
@@ -94,6 +119,21 @@ class FromCallable(SetFunction):
 class _BoundCallable(BoundSetFunction):
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor], sets: Sets) -> None:
         self.function, self.sets = function, sets
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        module = self.function
+        own = [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
+        return (*own, *([self.sets.values] if self.sets.values.requires_grad else []))
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> _BoundCallable:
+        module, sets, given = self.function, self.sets, list(tensors)
+        if sets.values.requires_grad:
+            sets = sets.with_values(given.pop())
+        if not isinstance(module, nn.Module):
+            return _BoundCallable(module, sets)
+        names = [name for name, p in module.named_parameters() if p.requires_grad]
+        own = dict(zip(names, given, strict=True))
+        return _BoundCallable(lambda *inputs: torch.func.functional_call(module, own, inputs), sets)
 
     def value(self, masks: Tensor) -> Tensor:
         pieces = masks.split(self.sets.layout.host_lengths.tolist(), dim=1)

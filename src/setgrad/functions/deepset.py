@@ -8,15 +8,15 @@ or subtracts one precomputed row: no mask of size |V| x |V| ever exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.nn.functional import linear
 
 from setgrad.encoders import ITEM_ENCODERS, ContextItems, ItemEncoder, ItemWise
-from setgrad.errors import OptionError, unknown_name
+from setgrad.errors import unknown_name
+from setgrad.functions._flips import finish, in_chunks, layers_of, make_rho
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
 from setgrad.sets import Sets, segment_matmul
 
@@ -53,13 +53,7 @@ class DeepSet(nn.Module, SetFunction):
         self.phi = make_item_encoder(in_dim, phi, width)
         contextual = isinstance(self.phi, ContextItems)
         sizes = tuple(hidden) if hidden is not None else (256, 256) if contextual else (500, 500)
-        if not sizes or min(sizes) < 1:
-            raise OptionError(f"hidden must name at least one layer of at least 1 unit, not {sizes}")
-        self.first = nn.Linear(self.phi.out_dim, sizes[0])
-        parts: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            parts += [nn.Linear(before, after), nn.ReLU(inplace=True)]
-        self.rest = nn.Sequential(*parts, nn.Linear(sizes[-1], 1))
+        self.rho = make_rho(self.phi.out_dim, sizes)
         use_skip = contextual if skip is None else skip
         self.skip = nn.Linear(self.phi.out_dim, 1) if use_skip else None
         self.chunk = chunk
@@ -74,56 +68,49 @@ class _BoundDeepSet(BoundSetFunction):
     relaxed = True
 
     def __init__(self, function: DeepSet, sets: Sets) -> None:
-        self.sets, self.function = sets, function
+        self.sets, self.chunk = sets, function.chunk
         self.features = function.phi(sets)
         self.scores = None if function.skip is None else function.skip(self.features).squeeze(1)
+        (self.move, *self.weights), (self.base, *self.biases) = layers_of(function.rho)
 
     def value(self, masks: Tensor) -> Tensor:
-        value = self._tail(self._first(masks))
+        value = finish(self._first(masks), self.weights, self.biases, spare=True)
         if self.scores is not None:
             value = value + segment_matmul(masks, self.scores[:, None], self.sets).squeeze(2)
         return value
 
     def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
-        layout = self.sets.layout
-        first = self._first(masks)
-        features, ids, bits, scores = self.features, layout.ids, masks, self.scores
+        features, ids, bits, scores = self.features, self.sets.layout.ids, masks, self.scores
         if coordinates is not None:
             # index_select, here and below, because the backward pass of plain indexing sorts.
             features, ids, bits = features.index_select(0, coordinates), ids[coordinates], masks[:, coordinates]
             scores = None if scores is None else scores.index_select(0, coordinates)
-        step = max(1, self.function.chunk // max(1, len(masks)))
-        compute = self._flipped if masks.dtype == torch.bool else self._forced
-        if features.shape[0] <= step:
-            gains = compute(first, features, ids, bits)
+        first = self._first(masks)
+        if masks.dtype != torch.bool:
+
+            def forced(bits: Tensor, features: Tensor, ids: Tensor) -> Tensor:
+                """The item fully in minus fully out."""
+                rows = linear(features, self.move)
+                without = first.index_select(1, ids) - bits[..., None] * rows
+                within = finish(without + rows, self.weights, self.biases, spare=True)
+                return within - finish(without, self.weights, self.biases, spare=True)
+
+            gains = in_chunks(forced, bits, features, ids, chunk=self.chunk)
         else:
-            pieces = zip(features.split(step), ids.split(step), bits.split(step, 1), strict=True)
-            gains = torch.cat(
-                [checkpoint(compute, first, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces],
-                1,
-            )
+            value = finish(first, self.weights, self.biases)
+
+            def flipped(bits: Tensor, features: Tensor, ids: Tensor) -> Tensor:
+                """F(S) once, and F with the item flipped."""
+                sign = 1 - 2 * bits.to(features.dtype)
+                moved = torch.addcmul(first.index_select(1, ids), sign[..., None], linear(features, self.move))
+                return sign * (finish(moved, self.weights, self.biases, spare=True) - value.index_select(1, ids))
+
+            gains = in_chunks(flipped, bits, features, ids, chunk=self.chunk)
         return gains if scores is None else gains + scores
 
     def _first(self, masks: Tensor) -> Tensor:
         """Pre-activations of the first layer of rho, `(m, b, h)`."""
-        return self.function.first(segment_matmul(masks, self.features, self.sets))
-
-    def _tail(self, first: Tensor) -> Tensor:
-        return self.function.rest(torch.relu(first)).squeeze(-1)
-
-    def _flipped(self, first: Tensor, features: Tensor, ids: Tensor, bits: Tensor) -> Tensor:
-        """Gains at boolean masks: F(S) once, and F with the item flipped."""
-        rows = features @ self.function.first.weight.T
-        sign = 1 - 2 * bits.to(rows.dtype)
-        moved = torch.addcmul(first.index_select(1, ids), sign[..., None], rows)
-        flipped = self.function.rest(moved.relu_()).squeeze(-1)
-        return sign * (flipped - self._tail(first).index_select(1, ids))
-
-    def _forced(self, first: Tensor, features: Tensor, ids: Tensor, bits: Tensor) -> Tensor:
-        """Gains at relaxed masks: the item fully in minus fully out."""
-        rows = features @ self.function.first.weight.T
-        without = first.index_select(1, ids) - bits[..., None] * rows
-        return self._tail(without + rows) - self._tail(without)
+        return linear(segment_matmul(masks, self.features, self.sets), self.move, self.base)
 
 
 def make_item_encoder(in_dim: int | Sequence[int], phi: str | nn.Module, width: int | None = None) -> ItemEncoder:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function
-from setgrad.functions.noise import Fresh, Noise
+from setgrad.functions.noise import Fresh, Frozen, Noise
 from setgrad.sets import Sets
 
 # 2^20 subsets of one set are still enumerated; beyond that memory is gone before patience.
@@ -35,6 +35,10 @@ class Estimator(abc.ABC):
     """
 
     smooth: bool
+
+    def frozen(self) -> Estimator:
+        """The same with one draw for all calls."""
+        return self
 
     @abc.abstractmethod
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
@@ -113,7 +117,7 @@ class Bernoulli(Estimator):
     smooth = False
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
+        check_samples(self.samples)
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the samples."""
@@ -121,26 +125,21 @@ class Bernoulli(Estimator):
 
     def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Mean gain over the samples."""
-        return _mean_gains(bound, self._draw(bound, psi), self.noise, coordinates)
+        return mean_gains(bound, self._draw(bound, psi), self.noise, coordinates)
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Mean second differences: unbiased, and as many times dearer than the gradient as a set has items."""
-        masks, layout = self._draw(bound, psi), bound.sets.layout
-        product = torch.zeros_like(vector)
-        for place in range(layout.longest):
-            here = layout.positions == place
-            change = bound.gains(masks | here) - bound.gains(masks & ~here)
-            weight = torch.zeros(len(layout), dtype=vector.dtype, device=vector.device)
-            weight = weight.index_add(0, layout.ids, torch.where(here, vector, torch.zeros_like(vector)))
-            # The extension is linear in each psi_i, so the diagonal is 0.
-            product = product + torch.where(here, torch.zeros_like(vector), change.mean(0) * weight[layout.ids])
-        return product
+        return second_differences(bound, self._draw(bound, psi), vector)
+
+    def frozen(self) -> Bernoulli:
+        """One draw of uniform numbers; the subsets still follow psi."""
+        return Bernoulli(self.samples, Frozen(self.noise))
 
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         if psi.requires_grad and torch.is_grad_enabled():
             raise OptionError(
                 "Bernoulli samples cannot be differentiated with respect to psi; "
-                "detach psi for a one-step gradient, or use Gaussian(m) or Exact()"
+                "detach psi for a one-step gradient, or use Gaussian(m), Pathwise(m) or Exact()"
             )
         return self.noise.uniform(bound.sets.layout, self.samples) < psi
 
@@ -159,7 +158,7 @@ class Gaussian(Estimator):
     smooth = True
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
+        check_samples(self.samples)
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the relaxed masks."""
@@ -167,7 +166,7 @@ class Gaussian(Estimator):
 
     def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Mean gain, the item fully in minus fully out."""
-        return _mean_gains(bound, self._masks(psi, self._draw(bound)), self.noise, coordinates)
+        return mean_gains(bound, self._masks(psi, self._draw(bound)), self.noise, coordinates)
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Derivative of the estimated gradient along the vector, by two reverse passes."""
@@ -181,12 +180,12 @@ class Gaussian(Estimator):
             (product,) = torch.autograd.grad(transposed, dummy, vector, create_graph=create_graph)
         return product
 
+    def frozen(self) -> Gaussian:
+        """One draw of normal numbers."""
+        return Gaussian(self.samples, Frozen(self.noise))
+
     def _draw(self, bound: BoundSetFunction) -> Tensor:
-        if not bound.relaxed:
-            raise OptionError(
-                f"{type(bound).__name__} takes whole subsets only, and Gaussian masks are fractional; "
-                "use Bernoulli(m) or Exact()"
-            )
+        check_relaxed(bound, "Gaussian masks are fractional")
         return self.noise.normal(bound.sets.layout, self.samples)
 
     @staticmethod
@@ -238,7 +237,8 @@ def check_psi(psi: Tensor, sets: Sets) -> Tensor:
     return psi
 
 
-def _mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates: Tensor | None) -> Tensor:
+def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates: Tensor | None) -> Tensor:
+    """Gains averaged over the masks, equal for items that the noise cannot tell apart."""
     if noise.symmetric:
         # Identical items share one result, so those that were not asked for count too.
         gains = noise.symmetrise(bound.gains(masks).mean(0))
@@ -246,6 +246,30 @@ def _mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinate
     return bound.gains(masks, coordinates).mean(0)
 
 
-def _check_samples(samples: int) -> None:
+def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -> Tensor:
+    """Mean second differences of F at subsets, times a vector `(total,)`, one item of every set at a time."""
+    layout = bound.sets.layout
+    product = torch.zeros_like(vector)
+    for place in range(layout.longest):
+        here = layout.positions == place
+        change = bound.gains(masks | here) - bound.gains(masks & ~here)
+        weight = torch.zeros(len(layout), dtype=vector.dtype, device=vector.device)
+        weight = weight.index_add(0, layout.ids, torch.where(here, vector, torch.zeros_like(vector)))
+        # The extension is linear in each psi_i, so the diagonal is 0.
+        product = product + torch.where(here, torch.zeros_like(vector), change.mean(0) * weight[layout.ids])
+    return product
+
+
+def check_relaxed(bound: BoundSetFunction, reason: str) -> None:
+    """Refuse a function of whole subsets where fractions of items are needed."""
+    if not bound.relaxed:
+        raise OptionError(
+            f"{type(bound).__name__} takes whole subsets only, and {reason}; use Bernoulli(m), SecondDifference(m) or "
+            "Exact()"
+        )
+
+
+def check_samples(samples: int) -> None:
+    """Refuse a number of samples that is none."""
     if not isinstance(samples, Integral) or samples < 1:
         raise OptionError(f"an estimator needs a whole number of samples, at least 1, not {samples!r}")

@@ -69,6 +69,37 @@ class Fresh(Noise):
 
 
 @final
+class Frozen(Noise):
+    """The first numbers that another noise gave, again at every call: an iteration then follows one smooth map."""
+
+    def __init__(self, noise: Noise) -> None:
+        self.noise, self.symmetric = noise, noise.symmetric
+        self._drawn: dict[tuple[str, int], tuple[Layout, Tensor]] = {}
+
+    def uniform(self, layout: Layout, samples: int) -> Tensor:
+        """Draw once for each number of samples."""
+        return self._keep("uniform", layout, samples)
+
+    def normal(self, layout: Layout, samples: int) -> Tensor:
+        """Draw once for each number of samples."""
+        return self._keep("normal", layout, samples)
+
+    def symmetrise(self, x: Tensor) -> Tensor:
+        """As the other noise does."""
+        return self.noise.symmetrise(x)
+
+    def _keep(self, kind: str, layout: Layout, samples: int) -> Tensor:
+        key = (kind, samples)
+        if key not in self._drawn:
+            draw = self.noise.uniform if kind == "uniform" else self.noise.normal
+            self._drawn[key] = (layout, draw(layout, samples))
+        known, numbers = self._drawn[key]
+        if not known.same_as(layout):
+            raise ShapeError("Frozen noise belongs to the sets it was first asked about; make one for these sets")
+        return numbers
+
+
+@final
 class ItemNoise(Noise):
     """Numbers that follow from the seed, the item and, among identical items of a set, a running count.
 

@@ -8,10 +8,21 @@ import torch
 from torch import Tensor
 
 
+def pulling(fn: Callable[[Tensor], Tensor], y: Tensor) -> Callable[[Tensor], Tensor]:
+    """`pull_back` at one point for many vectors: the function itself is evaluated once."""
+    pull = torch.func.vjp(fn, y)[1]
+    return lambda vector: pull(vector)[0]
+
+
+def pushing(fn: Callable[[Tensor], Tensor], y: Tensor) -> Callable[[Tensor], Tensor]:
+    """`push_forward` at one point for many vectors."""
+    out, pull = torch.func.vjp(fn, y)[:2]
+    return pulling(lambda w: pull(w)[0], torch.zeros_like(out))
+
+
 def pull_back(fn: Callable[[Tensor], Tensor], y: Tensor, vector: Tensor) -> Tensor:
     """Transposed Jacobian of `fn` at `y` times a vector."""
-    product: Tensor = torch.func.vjp(fn, y)[1](vector)[0]
-    return product
+    return pulling(fn, y)(vector)
 
 
 def push_forward(fn: Callable[[Tensor], Tensor], y: Tensor, vector: Tensor) -> Tensor:
@@ -19,9 +30,7 @@ def push_forward(fn: Callable[[Tensor], Tensor], y: Tensor, vector: Tensor) -> T
 
     Forward mode would do, but torch does not nest it.
     """
-    out, pull = torch.func.vjp(fn, y)[:2]
-    product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(out))[1](vector)[0]
-    return product
+    return pushing(fn, y)(vector)
 
 
 def jacobian(fn: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:

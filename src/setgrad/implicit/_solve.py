@@ -16,6 +16,8 @@ from setgrad.implicit._theorem import Function, Implicit, Problem, Record
 from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver
 from setgrad.implicit.solvers import Newton, Picard
 
+# The adjoints that a weight serves as preconditioner.
+_PRECONDITIONED = (CG, GMRES)
 # Up to this many unknowns a dense factorisation beats an iteration.
 _DENSE = 256
 
@@ -62,6 +64,7 @@ def fixed_point(
     on_failure: str = "raise",
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
+    weight: Callable[[Tensor], Tensor] | None = None,
 ) -> Solution:
     """Find y with fn(y, *args) = y, for each sample, and differentiate it with respect to the arguments.
 
@@ -80,6 +83,9 @@ def fixed_point(
         mask: Which unknowns are real, `(*batch, n)`; the others stay as they are.
         precondition: For the adjoints `CG()` and `GMRES()`: from (y, *args) an approximate inverse of the diagonal of
             the Jacobian of the residual fn(y) - y.
+        weight: From y positive numbers of its shape, entry by entry, that make the Jacobian of weight * (y - fn(y))
+            symmetric at the solution, as where y is stationary for some objective. The adjoint may then be `CG()`, and
+            is preconditioned by 1 / weight.
 
     Example:
         >>> import torch
@@ -90,7 +96,9 @@ def fixed_point(
     """
     call, values = with_parameters(fn, args)
     return _solve(
-        lambda y, *a: _same_shape(call(y, *a), y) - y,
+        (lambda y, *a: _same_shape(call(y, *a), y) - y)
+        if weight is None
+        else (lambda y, *a: weight(y) * (y - _same_shape(call(y, *a), y))),
         y0,
         values,
         solver or Picard(),
@@ -99,6 +107,7 @@ def fixed_point(
         on_failure,
         mask,
         precondition,
+        weight,
     )
 
 
@@ -193,6 +202,7 @@ def _solve(
     policy: str,
     mask: Tensor | None,
     precondition: Callable[..., Tensor] | None,
+    weight: Callable[[Tensor], Tensor] | None = None,
 ) -> Solution:
     y0 = y0.detach()
     if y0.dim() == 0 or not y0.is_floating_point():
@@ -203,11 +213,15 @@ def _solve(
     _check(function, y0, args)
 
     def solve(f: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
-        found = iterate(solver, lambda y: f(y, *values), start, limits, _scale)
+        # Solvers of fixed points step along fn(y) - y, which the weight hides.
+        step = (lambda y: f(y, *values)) if weight is None else (lambda y: -f(y, *values) / weight(y))
+        found = iterate(solver, step, start, limits, _scale)
         settle(found, policy, "the equation")
         return found
 
     record = Record()
+    if weight is not None and precondition is None and isinstance(adjoint, _PRECONDITIONED):
+        precondition = lambda y, *_: 1 / weight(y)  # noqa: E731
     problem = Problem(function, solve, adjoint, policy, precondition, record)
     value, status, norm, steps = Implicit.apply(problem, y0, *args)
     return Solution(value, status, norm, steps, record)

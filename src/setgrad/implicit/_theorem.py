@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._derivatives import pull_back, push_forward
+from setgrad.implicit._derivatives import pull_back, pulling, push_forward, pushing
 from setgrad.implicit._status import Outcome, Status, settle
 from setgrad.implicit.linear._base import LinearSolver
 
@@ -50,16 +50,21 @@ class Problem:
 
     def linear(self, *, transposed: bool) -> Problem:
         """The adjoint system, or not transposed the tangent system: a problem in u with arguments (y, g, *args)."""
-        product = pull_back if transposed else push_forward
+        product, products = (pull_back, pulling) if transposed else (push_forward, pushing)
         name = "the adjoint system of the backward pass" if transposed else "the tangent system of the forward mode"
 
         def function(u: Tensor, y: Tensor, g: Tensor, *args: Tensor) -> Tensor:
             return product(lambda v: self.function(v, *args), y, u) - g
 
         def solve(residual: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
-            y, _, *args = values
+            y, g, *args = values
             scaling = None if self.diagonal is None else self.diagonal(y, *args)
-            found = self.adjoint.solve(lambda u: residual(u, *values), start, scaling)
+            system: Function = lambda u: residual(u, *values)  # noqa: E731
+            if residual is function:
+                # Not mapped by vmap: all products share one evaluation of f.
+                times = products(lambda v: self.function(v, *args), y)
+                system = lambda u: times(u) - g  # noqa: E731
+            found = self.adjoint.solve(system, start, scaling)
             if self.record is not None:
                 self.record.last = found
             settle(found, self.policy, name, _REMEDY)

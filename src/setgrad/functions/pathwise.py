@@ -1,0 +1,148 @@
+"""Random subsets in value, with a derivative with respect to psi all the same.
+
+The draw of a subset has no derivative. `Pathwise` puts psi in its place, `SecondDifference` the expectation of second
+differences of F, which is the derivative of the expected gain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError
+from setgrad.functions._protocol import BoundSetFunction
+from setgrad.functions.estimators import Estimator, check_relaxed, check_samples, mean_gains, second_differences
+from setgrad.functions.noise import Fresh, Frozen, Noise
+
+
+@final
+@dataclass(frozen=True)
+class Pathwise(Estimator):
+    """Random subsets whose bits move with psi: the value of `Bernoulli(m)`, a derivative by the slopes of relaxed F.
+
+    Cheap, and biased as far as F bends between the corners. Needs a function that takes relaxed masks.
+    """
+
+    samples: int
+    noise: Noise = field(default_factory=Fresh)
+    smooth = True
+
+    def __post_init__(self) -> None:
+        check_samples(self.samples)
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Mean value of the samples."""
+        return bound.value(self._masks(bound, psi)).mean(0)
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Mean gain over the samples."""
+        return mean_gains(bound, self._masks(bound, psi), self.noise, coordinates)
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Derivative of the gradient along the vector."""
+        frozen = self.frozen()
+        # The derivative of a gain by its own item is 0, the rest is nearly symmetric: a reverse pass would transpose.
+        pull = torch.func.vjp(lambda p: frozen.gradient(bound, p), psi)[1]
+        product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(psi))[1](vector)[0]
+        return product
+
+    def frozen(self) -> Pathwise:
+        """One draw of uniform numbers; the subsets still follow psi."""
+        return Pathwise(self.samples, Frozen(self.noise))
+
+    def _masks(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        check_relaxed(bound, "a path-wise derivative needs fractional masks")
+        kept = psi.detach()
+        bits = (self.noise.uniform(bound.sets.layout, self.samples) < kept).to(psi.dtype)
+        return bits + (psi - kept)
+
+
+@final
+@dataclass(frozen=True)
+class SecondDifference(Estimator):
+    """Random subsets with the unbiased derivative of Corollary E.1 of paper 000: mean second differences.
+
+    Every product with it costs as many gradients as the largest set has items, twice: for checks, and for functions of
+    whole subsets. First derivatives only: asking for another one raises.
+    """
+
+    samples: int
+    noise: Noise = field(default_factory=Fresh)
+    smooth = True
+
+    def __post_init__(self) -> None:
+        check_samples(self.samples)
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Mean value of the samples, with their mean gains as derivative."""
+        masks = self._draw(bound, psi)
+        move = _once(psi)
+        total = torch.zeros(len(bound.sets), dtype=psi.dtype, device=psi.device)
+        slope = total.index_add(0, bound.sets.layout.ids, bound.gains(masks).mean(0) * move)
+        return bound.value(masks).mean(0) + slope
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Mean gain over the samples."""
+        masks = self._draw(bound, psi)
+        gains = mean_gains(bound, masks, self.noise, coordinates)
+        if not psi.requires_grad:
+            return gains
+        bend = self.noise.symmetrise(second_differences(bound, masks, _once(psi)))
+        return gains + (bend if coordinates is None else bend[coordinates])
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Mean second differences times the vector."""
+        return second_differences(bound, self._draw(bound, psi), vector)
+
+    def frozen(self) -> SecondDifference:
+        """One draw of uniform numbers; the subsets still follow psi."""
+        return SecondDifference(self.samples, Frozen(self.noise))
+
+    def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        return self.noise.uniform(bound.sets.layout, self.samples) < psi.detach()
+
+
+def _once(psi: Tensor) -> Tensor:
+    """0 in value and the identity in derivative, once."""
+    return _Identity.apply(psi) - psi.detach()
+
+
+@final
+class _Identity(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        passed: Tensor = _Last.apply(cotangents[0])
+        return passed
+
+
+@final
+class _Last(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        raise OptionError(
+            "SecondDifference gives first derivatives with respect to psi, and a second one was asked for; use "
+            "Gaussian(m) or Exact()"
+        )
