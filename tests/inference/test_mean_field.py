@@ -48,10 +48,10 @@ def test_unrolled_gradient_against_finite_differences(function, estimator, seede
     sets = draw()
     if estimator == "gaussian":
         estimator = Gaussian(3, ItemNoise(sets))
-    weight = function.rest[0].weight
+    weight = function.rho[2].weight
 
     def value(w):
-        params = {**dict(function.named_parameters()), "rest.0.weight": w}
+        params = {**dict(function.named_parameters()), "rho.2.weight": w}
         return torch.func.functional_call(
             _Solve(function, sets, estimator, Unrolled(3)), {f"function.{name}": p for name, p in params.items()}, ()
         )
@@ -74,7 +74,7 @@ def test_one_step_gradient_is_that_of_the_last_step(function):
     before = mean_field(function, sets, estimator=Exact(), solver=OneStep(3)).value.detach()
     whole = mean_field(function, sets, estimator=Exact(), solver=OneStep(4)).value.sum()
     last = torch.sigmoid(Exact().gradient(function.bind(sets), before)).sum()
-    weight = function.first.weight
+    weight = function.rho[0].weight
     torch.testing.assert_close(*(torch.autograd.grad(x, weight)[0] for x in (whole, last)), rtol=1e-10, atol=1e-12)
     unrolled = mean_field(function, sets, estimator=Exact(), solver=Unrolled(4)).value.sum()
     (one_step,) = torch.autograd.grad(

@@ -1,5 +1,8 @@
 """Inference: from a set function to the probability of each item, and the losses that train it."""
 
+from setgrad.inference.copula import CopulaRecognition as CopulaRecognition
+from setgrad.inference.implicit import Implicit as Implicit
+from setgrad.inference.implicit import iterations_needed as iterations_needed
 from setgrad.inference.losses import AllItems as AllItems
 from setgrad.inference.losses import SampledNegatives as SampledNegatives
 from setgrad.inference.losses import SubsetLoss as SubsetLoss
@@ -8,6 +11,10 @@ from setgrad.inference.mean_field import MeanFieldSolver as MeanFieldSolver
 from setgrad.inference.mean_field import OneStep as OneStep
 from setgrad.inference.mean_field import Unrolled as Unrolled
 from setgrad.inference.mean_field import mean_field as mean_field
+from setgrad.inference.recognition import IndependentRecognition as IndependentRecognition
+from setgrad.inference.recognition import Recognition as Recognition
+from setgrad.inference.scales import BatchFrobeniusScale as BatchFrobeniusScale
+from setgrad.inference.scales import BatchNuclearScale as BatchNuclearScale
 from setgrad.inference.scales import ConstantScale as ConstantScale
 from setgrad.inference.scales import L2Scale as L2Scale
 from setgrad.inference.scales import Scale as Scale

@@ -1,13 +1,12 @@
 """Mean-field inference: the probabilities psi that solve psi = sigmoid(gradient of the multilinear extension).
 
-The iteration starts at a constant and takes a fixed number of steps. What is differentiated is a choice of its own:
-the last step alone, or all of them.
+How far the iteration goes and what of it is differentiated is the choice of a solver: `OneStep` and `Unrolled` take a
+fixed number of steps from a start, `Implicit` goes on until the probabilities settle.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -25,38 +24,59 @@ from setgrad.sets import Sets, segment_max
 class MeanField:
     """What inference found.
 
-    `logits` belong to all items, or to the `coordinates` that were asked for; `value` is their sigmoid. `before` holds
-    the probabilities that the last step started from.
+    `logits` belong to all items, or to the `coordinates` that were asked for; `value` is their sigmoid. `residual` says
+    for each set how far from settled it is: the largest change of a probability in the last step. `status` is that of
+    `setgrad.implicit`, for each set, where the solver has one.
     """
 
     logits: Tensor
     coordinates: Tensor | None
-    before: Sets
-    steps: int
+    residual: Tensor
+    steps: int | Tensor
+    status: Tensor | None = None
 
     @property
     def value(self) -> Tensor:
         """Probability of each item to be chosen."""
         return torch.sigmoid(self.logits)
 
-    @property
-    def residual(self) -> Tensor:
-        """For each set the largest change of a probability in the last step: far from 0, it had not settled."""
-        places = slice(None) if self.coordinates is None else self.coordinates
-        before = self.before.values.detach()
+
+@final
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """z = logits(psi), psi = sigmoid(z), for the sets of a batch."""
+
+    bound: BoundSetFunction
+    estimator: Estimator
+    scale: Scale | None
+
+    def logits(self, psi: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """The scaled gradient of the multilinear extension, for all items or those `wanted`."""
+        if self.scale is None:
+            return self.estimator.gradient(self.bound, psi, wanted)
+        # A scale looks at the gradient of a whole set, so nothing is saved by asking for a part of it.
+        scaled = self.scale(self.estimator.gradient(self.bound, psi), self.bound.sets.layout)
+        return scaled if wanted is None else scaled[wanted]
+
+    def step(self, psi: Tensor) -> Tensor:
+        """One plain step."""
+        return torch.sigmoid(self.logits(psi))
+
+    def change(self, logits: Tensor, psi: Tensor, wanted: Tensor | None) -> Tensor:
+        """For each set the largest difference between sigmoid(logits) of the `wanted` items and psi."""
+        places = slice(None) if wanted is None else wanted
+        before = psi.detach()
         change = torch.zeros_like(before)
-        change[places] = (self.value.detach() - before[places]).abs().to(before.dtype)
-        return segment_max(change, self.before, empty=0.0)
+        change[places] = (torch.sigmoid(logits.detach()) - before[places]).abs().to(before.dtype)
+        return segment_max(change, self.bound.sets, empty=0.0)
 
 
 class MeanFieldSolver(abc.ABC):
-    """How many steps to take, and which of them to differentiate."""
-
-    steps: int
+    """How far to iterate, and what to differentiate."""
 
     @abc.abstractmethod
-    def before_last(self, step: Callable[[Tensor], Tensor], psi: Tensor, *, smooth: bool) -> Tensor:
-        """Take all steps but the last, which is the same for everybody."""
+    def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
+        """From probabilities to start with, find the logits of all items or those of `coordinates`."""
 
 
 @final
@@ -64,7 +84,8 @@ class MeanFieldSolver(abc.ABC):
 class OneStep(MeanFieldSolver):
     """Take `steps` steps and differentiate the last one only, whatever the estimator.
 
-    With `Bernoulli` samples this is what the published DiffMF computes, without the graph that it builds in vain.
+    With `Bernoulli` samples this is what the published DiffMF computes, without the graph that it builds in vain, and
+    what the published iDiffMF computes once it has converged.
     """
 
     steps: int = 1
@@ -72,12 +93,14 @@ class OneStep(MeanFieldSolver):
     def __post_init__(self) -> None:
         _check_steps(self.steps)
 
-    def before_last(self, step: Callable[[Tensor], Tensor], psi: Tensor, *, smooth: bool) -> Tensor:
-        """Iterate without a graph."""
+    def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
+        """Iterate without a graph, then take one step with it."""
+        psi = psi.detach()
         with torch.no_grad():
             for _ in range(self.steps - 1):
-                psi = step(psi)
-        return psi
+                psi = equation.step(psi)
+        logits = equation.logits(psi, coordinates)
+        return MeanField(logits, coordinates, equation.change(logits, psi, coordinates), self.steps)
 
 
 @final
@@ -90,16 +113,17 @@ class Unrolled(MeanFieldSolver):
     def __post_init__(self) -> None:
         _check_steps(self.steps)
 
-    def before_last(self, step: Callable[[Tensor], Tensor], psi: Tensor, *, smooth: bool) -> Tensor:
+    def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
         """Iterate with the graph kept."""
-        if self.steps > 1 and not smooth and torch.is_grad_enabled():
+        if self.steps > 1 and not equation.estimator.smooth and torch.is_grad_enabled():
             raise OptionError(
                 f"{self.steps} unrolled steps cannot be differentiated through Bernoulli samples, whose derivative "
                 "with respect to psi is 0: use Gaussian(m) or Exact(), or OneStep(steps) for the last step alone"
             )
         for _ in range(self.steps - 1):
-            psi = step(psi)
-        return psi
+            psi = equation.step(psi)
+        logits = equation.logits(psi, coordinates)
+        return MeanField(logits, coordinates, equation.change(logits, psi, coordinates), self.steps)
 
 
 def mean_field(
@@ -109,13 +133,19 @@ def mean_field(
     estimator: Estimator,
     solver: MeanFieldSolver | None = None,
     scale: Scale | str | None = None,
-    start: float = 0.5,
+    start: float | Tensor = 0.5,
     coordinates: Tensor | None = None,
 ) -> MeanField:
     """Infer how likely each item is to be chosen.
 
-    `scale` is None, a `Scale`, or the name of one ("l2"). `coordinates` (flat item numbers) limits the last step to the
-    items whose probability will be read.
+    Args:
+        function: F, or any callable that `as_set_function` takes.
+        sets: The sets to choose from.
+        estimator: How expectations over subsets are taken: `Exact()`, `Bernoulli(m)`, `Gaussian(m)`, `Pathwise(m)`.
+        solver: `OneStep()` by default; `Unrolled(k)`, `Implicit()`.
+        scale: None, a `Scale`, or the name of one: "l2", "frobenius-batch", "nuclear-batch".
+        start: Probability that the iteration starts from, one number or one for each item.
+        coordinates: Flat numbers of the items whose probability will be read; None for all.
 
     Example:
         >>> import setgrad as sg
@@ -137,25 +167,23 @@ def solve_bound(
     estimator: Estimator,
     solver: MeanFieldSolver,
     scale: Scale | None,
-    start: float,
+    start: float | Tensor,
     coordinates: Tensor | None,
 ) -> MeanField:
     """Run mean field on a function that is already bound to its sets."""
     layout = bound.sets.layout
-    if not 0 <= start <= 1:
-        raise OptionError(f"mean field starts at a probability between 0 and 1, not {start}")
-
-    def logits(psi: Tensor, wanted: Tensor | None) -> Tensor:
-        if scale is None:
-            return estimator.gradient(bound, psi, wanted)
-        # A scale looks at the gradient of a whole set, so nothing is saved by asking for a part of it.
-        scaled = scale(estimator.gradient(bound, psi), layout)
-        return scaled if wanted is None else scaled[wanted]
-
     kind = bound.sets.dtype if bound.sets.dtype.is_floating_point else torch.get_default_dtype()
-    psi = torch.full((layout.total,), start, dtype=kind, device=layout.device)
-    psi = solver.before_last(lambda p: torch.sigmoid(logits(p, None)), psi, smooth=estimator.smooth)
-    return MeanField(logits(psi, coordinates), coordinates, bound.sets.with_values(psi), solver.steps)
+    if isinstance(start, Tensor):
+        if start.shape != (layout.total,):
+            raise OptionError(
+                f"start must be one probability, or one for each of {layout.total} items, not {tuple(start.shape)}"
+            )
+        psi = start.to(kind)
+    elif 0 <= start <= 1:
+        psi = torch.full((layout.total,), start, dtype=kind, device=layout.device)
+    else:
+        raise OptionError(f"mean field starts at a probability between 0 and 1, not {start}")
+    return solver.solve(Equation(bound, estimator, scale), psi, coordinates)
 
 
 def _check_steps(steps: int) -> None:

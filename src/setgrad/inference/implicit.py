@@ -1,0 +1,119 @@
+"""Mean field as an equation that `setgrad.implicit` solves and differentiates.
+
+The unknowns are the logits z = g(sigmoid(z)), g the scaled gradient of the multilinear extension. With
+S = psi (1 - psi), the function S (z - g) is the gradient of minus the ELBO, so its Jacobian at the solution, S - S H S,
+is symmetric, and positive definite at a strict maximum even where the iteration is no contraction: conjugate gradients,
+preconditioned by 1/S, solve the adjoint system.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError
+from setgrad.functions import Exact
+from setgrad.implicit import CG, GMRES, Anderson, LinearSolver, Solver, fixed_point
+from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
+from setgrad.sets import unpad
+
+
+@final
+@dataclass(frozen=True)
+class Implicit(MeanFieldSolver):
+    """Iterate until the probabilities settle, and differentiate the solution by the implicit function theorem.
+
+    The gradient is that of the solution itself, whatever the path to it; memory does not grow with the steps. The noise
+    of the estimator is drawn once, so that there is one equation to solve.
+
+    Args:
+        solver: A solver of fixed points.
+        adjoint: How the backward pass solves its linear system. None for `CG()` where the system is symmetric, which is
+            with `Exact()` and no scale or a constant one, else `GMRES()`.
+        tol: Norm of z - g(sigmoid(z)) at which a set has settled, relative to the norm of z where that exceeds 1.
+        max_steps: Steps at most.
+        on_failure: "raise", "warn", or "mask": sets that do not settle get no gradient, and their status says so.
+    """
+
+    solver: Solver = field(default_factory=lambda: Anderson(window=5, damping=0.5))
+    adjoint: LinearSolver | None = None
+    tol: float = 1e-4
+    max_steps: int = 100
+    on_failure: str = "raise"
+
+    def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
+        """Solve for all items; those asked for are taken from the solution."""
+        if torch.is_grad_enabled() and not equation.estimator.smooth and equation.bound.tensors():
+            raise OptionError(
+                "the implicit gradient needs the derivative of the equation with respect to psi, and that of Bernoulli "
+                "samples is 0: use Gaussian(m), Pathwise(m), SecondDifference(m) or Exact()"
+            )
+        estimator, scale = equation.estimator.frozen(), equation.scale
+        joint = scale is not None and scale.joint
+        sets = equation.bound.sets.with_values(torch.logit(psi.detach()))
+        # A scale that looks at the whole batch makes one sample of it.
+        start, mask = (sets.values[None], None) if joint else sets.padded()
+
+        def fn(z: Tensor, *tensors: Tensor) -> Tensor:
+            flat = z[0] if joint else unpad(z, sets)
+            bound = equation.bound.with_tensors(tensors)
+            found = Equation(bound, estimator, scale).logits(torch.sigmoid(flat))
+            return found[None] if joint else sets.with_values(found).padded()[0]
+
+        symmetric = isinstance(estimator, Exact) and (scale is None or scale.linear)
+        solution = fixed_point(
+            fn,
+            start,
+            *equation.bound.tensors(),
+            solver=self.solver,
+            adjoint=self.adjoint or (CG() if symmetric else GMRES(restart=10)),
+            tol=self.tol,
+            max_steps=self.max_steps,
+            on_failure=self.on_failure,
+            mask=None if mask is None or sets.layout.uniform else mask,
+            weight=_variance,
+        )
+        z = solution.value[0] if joint else unpad(solution.value, sets)
+        spread = len(sets) if joint else 1
+        return MeanField(
+            z if coordinates is None else z[coordinates],
+            coordinates,
+            # A probability moves by a quarter of its logit at most.
+            (solution.residual / 4).repeat(spread),
+            solution.steps.repeat(spread),
+            solution.status.repeat(spread),
+        )
+
+
+def _variance(z: Tensor) -> Tensor:
+    """Variance psi (1 - psi) of each item's bit, kept above rounding: sure items would make the system singular."""
+    psi = torch.sigmoid(z)
+    return (psi * torch.sigmoid(-z)).clamp(min=torch.finfo(z.dtype).eps)
+
+
+def iterations_needed(contraction: float, tolerance: float, first: float) -> int:
+    """Steps after which plain iteration is within `tolerance` of the solution, if every step contracts (appendix H).
+
+    Args:
+        contraction: Factor by which a step brings two points nearer to each other, below 1.
+        tolerance: Largest distance to the solution that will do.
+        first: Distance between the start and the first iterate.
+
+    Example:
+        >>> iterations_needed(0.5, 1e-3, 1.0)
+        11
+    """
+    if not 0 <= contraction < 1:
+        raise OptionError(
+            f"a contraction has a factor between 0 and 1, not {contraction}; without one there is no bound"
+        )
+    if not tolerance > 0 or not first >= 0:
+        raise OptionError(f"tolerance must be positive and first not negative, not {tolerance} and {first}")
+    goal = tolerance * (1 - contraction)
+    if first <= goal:
+        return 0
+    return 1 if contraction == 0 else math.ceil(math.log(goal / first) / math.log(contraction))

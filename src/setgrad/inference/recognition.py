@@ -1,0 +1,150 @@
+"""Recognition networks: psi guessed from the items, so that mean field starts near its answer instead of at 1/2.
+
+A recognition network is a distribution q over subsets, trained to make
+
+    E_q F(S) + H(q)  <=  log of the sum of exp F(S) over all subsets
+
+large while F is held still. F sees whole subsets drawn from q. The draw has no derivative, so backwards the step
+"score > 0" is taken for a steep sigmoid of the score (straight through, with temperature tau).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from setgrad.encoders import ItemEncoder
+from setgrad.errors import OptionError
+from setgrad.functions import BoundSetFunction, Noise
+from setgrad.sets import Sets, segment_sum
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Random subsets of q: an item is in where its score `(m, total)` is positive.
+
+    Scores are smooth in the weights of the network. `entropy` `(b,)` is that of q, or an estimate of it.
+    """
+
+    scores: Tensor
+    entropy: Tensor
+
+
+class Recognition(nn.Module, abc.ABC):
+    """A network from the items of each set to a distribution over its subsets.
+
+    An item encoder with weights of its own and a perceptron of `hidden` layers give each item `outputs` numbers; the
+    first is the logit of its probability. `tau` is the temperature of the relaxation that passes gradients back.
+    """
+
+    def __init__(self, encoder: ItemEncoder, hidden: Sequence[int], outputs: int, tau: float) -> None:
+        super().__init__()
+        if hidden and min(hidden) < 1:
+            raise OptionError(f"hidden layers need at least 1 unit each, not {tuple(hidden)}")
+        if not tau > 0:
+            raise OptionError(f"the temperature tau must be positive, not {tau}")
+        self.encoder, self.tau = encoder, tau
+        parts: list[nn.Module] = []
+        for before, after in pairwise((encoder.out_dim, *hidden)):
+            parts += [nn.Linear(before, after), nn.ReLU()]
+        self.head = nn.Sequential(*parts, nn.Linear(hidden[-1] if hidden else encoder.out_dim, outputs))
+
+    @abc.abstractmethod
+    def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
+        """Draw `samples` subsets of each set."""
+
+    def start(self, sets: Sets) -> Tensor:
+        """Logits `(total,)` of the probabilities that mean field starts from.
+
+        They carry a graph. The published training step of F cuts it: call this under `torch.no_grad()`.
+        """
+        return self.outputs(sets)[:, 0]
+
+    def loss(self, bound: BoundSetFunction, noise: Noise, samples: int) -> Tensor:
+        """The objective above, estimated from `samples` subsets, negative, and averaged over the sets.
+
+        All of the gradient goes to this network and none to F, however F was bound: one bound function may serve this
+        loss and afterwards the training step of F, whose graph stays whole.
+        """
+        if not bound.relaxed:
+            raise OptionError(
+                f"{type(bound).__name__} takes whole subsets only and has no derivative with respect to its masks, "
+                "which a recognition network needs; use a set function with relaxed masks, such as DeepSet"
+            )
+        if samples < 1:
+            raise OptionError(f"a recognition network needs at least 1 sample, not {samples}")
+        draw = self.draw(bound.sets, noise, samples)
+        value = _mean_value(bound, straight_through(draw.scores, self.tau))
+        return -(value + draw.entropy).sum() / max(1, len(bound.sets))
+
+    def outputs(self, sets: Sets) -> Tensor:
+        """The numbers that describe each item, `(total, outputs)`."""
+        return self.head(self.encoder(sets))
+
+
+@final
+class IndependentRecognition(Recognition):
+    """Every item is in or out on its own: EquiVSet-ind.
+
+    The published network reads each item alone, as here with `LinearItems` and the default `hidden`. With
+    `ContextItems` it sees the rest of V.
+
+    Example:
+        >>> import setgrad as sg
+        >>> network = IndependentRecognition(sg.encoders.MLPItems(2, 8), hidden=(16,))
+        >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
+        >>> network.start(sets).shape
+        torch.Size([3])
+        >>> F = sg.functions.DeepSet(2, phi="mlp", width=8, hidden=(16,))
+        >>> network.loss(F.bind(sets), sg.functions.Fresh(0), samples=5).backward()
+        >>> [p.grad for p in F.parameters() if p.grad is not None]
+        []
+    """
+
+    def __init__(self, encoder: ItemEncoder, hidden: Sequence[int] = (500, 500), *, tau: float = 0.1) -> None:
+        super().__init__(encoder, hidden, 1, tau)
+
+    def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
+        """Logit plus logistic noise: positive with probability psi, exactly."""
+        logits = self.start(sets)
+        # In float64 and half a unit away from 0 and 1, so that the noise is finite.
+        logistic = torch.logit(noise.uniform(sets.layout, samples).double(), eps=2**-25)
+        return Draw(logits + logistic.to(logits.dtype), segment_sum(bernoulli_entropy(logits), sets))
+
+
+def bernoulli_entropy(logits: Tensor) -> Tensor:
+    """Entropy of one bit from its logit: no logarithm of a rounded 0, no difference of large numbers.
+
+    Example:
+        >>> bernoulli_entropy(torch.tensor([0.0, 20.0])).tolist()
+        [0.6931..., 4.3...e-08]
+    """
+    size = logits.abs()
+    return softplus(-size) + size * torch.sigmoid(-size)
+
+
+def straight_through(scores: Tensor, tau: float) -> Tensor:
+    """Bits `scores > 0`, exactly 0 or 1, with the derivative of a sigmoid of temperature tau."""
+    soft = torch.sigmoid(scores / tau)
+    return (scores.detach() > 0).to(scores.dtype) + (soft - soft.detach())
+
+
+def _mean_value(bound: BoundSetFunction, bits: Tensor) -> Tensor:
+    """Mean of F over the subsets `(m, total)`, `(b,)`, differentiable with respect to the bits alone."""
+    masks = bits.detach()
+    if not (torch.is_grad_enabled() and bits.requires_grad):
+        return bound.value(masks).mean(0)
+    masks.requires_grad_()
+    value = bound.value(masks)
+    # Asked for the masks alone: the weights of F get nothing, and their share of the work is not done. The zero
+    # term is for functions that do not look at their masks.
+    (slope,) = torch.autograd.grad(value.sum() + 0 * masks.sum(), masks)
+    return value.detach().mean(0) + segment_sum((slope * (bits - bits.detach())).mean(0), bound.sets)
