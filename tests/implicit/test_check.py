@@ -95,6 +95,7 @@ def test_radius_of_a_sample_does_not_depend_on_its_batch() -> None:
 
 def test_radius_of_a_constant_map_and_of_no_leading_axis() -> None:
     assert contraction_estimate(lambda y: 0.0 * y + 1.0, torch.ones(3, 12)).tolist() == [0.0, 0.0, 0.0]
+    assert contraction_estimate(lambda y: torch.ones_like(y), torch.ones(3, 12)).tolist() == [0.0, 0.0, 0.0]
     assert contraction_estimate(lambda y: 0.25 * y, torch.ones(12)).item() == pytest.approx(0.25)
 
 

@@ -312,3 +312,14 @@ def test_types_are_kept():
     for dtype in (torch.float32, torch.float64):
         found = fixed_point(lambda y: 0.5 * y + 1, torch.zeros(2, 1, dtype=dtype))
         assert found.value.dtype == dtype
+
+
+def test_anderson_leaves_a_place_where_the_map_jumps() -> None:
+    """A constant map that changes a little on the way: two changes of the residual cancel without any move."""
+
+    def fn(y):
+        return torch.where(y[..., :1] < 0.9, torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1.01])).to(y)
+
+    found = fixed_point(fn, torch.zeros(1, 2, dtype=torch.float64), solver=Anderson(damping=0.5), tol=1e-9)
+    torch.testing.assert_close(found.value, torch.tensor([[1.0, 1.01]], dtype=torch.float64), rtol=0, atol=1e-8)
+    assert int(found.steps) < 40

@@ -25,16 +25,24 @@ def choices():
     return make_choices(60)
 
 
-@pytest.fixture(scope="session", params=["unrolled", "one-step", "direct", "paper", "gaussian"])
+FITTED = {
+    "unrolled": {},
+    "one-step": {"method": "one-step", "steps": 3},
+    "direct": {"method": "direct"},
+    "paper": {"phi": "paper", "loss": "negatives"},
+    "gaussian": {"method": "unrolled", "estimator": "gaussian", "steps": 2},
+    "implicit": {"method": "implicit"},
+    "implicit, scaled": {"method": "implicit", "estimator": "pathwise", "scale": "l2"},
+    "amortised": {"method": "amortised"},
+    "copula": {"method": "copula", "function": "inset"},
+    "horse": {"function": "horse"},
+}
+
+
+@pytest.fixture(scope="session", params=FITTED)
 def fitted(request, choices):
     """A fitted selector of each method."""
-    extra = {
-        "one-step": {"method": "one-step", "steps": 3},
-        "direct": {"method": "direct"},
-        "paper": {"phi": "paper", "loss": "negatives"},
-        "gaussian": {"method": "unrolled", "estimator": "gaussian", "steps": 2},
-    }.get(request.param, {})
-    return SubsetSelector(**{**TINY, **extra}).fit(*choices)
+    return SubsetSelector(**{**TINY, **FITTED[request.param]}).fit(*choices)
 
 
 @pytest.fixture(scope="session")

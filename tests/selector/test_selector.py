@@ -11,7 +11,7 @@ from torch import nn
 
 from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, TrainingError
 from setgrad.inference import SampledNegatives
-from setgrad.selector import SubsetSelector, jaccard
+from setgrad.selector import PRESETS, SubsetSelector, jaccard
 from setgrad.sets import Choices, Sets, Table
 from tests.selector.conftest import TINY, make_choices
 
@@ -253,7 +253,8 @@ def test_the_constructor_only_stores():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("method", "magic", "unknown method 'magic'; choose one of: unrolled, one-step, direct"),
+        ("method", "magic", "unknown method 'magic'; choose one of: implicit, unrolled, one-step, amortised, copula"),
+        ("function", "magic", "unknown function 'magic'; choose one of: deepset, inset, horse"),
         ("phi", "cnn", "unknown phi 'cnn'; choose one of: context, mlp, paper"),
         ("loss", "hinge", "unknown loss"),
         ("estimator", "gibbs", "unknown estimator"),
@@ -280,9 +281,47 @@ def test_bad_options_are_refused_before_any_work(choices, option, value, message
         SubsetSelector(**{**TINY, option: value}).fit(*choices)
 
 
-def test_a_scale_that_would_be_ignored_is_refused(choices):
-    with pytest.raises(OptionError, match="no scale"):
-        SubsetSelector(**TINY, method="direct", scale="l2").fit(*choices)
+@pytest.mark.parametrize(("option", "value"), [("scale", "l2"), ("function", "inset")])
+def test_an_option_that_would_be_ignored_is_refused(choices, option, value):
+    with pytest.raises(OptionError, match="no scale and no set function"):
+        SubsetSelector(**TINY, method="direct", **{option: value}).fit(*choices)
+
+
+def test_implicit_refuses_an_estimator_without_derivative(choices):
+    with pytest.raises(OptionError, match="needs a smooth estimator"):
+        SubsetSelector(**TINY, method="implicit", estimator="bernoulli").fit(*choices)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_published_methods_learn(choices, name):
+    small = {"width": 16, "hidden": (16,), "learning_rate": 1e-2, "batch_size": 16, "max_epochs": 6, "random_state": 0}
+    selector = SubsetSelector.paper(name, **small, device="cpu", verbose=0).fit(*choices)
+    scores = [record["validation_jaccard"] for record in selector.history_]
+    assert max(scores) > 0.4
+    assert all(record["settled"] > 0.9 for record in selector.history_)
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(OptionError, match="unknown preset 'magic'; choose one of: diffmf, idiffmf-c"):
+        SubsetSelector.paper("magic")
+
+
+def test_a_recognition_network_and_f_learn_in_turn(choices):
+    """A rate of 0 for one of the two leaves it as it was; both move otherwise."""
+    start = SubsetSelector(**{**TINY, "method": "amortised", "max_epochs": 1, "learning_rate": 1e-12}).fit(*choices)
+    later = SubsetSelector(**{**TINY, "method": "amortised", "max_epochs": 1, "learning_rate": 1e-2}).fit(*choices)
+    for name, before in start.model_.named_parameters():
+        after = dict(later.model_.named_parameters())[name]
+        assert not torch.equal(before, after), name
+
+
+def test_letters_are_not_standardised():
+    """Items of whole numbers reach phi as they are."""
+    tokens = torch.randint(0, 20, (60, 1100), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    sets = Sets.from_lengths(tokens, [6] * 10)
+    selector = SubsetSelector(**{**TINY, "phi": "pair", "max_epochs": 1}).fit(sets, [[0, 1]] * 10)
+    assert selector.model_.mean.abs().max() == 0
+    assert len(selector.predict(sets)) == 10
 
 
 def test_bad_data_is_refused(choices, default):

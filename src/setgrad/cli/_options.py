@@ -8,12 +8,18 @@ import types
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Union, final, get_args, get_origin, get_type_hints
 
+from setgrad.selector import PRESETS as PUBLISHED
 from setgrad.selector import SubsetSelector, check_options
 
-PRESETS: dict[str, Callable[..., SubsetSelector]] = {"default": SubsetSelector, "paper": SubsetSelector.paper}
+PRESETS: dict[str, Callable[..., SubsetSelector]] = {
+    "default": SubsetSelector,
+    "paper": SubsetSelector.paper,
+    **{name: partial(SubsetSelector.paper, name) for name in PUBLISHED},
+}
 
 _PREFIX = "selector_"
 
@@ -87,7 +93,7 @@ def options_of(estimator: type) -> list[Option]:
 
     Example:
         >>> [option.flag for option in options_of(SubsetSelector)][:3]
-        ['--method', '--phi', '--width']
+        ['--method', '--function', '--phi']
     """
     hints = get_type_hints(estimator.__init__)  # type: ignore[misc]
     texts = argument_texts(inspect.getdoc(estimator) or "")
@@ -116,7 +122,7 @@ def declare_selector(parser: ArgumentParser) -> None:
         "--preset",
         choices=PRESETS,
         default="default",
-        help='where the defaults come from: "paper" is the published DiffMF instead of what works best [default]',
+        help='where the defaults come from: what works best, or a published method; "paper" is diffmf [default]',
     )
     for option in options_of(SubsetSelector):
         option.declare(group)

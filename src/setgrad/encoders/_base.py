@@ -22,6 +22,8 @@ class ItemEncoder(nn.Module, abc.ABC):
     """
 
     out_dim: int
+    # Whether items are names, such as the letters of a sequence: no mean or scale of them means anything.
+    reads_tokens: bool = False
 
     @abc.abstractmethod
     def forward(self, sets: Sets) -> Tensor:

@@ -44,6 +44,8 @@ class PairItems(ItemEncoder):
         torch.Size([2, 16])
     """
 
+    reads_tokens = True
+
     def __init__(
         self, in_dim: int | Sequence[int], width: int = 256, *, smiles_length: int = SMILES_LENGTH, piece: int = _PIECE
     ) -> None:

@@ -34,7 +34,7 @@ class Stacked(ItemEncoder):
             )
         self.first = first
         self.then = then
-        self.out_dim = then.out_dim
+        self.out_dim, self.reads_tokens = then.out_dim, first.reads_tokens
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply both."""

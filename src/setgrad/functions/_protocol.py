@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Self, final
 
 import torch
@@ -34,6 +35,9 @@ class BoundSetFunction(abc.ABC):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same function made of other tensors, in the order of `tensors()`; this one stays as it is."""
         other = copy.copy(self)
+        for name in [name for name in vars(other) if isinstance(getattr(type(self), name, None), cached_property)]:
+            # It was computed from the tensors that are replaced.
+            delattr(other, name)
         for (name, place), tensor in zip((where for where, _ in self._held()), tensors, strict=True):
             if place is None:
                 setattr(other, name, tensor)

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from setgrad.implicit._vectors import dot, over
 
-# In units of rounding: a column that keeps no more of its length beside the earlier ones depends on them.
-_DEPENDENT = 100
 
+def least_squares(matrix: Tensor, right: Tensor, *, least: float) -> Tensor:
+    """Weights `(*batch, w)` of the columns of `(*batch, n, w)` that come nearest to `(*batch, n)`.
 
-def least_squares(matrix: Tensor, right: Tensor) -> Tensor:
-    """Weights `(*batch, w)` of the columns of `(*batch, n, w)` that come nearest to `(*batch, n)`."""
+    A column that keeps no more than the part `least` of its length beside the earlier ones depends on them.
+    """
     width = matrix.shape[-1]
     basis: list[Tensor] = []
-    least = _DEPENDENT * torch.finfo(matrix.dtype).eps
     triangle = matrix.new_zeros(*matrix.shape[:-2], width, width)
     for j in range(width):
         column = matrix[..., j]

@@ -73,7 +73,8 @@ def contraction_estimate(
     finite = torch.ones(y.shape[:-1], dtype=torch.bool, device=y.device)
     for step in range(steps):
         # Transposed products, because one reverse pass serves them all, and the eigenvalues are the same.
-        product = torch.func.vmap(lambda v: pull(v)[0], in_dims=-1, out_dims=-1)(basis).detach()
+        # Mapped in front and moved: where the map is constant, vmap in torch 2.13 cannot put the axis last.
+        product = torch.func.vmap(lambda v: pull(v)[0], in_dims=-1)(basis).detach().movedim(0, -1)
         finite = finite & product.isfinite().flatten(-2).all(-1)
         product = torch.where(finite[..., None, None], product, 0.0)
         if step < steps - 1:

@@ -1,8 +1,10 @@
 """Inference: from a set function to the probability of each item, and the losses that train it."""
 
 from setgrad.inference.copula import CopulaRecognition as CopulaRecognition
+from setgrad.inference.diagnostics import Contraction as Contraction
+from setgrad.inference.diagnostics import contraction as contraction
+from setgrad.inference.diagnostics import iterations_needed as iterations_needed
 from setgrad.inference.implicit import Implicit as Implicit
-from setgrad.inference.implicit import iterations_needed as iterations_needed
 from setgrad.inference.losses import AllItems as AllItems
 from setgrad.inference.losses import SampledNegatives as SampledNegatives
 from setgrad.inference.losses import SubsetLoss as SubsetLoss

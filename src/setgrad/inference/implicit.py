@@ -8,7 +8,6 @@ preconditioned by 1/S, solve the adjoint system.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import final
 
@@ -54,7 +53,8 @@ class Implicit(MeanFieldSolver):
             )
         estimator, scale = equation.estimator.frozen(), equation.scale
         joint = scale is not None and scale.joint
-        sets = equation.bound.sets.with_values(torch.logit(psi.detach()))
+        # A start of 0 or 1 has an infinite logit, from which no iteration comes back.
+        sets = equation.bound.sets.with_values(torch.logit(psi.detach(), eps=torch.finfo(psi.dtype).eps))
         # A scale that looks at the whole batch makes one sample of it.
         start, mask = (sets.values[None], None) if joint else sets.padded()
 
@@ -93,27 +93,3 @@ def _variance(z: Tensor) -> Tensor:
     """Variance psi (1 - psi) of each item's bit, kept above rounding: sure items would make the system singular."""
     psi = torch.sigmoid(z)
     return (psi * torch.sigmoid(-z)).clamp(min=torch.finfo(z.dtype).eps)
-
-
-def iterations_needed(contraction: float, tolerance: float, first: float) -> int:
-    """Steps after which plain iteration is within `tolerance` of the solution, if every step contracts (appendix H).
-
-    Args:
-        contraction: Factor by which a step brings two points nearer to each other, below 1.
-        tolerance: Largest distance to the solution that will do.
-        first: Distance between the start and the first iterate.
-
-    Example:
-        >>> iterations_needed(0.5, 1e-3, 1.0)
-        11
-    """
-    if not 0 <= contraction < 1:
-        raise OptionError(
-            f"a contraction has a factor between 0 and 1, not {contraction}; without one there is no bound"
-        )
-    if not tolerance > 0 or not first >= 0:
-        raise OptionError(f"tolerance must be positive and first not negative, not {tolerance} and {first}")
-    goal = tolerance * (1 - contraction)
-    if first <= goal:
-        return 0
-    return 1 if contraction == 0 else math.ceil(math.log(goal / first) / math.log(contraction))

@@ -48,7 +48,8 @@ class ConstantScale(Scale):
 
     def __call__(self, gradient: Tensor, layout: Layout) -> Tensor:
         """Divide by |V| c / 2."""
-        return 2 * gradient / (layout.lengths[layout.ids] * self.c)
+        # Not lengths * c: a product of whole numbers and a plain one is a float32.
+        return 2 / self.c * gradient / layout.lengths[layout.ids]
 
 
 @final

@@ -2,11 +2,12 @@
 
 from setgrad.selector._check import check_options as check_options
 from setgrad.selector._files import check_model_folder as check_model_folder
+from setgrad.selector._load import load as load
 from setgrad.selector.metrics import jaccard as jaccard
 from setgrad.selector.metrics import pick_top as pick_top
+from setgrad.selector.presets import PRESETS as PRESETS
 from setgrad.selector.search import greedy as greedy
 from setgrad.selector.search import local_search as local_search
 from setgrad.selector.selector import SubsetSelector as SubsetSelector
-from setgrad.selector.selector import load as load
 from setgrad.selector.sizes import RULES as RULES
 from setgrad.selector.sizes import SizeRule as SizeRule

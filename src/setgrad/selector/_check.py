@@ -10,12 +10,13 @@ from torch import nn
 
 from setgrad.encoders import ITEM_ENCODERS
 from setgrad.errors import OptionError, unknown_name
-from setgrad.selector._model import ESTIMATORS, SOLVERS, make_scale
+from setgrad.selector._model import ESTIMATORS, FUNCTIONS, SOLVERS, make_scale
 from setgrad.selector._train import LOSSES
 
 _ATTENTION = ("auto", "full", "induced")
 _NAMES: dict[str, Any] = {
     "method": SOLVERS,
+    "function": FUNCTIONS,
     "estimator": ESTIMATORS,
     "loss": LOSSES,
     "attention": _ATTENTION,
@@ -26,7 +27,6 @@ _NUMBERS = [
     ("layers", 0, True, True),
     ("heads", 1, True, True),
     ("samples", 1, True, True),
-    ("steps", 1, True, True),
     ("learning_rate", 0, False, False),
     ("weight_decay", 0, True, False),
     ("batch_size", 1, True, True),
@@ -40,14 +40,16 @@ _NUMBERS = [
 def check_options(options: dict[str, Any]) -> None:
     """Raise for the first option that has an unknown name or a number out of its range."""
     for key, choices in _NAMES.items():
-        if options[key] not in choices:
+        left_open = key == "estimator" and options[key] is None
+        if not left_open and options[key] not in choices:
             raise unknown_name(key, options[key], choices)
     if not isinstance(options["phi"], nn.Module) and options["phi"] not in ITEM_ENCODERS:
         raise unknown_name("phi", options["phi"], ITEM_ENCODERS)
     for key, low, closed, whole in _NUMBERS:
         _check_number(key, options[key], low, closed=closed, whole=whole)
-    if options["predict_samples"] is not None:
-        _check_number("predict_samples", options["predict_samples"], 1, closed=True, whole=True)
+    for key in ("predict_samples", "steps"):
+        if options[key] is not None:
+            _check_number(key, options[key], 1, closed=True, whole=True)
     if options["average"] >= 1:
         raise OptionError(f"average must be a rate below 1, not {options['average']}; 0 turns averaging off")
     fraction = options["validation_fraction"]

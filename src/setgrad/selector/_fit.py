@@ -26,6 +26,8 @@ from setgrad.sets import Choices, subset_sizes
 _FULL_ATTENTION_LIMIT = 1024
 _SLOTS = 32
 _WARMUP_STEPS = 50
+# Where inference goes on until it settles: rarely reached.
+_MAX_STEPS = 50
 
 
 @final
@@ -148,8 +150,10 @@ def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
     attention = options["attention"]
     large = train.sets.layout.longest > _FULL_ATTENTION_LIMIT
     induced = attention == "induced" or (attention == "auto" and large)
+    implicit = options["method"] == "implicit"
     return ModelConfig(
         method=options["method"],
+        function=options["function"],
         item_shape=tuple(train.sets.item_shape),
         phi=None if isinstance(options["phi"], nn.Module) else options["phi"],
         width=options["width"],
@@ -157,9 +161,9 @@ def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
         heads=options["heads"],
         slots=_SLOTS if induced else None,
         hidden=tuple(options["hidden"]),
-        estimator=options["estimator"],
+        estimator=options["estimator"] or ("gaussian" if implicit else "bernoulli"),
         samples=options["samples"],
-        steps=options["steps"],
+        steps=options["steps"] or (_MAX_STEPS if implicit else 1),
         scale=options["scale"],
         standardize=options["standardize"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -11,19 +12,63 @@ from torch import Tensor, nn
 
 from setgrad.encoders import ContextItems, ItemEncoder
 from setgrad.errors import OptionError, unknown_name
-from setgrad.functions import Bernoulli, BoundSetFunction, DeepSet, Direct, Estimator, Exact, Gaussian, Noise
-from setgrad.inference import ConstantScale, MeanField, OneStep, Unrolled
+from setgrad.functions import (
+    Bernoulli,
+    BoundSetFunction,
+    DeepSet,
+    Direct,
+    Estimator,
+    Exact,
+    Gaussian,
+    Horse,
+    Inset,
+    Noise,
+    Pathwise,
+)
+from setgrad.functions.deepset import make_item_encoder
+from setgrad.implicit import GMRES
+from setgrad.inference import (
+    ConstantScale,
+    CopulaRecognition,
+    Implicit,
+    IndependentRecognition,
+    MeanField,
+    OneStep,
+    Recognition,
+    Unrolled,
+)
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets
 
-# Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
-SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {"unrolled": Unrolled, "one-step": OneStep, "direct": OneStep}
 # Estimators of the multilinear extension by name.
 ESTIMATORS: dict[str, Callable[[int, Noise], Estimator]] = {
     "bernoulli": Bernoulli,
     "gaussian": Gaussian,
+    "pathwise": Pathwise,
     "exact": lambda samples, noise: Exact(),
+}
+# Set functions by name, made from the shape of an item, phi and the options.
+FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], DeepSet | Horse | Inset]] = {
+    "deepset": lambda c, phi: DeepSet(c.item_shape, phi, hidden=c.hidden),
+    "inset": lambda c, phi: Inset(c.item_shape, phi, hidden=c.hidden),
+    "horse": lambda c, phi: Horse(c.item_shape, phi, hidden=c.hidden, heads=c.heads),
+}
+# Networks that say where mean field starts, for the methods that have one.
+RECOGNITIONS: dict[str, Callable[[ItemEncoder, tuple[int, ...]], Recognition]] = {
+    "amortised": IndependentRecognition,
+    "copula": CopulaRecognition,
+}
+# An epoch needs the direction of a gradient, not its last digits.
+_ADJOINT = GMRES(tol=1e-3, restart=4, max_steps=8)
+# Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
+SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {
+    "implicit": lambda steps: Implicit(adjoint=_ADJOINT, tol=1e-3, max_steps=steps, on_failure="mask"),
+    "unrolled": Unrolled,
+    "one-step": OneStep,
+    "amortised": OneStep,
+    "copula": OneStep,
+    "direct": OneStep,
 }
 
 
@@ -33,6 +78,7 @@ class ModelConfig:
     """All that is needed, beside the weights, to build the model again."""
 
     method: str
+    function: str
     item_shape: tuple[int, ...]
     phi: str | None
     width: int
@@ -69,16 +115,20 @@ class ChoiceModel(nn.Module):
         # In float64, so that features with a small spread far from 0, such as times, keep their digits.
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
-        encoder = _make_phi(config) if phi is None else phi
-        self.function: DeepSet | Direct
+        encoder = make_phi(config) if phi is None else phi
         if config.method == "direct":
-            self.function = Direct(config.item_shape, encoder)
+            self.function: DeepSet | Direct | Horse | Inset = Direct(config.item_shape, encoder)
         else:
-            self.function = DeepSet(config.item_shape, encoder, hidden=config.hidden)
+            self.function = FUNCTIONS[config.function](config, encoder)
+        self.recognition: Recognition | None = None
+        if config.method in RECOGNITIONS:
+            # Eyes of its own: what tells where to start need not be what tells a good subset.
+            own = make_phi(config) if phi is None else make_item_encoder(config.item_shape, copy.deepcopy(phi))
+            self.recognition = RECOGNITIONS[config.method](own, config.hidden)
 
     def learn_features(self, sets: Sets) -> None:
         """Take mean and deviation of each feature from the items of the training sets."""
-        if not self.config.standardize or not sets.layout.total:
+        if not self.config.standardize or not sets.layout.total or self.function.phi.reads_tokens:
             return
         values = sets.values.double()
         deviation = values.std(0, correction=0)
@@ -97,7 +147,7 @@ class ChoiceModel(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights, and of all results."""
-        return next(self.function.parameters()).dtype
+        return next(self.parameters()).dtype
 
     def infer(
         self, bound: BoundSetFunction, noise: Noise, *, samples: int | None = None, coordinates: Tensor | None = None
@@ -107,26 +157,33 @@ class ChoiceModel(nn.Module):
         if config.method == "direct":
             # The gradient of a modular function is the same at every subset: one sample is exact.
             return solve_bound(bound, Bernoulli(1, noise), OneStep(), None, 0.5, coordinates)
-        return solve_bound(
-            bound,
-            make_estimator(config.estimator, samples or config.samples, noise),
-            make_solver(config),
-            make_scale(config.scale),
-            0.5,
-            coordinates,
-        )
+        start: float | Tensor = 0.5
+        if self.recognition is not None:
+            with torch.no_grad():
+                start = torch.sigmoid(self.recognition.start(bound.sets))
+        estimator = make_estimator(config.estimator, samples or config.samples, noise)
+        return solve_bound(bound, estimator, make_solver(config), make_scale(config.scale), start, coordinates)
 
 
 def make_solver(config: ModelConfig) -> MeanFieldSolver:
     """Make the solver that a method names."""
     if config.method not in SOLVERS:
         raise unknown_name("method", config.method, SOLVERS)
-    if config.method == "direct" and make_scale(config.scale) is not None:
-        raise OptionError("method='direct' gives logits that need no scale; leave scale out, or choose another method")
-    if config.method == "unrolled" and config.estimator == "bernoulli" and config.steps > 1:
+    if config.method == "direct" and (make_scale(config.scale) is not None or config.function != "deepset"):
+        raise OptionError(
+            "method='direct' scores every item by itself: it has no scale and no set function to choose; leave scale "
+            "and function out, or choose another method"
+        )
+    smooth = config.estimator != "bernoulli"
+    if config.method == "unrolled" and not smooth and config.steps > 1:
         raise OptionError(
             f"method='unrolled' with steps={config.steps} needs a smooth estimator: use estimator='gaussian', "
             "or method='one-step', which is what the published DiffMF computes with Bernoulli samples"
+        )
+    if config.method == "implicit" and not smooth:
+        raise OptionError(
+            "method='implicit' needs a smooth estimator: leave it out, or use estimator='gaussian', 'pathwise' or "
+            "'exact'"
         )
     return SOLVERS[config.method](config.steps)
 
@@ -149,9 +206,8 @@ def make_scale(scale: str | float | None) -> Scale | None:
     return ConstantScale(scale)
 
 
-def _make_phi(config: ModelConfig) -> ItemEncoder:
-    from setgrad.functions.deepset import make_item_encoder
-
+def make_phi(config: ModelConfig) -> ItemEncoder:
+    """Make the encoder of items that the options name."""
     if config.phi == "context":
         return ContextItems(
             config.item_shape, config.width, layers=config.layers, heads=config.heads, slots=config.slots

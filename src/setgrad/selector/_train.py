@@ -18,6 +18,7 @@ from torch import Tensor
 
 from setgrad.errors import TrainingError
 from setgrad.functions import Fresh
+from setgrad.implicit import Status
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel
@@ -94,12 +95,12 @@ class Trainer:
         noise, loss = Fresh(int(seeds[0])), make_loss(options.loss, int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
         batches = np.array_split(order, max(1, math.ceil(len(order) / options.batch_size)))
-        total = torch.zeros((), device=self.train_data.sets.device)
+        total = torch.zeros(2, device=self.train_data.sets.device)
         self.model.train()
         for number, numbers in enumerate(batches):
             total += self._step(numbers, noise, loss, progress.epoch * len(batches) + number) * len(numbers)
         progress.epoch += 1
-        mean_loss = float(total) / len(order)
+        mean_loss, settled = (total / len(order)).tolist()
         if not math.isfinite(mean_loss):
             raise TrainingError(
                 f"the loss is {mean_loss} in epoch {progress.epoch}: training diverged. Lower learning_rate "
@@ -121,6 +122,7 @@ class Trainer:
             "loss": mean_loss,
             "validation_jaccard": score[0],
             "validation_loss": -score[1],
+            "settled": settled,
             "seconds": time.perf_counter() - started,
         }
         progress.history.append(record)
@@ -131,15 +133,14 @@ class Trainer:
         sets, subsets = self.train_data.sets.take(numbers), self.train_data.subsets.take(numbers)
         weights = None if self.weights is None else self.weights.take(numbers).values
         coordinates = loss.coordinates(subsets, self.sizes[numbers])
-        found = model.infer(model.bind(sets), noise, coordinates=coordinates)
-        value = loss(found.logits, subsets, coordinates, weights)
-        self.optimiser.zero_grad(set_to_none=True)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
         rate = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup))
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        self.optimiser.step()
+        bound = model.bind(sets)
+        if model.recognition is not None:
+            # First the start of the iteration learns from F, then F from where the iteration, started there, ends.
+            self._descend(model.recognition.loss(bound, noise, model.config.samples), rate)
+        found = model.infer(bound, noise, coordinates=coordinates)
+        value = loss(found.logits, subsets, coordinates, weights)
+        self._descend(value, rate)
         # The running mean of the weights starts as a plain mean and forgets at the given rate later on.
         keep = min(options.average, (step + 1) / (step + 10))
         # By every name, because a phi may hold one weight under two.
@@ -147,7 +148,19 @@ class Trainer:
         torch._foreach_lerp_(
             [self.average[name] for name in weights_now], [p.detach() for p in weights_now.values()], 1 - keep
         )
-        return value.detach()
+        settled = (
+            torch.ones_like(value) if found.status is None else (found.status == Status.CONVERGED).to(value).mean()
+        )
+        return torch.stack([value, settled]).detach()
+
+    def _descend(self, value: Tensor, rate: float) -> None:
+        """One step of the parameters that the value depends on; the others have no gradient and stay."""
+        self.optimiser.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
 
     def _validate(self) -> tuple[float, float]:
         sets, subsets = self.validation

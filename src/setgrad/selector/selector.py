@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.errors import DataError, FileFormatError, NotFittedError, OptionError, ShapeError, unknown_name
+from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, unknown_name
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
-from setgrad.selector._fit import fit_selector, prediction_samples, resolve_device
+from setgrad.selector._fit import fit_selector, prediction_samples
 from setgrad.selector._infer import infer_logits, map_batches
-from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector._model import ChoiceModel
 from setgrad.selector.metrics import jaccard, pick_top
+from setgrad.selector.presets import PRESETS
 from setgrad.selector.search import greedy, local_search
-from setgrad.selector.sizes import rule_from_json, rule_to_json
+from setgrad.selector.sizes import rule_to_json
 from setgrad.sets import Choices, Sets, as_sets, segment_sum, subset_sizes
 
 SEARCHES = ("greedy", "local")
@@ -31,19 +32,23 @@ class SubsetSelector:
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     Args:
-        method: How probabilities are inferred and differentiated: "unrolled" or "one-step" mean field, or "direct",
-            a plain score for each item.
+        method: How probabilities are inferred and differentiated: mean field "unrolled", "one-step" (the last step
+            differentiated alone), "implicit" (settled, with its true gradient), started by a recognition network
+            ("amortised", "copula"), or "direct", a plain score for each item.
+        function: The form of F: "deepset", or its rivals "inset" and "horse".
         phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), or a module.
         width: Number of features of phi.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi.
         attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
         hidden: Units of the layers of rho.
-        estimator: Expectation over subsets by "bernoulli" samples, "gaussian" masks, or "exact" enumeration.
+        estimator: Expectation over subsets by "bernoulli" or "pathwise" samples, "gaussian" masks, or "exact"
+            enumeration; None for "bernoulli", and "gaussian" where method="implicit" needs a smooth one.
         samples: Subsets drawn for each set and step in training.
         predict_samples: Subsets drawn in prediction; None for four times as many as in training.
-        steps: Mean-field steps from psi = 1/2.
-        scale: Scaling of the logits: None, "l2", or a constant; scaled probabilities stay near 1/2.
+        steps: Mean-field steps; None for 1, and at most 50 for method="implicit".
+        scale: Scaling of the logits: None, "l2", a constant, or the paper's "frobenius-batch" and "nuclear-batch";
+            scaled probabilities stay near 1/2.
         loss: Cross-entropy over "all" items, or over S* and as many "negatives".
         learning_rate: Step size of AdamW, after a short warm-up.
         weight_decay: Decay of the weights.
@@ -73,16 +78,17 @@ class SubsetSelector:
         self,
         *,
         method: str = "unrolled",
+        function: str = "deepset",
         phi: str | nn.Module = "context",
         width: int = 128,
         layers: int = 2,
         heads: int = 4,
         attention: str = "auto",
         hidden: Sequence[int] = (256, 256),
-        estimator: str = "bernoulli",
+        estimator: str | None = None,
         samples: int = 5,
         predict_samples: int | None = None,
-        steps: int = 1,
+        steps: int | None = None,
         scale: str | float | None = None,
         loss: str = "all",
         learning_rate: float = 1e-3,
@@ -100,6 +106,7 @@ class SubsetSelector:
         verbose: int = 1,
     ) -> None:
         self.method = method
+        self.function = function
         self.phi = phi
         self.width = width
         self.layers = layers
@@ -127,24 +134,11 @@ class SubsetSelector:
         self.verbose = verbose
 
     @classmethod
-    def paper(cls, **options: Any) -> SubsetSelector:
-        """The published DiffMF: linear phi, raw features, loss on S* and sampled negatives. Options override it."""
-        preset: dict[str, Any] = {
-            "method": "one-step",
-            "phi": "paper",
-            "width": 256,
-            "hidden": (500, 500),
-            "predict_samples": 5,
-            "loss": "negatives",
-            "learning_rate": 1e-4,
-            "weight_decay": 1e-5,
-            "batch_size": 128,
-            "patience": 20,
-            "clip": 10.0,
-            "average": 0.0,
-            "standardize": False,
-        }
-        return cls(**{**preset, **options})
+    def paper(cls, name: str = "diffmf", **options: Any) -> SubsetSelector:
+        """A published method: "diffmf", "idiffmf-2", "equivset-copula", ... (see `PRESETS`). Options override it."""
+        if name not in PRESETS:
+            raise unknown_name("preset", name, PRESETS)
+        return cls(**{**PRESETS[name], **options})
 
     # ---- scikit-learn's conventions
 
@@ -204,7 +198,8 @@ class SubsetSelector:
         sets = self._check_sets(sets)
         samples = prediction_samples(self.get_params())
         # Decisions rest on the logits as users see them, so that asking for them first changes nothing.
-        return sets.with_values(infer_logits(self._precise(), sets, samples=samples).to(sets.dtype))
+        kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
+        return sets.with_values(infer_logits(self._precise(), sets, samples=samples).to(kind))
 
     def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
         """Inferred probability of each item to be chosen; `scores` as in `predict`."""
@@ -339,36 +334,6 @@ class SubsetSelector:
         if wanted.ndim == 1 and len(wanted) != len(sets):
             raise ShapeError(f"{len(wanted)} sizes were given for {len(sets)} sets")
         return torch.as_tensor(np.broadcast_to(wanted, (len(sets),)).copy(), device=sets.device).minimum(lengths)
-
-
-def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None = None) -> SubsetSelector:
-    """Read a selector that `save` wrote. A selector with a phi of your own needs that module again.
-
-    Example:
-        >>> load("nowhere")
-        Traceback (most recent call last):
-        setgrad.errors.FileFormatError: nowhere is not a folder; give the folder that save() or `setgrad fit -o` wrote
-    """
-    tensors, config = _files.read_model(folder)
-    try:
-        model_config = ModelConfig.from_json(config["model"])
-        if model_config.phi is None and phi is None:
-            raise FileFormatError(f"{folder} was fitted with a phi of your own; pass the module: load(folder, phi=...)")
-        params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
-        selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
-        # The weights are overwritten at once, so the random start must not advance the caller's generator.
-        with torch.random.fork_rng(devices=[]):
-            model = ChoiceModel(model_config, copy.deepcopy(phi) if model_config.phi is None else None)
-        model.load_state_dict(tensors)
-        selector.model_ = model.to(resolve_device(device)).eval()
-        selector.size_rule_ = rule_from_json(config["size_rule"])
-        selector.size_scores_, selector.min_size_ = config["size_scores"], config["min_size"]
-        selector.history_, selector.best_epoch_ = config["history"], config["best_epoch"]
-        selector.n_features_in_ = int(np.prod(model_config.item_shape))
-        selector._exact_model = None
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise FileFormatError(f"the model in {folder} does not fit together ({error}); save it again") from None
-    return selector
 
 
 @final

@@ -72,14 +72,17 @@ class Table:
 
 
 def as_sets(sets: Any) -> Sets:
-    """Accept `Sets`, a list of arrays `(n_i, d)` or one array `(b, n, d)`; refuse NaN and infinity."""
+    """Accept `Sets`, a list of arrays `(n_i, d)` or one array `(b, n, d)`; refuse NaN and infinity.
+
+    Whole numbers become real, but for bytes, which letters and images come in: they take a quarter of the room.
+    """
     if isinstance(sets, Choices):
         raise DataError("sets and subsets were passed as one object; unpack them: sets, subsets = choices")
     if isinstance(sets, Table):
         raise DataError("a table was passed where its sets are wanted; pass table.sets")
     if not isinstance(sets, Sets):
         sets = Sets.from_list(_as_list(sets, "sets"))
-    if not sets.dtype.is_floating_point:
+    if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
         sets = sets.to(torch.get_default_dtype())
     if not bool(sets.values.isfinite().all()):
         finite = sets.values.isfinite().reshape(sets.layout.total, -1).all(1)

@@ -69,7 +69,7 @@ class _Cycle(Solver):
         right = torch.cat([first, first.new_zeros(*first.shape[:-1], self.size)], -1)
         finite = hessenberg.isfinite().all(-1).all(-1)[..., None, None]
         # The columns beyond an exhausted space are zero, and get no weight.
-        combination = least_squares(torch.where(finite, hessenberg, 0.0), right)
+        combination = least_squares(torch.where(finite, hessenberg, 0.0), right, least=100 * torch.finfo(y.dtype).eps)
         y = y + (torch.stack(basis[:-1], -1) @ combination[..., None])[..., 0]
         y = torch.where(finite[..., 0], y, torch.nan)
         return Step(y, fn(y), None)

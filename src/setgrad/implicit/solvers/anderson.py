@@ -11,6 +11,7 @@ from torch import Tensor
 from setgrad.errors import OptionError
 from setgrad.implicit._least_squares import least_squares
 from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._vectors import norm
 
 # A residual that grew by more than this makes the past useless: the sample starts its window anew.
 _RESTART = 10.0
@@ -38,14 +39,20 @@ class Anderson(Solver):
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: _Past) -> Step:
         """Fit the residual by its past changes and move to where it would vanish."""
         past = state.seen(y, residual, self.window)
-        y_next = y + self.damping * residual
+        plain = self.damping * residual
+        move = plain
         if past.changes.shape[-1]:
             usable = past.changes.isfinite().flatten(-2).all(-1)[..., None, None]
             # The newest change first: of two that say the same it is the one that counts.
             newest = torch.where(usable, past.changes, 0.0).flip(-1)
-            weights = least_squares(newest, residual.nan_to_num(0.0, 0.0, 0.0)).flip(-1)
-            y_next = y_next - ((past.moves + self.damping * past.changes) @ weights[..., None])[..., 0]
-        return Step(y_next, fn(y_next), past)
+            # A change that says hardly anything new would get a weight that blows rounding up.
+            least = torch.finfo(y.dtype).eps ** (1 / 3)
+            weights = least_squares(newest, residual.nan_to_num(0.0, 0.0, 0.0), least=least).flip(-1)
+            move = move - ((past.moves + self.damping * past.changes) @ weights[..., None])[..., 0]
+            # Where the map jumps, changes can explain the residual without any move: a plain step leads out of there.
+            stuck = norm(move) <= torch.finfo(y.dtype).eps ** 0.5 * norm(plain)
+            move = torch.where(stuck, plain, move)
+        return Step(y + move, fn(y + move), past)
 
 
 @final
@@ -62,9 +69,8 @@ class _Past:
         """The past once an iterate has been reached."""
         if y is self.y:
             return self
-        norms = (torch.linalg.vector_norm(r, dim=-1) for r in (residual, self.residual))
-        grew = next(norms) > _RESTART * next(norms)
+        grew = norm(residual) > _RESTART * norm(self.residual)
         moves = torch.cat([self.moves, (y - self.y)[..., None]], -1)[..., -window:]
         changes = torch.cat([self.changes, (residual - self.residual)[..., None]], -1)[..., -window:]
-        forget = grew[..., None, None]
+        forget = grew[..., None]
         return _Past(y, residual, moves.masked_fill(forget, 0.0), changes.masked_fill(forget, 0.0))

@@ -1,0 +1,47 @@
+"""Reading a selector back from the folder that it was saved to."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from setgrad.errors import FileFormatError
+from setgrad.selector import _files
+from setgrad.selector._fit import resolve_device
+from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector.selector import SubsetSelector
+from setgrad.selector.sizes import rule_from_json
+
+
+def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None = None) -> SubsetSelector:
+    """Read a selector that `save` wrote. A selector with a phi of your own needs that module again.
+
+    Example:
+        >>> load("nowhere")
+        Traceback (most recent call last):
+        setgrad.errors.FileFormatError: nowhere is not a folder; give the folder that save() or `setgrad fit -o` wrote
+    """
+    tensors, config = _files.read_model(folder)
+    try:
+        model_config = ModelConfig.from_json(config["model"])
+        if model_config.phi is None and phi is None:
+            raise FileFormatError(f"{folder} was fitted with a phi of your own; pass the module: load(folder, phi=...)")
+        params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
+        selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
+        # The weights are overwritten at once, so the random start must not advance the caller's generator.
+        with torch.random.fork_rng(devices=[]):
+            model = ChoiceModel(model_config, copy.deepcopy(phi) if model_config.phi is None else None)
+        model.load_state_dict(tensors)
+        selector.model_ = model.to(resolve_device(device)).eval()
+        selector.size_rule_ = rule_from_json(config["size_rule"])
+        selector.size_scores_, selector.min_size_ = config["size_scores"], config["min_size"]
+        selector.history_, selector.best_epoch_ = config["history"], config["best_epoch"]
+        selector.n_features_in_ = int(np.prod(model_config.item_shape))
+        selector._exact_model = None
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise FileFormatError(f"the model in {folder} does not fit together ({error}); save it again") from None
+    return selector
