@@ -186,6 +186,59 @@ def test_derivatives_by_masks(case, function):
     assert torch.autograd.gradcheck(both, masks)
 
 
+def learnable(function: SetFunction) -> tuple[BoundSetFunction, Sets]:
+    """The function bound to items that require a gradient, as do the parameters of a module."""
+    sets = draw_sets(SIZES)
+    sets = sets.with_values(sets.values.clone().requires_grad_())
+    return function.bind(sets), sets
+
+
+def test_tensors_are_all_that_a_gradient_can_reach(case, function):
+    bound, sets = learnable(function)
+    tensors = bound.tensors()
+    assert tensors and all(t.requires_grad for t in tensors)
+    fixed = bound.with_tensors([t.detach() for t in tensors])
+    for masks in some_masks(sets, case):
+        assert bound.value(masks).requires_grad
+        assert not fixed.value(masks).requires_grad
+        assert not fixed.gains(masks).requires_grad
+
+
+def test_the_same_tensors_make_the_same_function(case, function):
+    bound, sets = learnable(function)
+    masks = some_masks(sets, case)
+    before = [(bound.value(m), bound.gains(m)) for m in masks]
+    same = bound.with_tensors(bound.tensors())
+    for m, (value, gains) in zip(masks, before, strict=True):
+        assert torch.equal(same.value(m), value) and torch.equal(same.gains(m), gains)
+
+
+def test_other_tensors_make_another_function(case, function):
+    # After use, because what was computed from the old tensors must not be kept.
+    bound, sets = learnable(function)
+    masks = some_masks(sets, case)
+    before = [(bound.value(m), bound.gains(m)) for m in masks]
+    other = bound.with_tensors([2 * t.detach() for t in bound.tensors()])
+    for m, (value, gains) in zip(masks, before, strict=True):
+        assert (other.value(m) - value)[1:].abs().max() > 1e-6
+        assert (other.gains(m) - gains).abs().max() > 1e-6
+        assert torch.equal(bound.value(m), value) and torch.equal(bound.gains(m), gains)
+        torch.testing.assert_close(other.gains(m), generic_gains(other, m), **CLOSE)
+
+
+def test_derivatives_lead_through_the_tensors(case, function):
+    bound, sets = learnable(function)
+    masks = some_masks(sets, case)[0]
+    sources = [sets.values, *(function.parameters() if isinstance(function, nn.Module) else ())]
+    kept = bound.tensors()
+    given = [t.detach().requires_grad_() for t in kept]
+    options = {"allow_unused": True, "materialize_grads": True}
+    slopes = torch.autograd.grad(bound.with_tensors(given).gains(masks).sum(), given, **options)
+    through = torch.autograd.grad(kept, sources, slopes, retain_graph=True, **options)
+    direct = torch.autograd.grad(bound.gains(masks).sum(), sources, **options)
+    torch.testing.assert_close(through, direct, **CLOSE)
+
+
 def test_diminishing_returns_and_growth(case, function):
     if not case.submodular:
         pytest.skip("not submodular")

@@ -93,12 +93,13 @@ class BatchNuclearScale(Scale):
 
     def __call__(self, gradient: Tensor, layout: Layout) -> Tensor:
         """Divide by |V| times the norm over the batch, over 2; a zero gradient stays zero."""
-        matrix, _ = Sets(gradient, layout).padded()
         # The smaller of the two products has the singular values, squared, as eigenvalues: no SVD of a wide matrix.
+        # Squares take twice the digits.
+        matrix = Sets(gradient, layout).padded()[0].double()
         small = matrix @ matrix.mT if matrix.shape[0] <= matrix.shape[1] else matrix.mT @ matrix
         squares = torch.linalg.eigvalsh(small)
         seen = squares > torch.finfo(squares.dtype).eps * squares[-1:].clamp(min=0)
-        norm = torch.where(seen, torch.where(seen, squares, 1.0).sqrt(), 0.0).sum()
+        norm = torch.where(seen, torch.where(seen, squares, 1.0).sqrt(), 0.0).sum().to(gradient.dtype)
         return 2 * gradient / (layout.lengths[layout.ids] * torch.where(norm > 0, norm, 1.0))
 
 
