@@ -10,6 +10,7 @@ from setgrad.implicit import (
     GMRES,
     LBFGS,
     MINRES,
+    AdaptivePicard,
     Anderson,
     BiCGSTAB,
     Bisection,
@@ -46,6 +47,7 @@ def _through(*doors: object) -> Callable[[Case], bool]:
 SOLVERS = [
     Entry(Picard(), _through(fixed_point)),
     Entry(Picard(damping=0.7), _through(fixed_point)),
+    Entry(AdaptivePicard(), _through(fixed_point)),
     Entry(Anderson(), _through(fixed_point)),
     Entry(Anderson(window=2, damping=0.8), _through(fixed_point)),
     Entry(Newton(), _through(fixed_point, root, argmin)),

@@ -26,6 +26,7 @@ from setgrad.implicit.projections import softmax as softmax
 from setgrad.implicit.projections import sparsemax as sparsemax
 from setgrad.implicit.quadratic import quadratic as quadratic
 from setgrad.implicit.solvers import LBFGS as LBFGS
+from setgrad.implicit.solvers import AdaptivePicard as AdaptivePicard
 from setgrad.implicit.solvers import Anderson as Anderson
 from setgrad.implicit.solvers import Bisection as Bisection
 from setgrad.implicit.solvers import Broyden as Broyden

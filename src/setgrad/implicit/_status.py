@@ -37,8 +37,8 @@ class Status(enum.IntEnum):
 _REMEDIES = {
     Status.CONVERGED: "nothing to do",
     Status.MAX_STEPS: "raise max_steps or tol, or try a faster solver such as Anderson() or Newton()",
-    Status.DIVERGED: "start nearer to a solution, damp the iteration (Picard(damping=0.5)), or use Newton(), for an "
-    "arg min LBFGS()",
+    Status.DIVERGED: "start nearer to a solution, damp the iteration (AdaptivePicard(), Picard(damping=0.1)), or use "
+    "Newton(), for an arg min LBFGS()",
     Status.NONFINITE: "look for NaN or infinity in the inputs, or start nearer to a solution",
     Status.STALLED: "the residual stopped falling short of the tolerance: compute in float64, bring the unknowns to "
     "similar sizes, or raise tol where the call has one",

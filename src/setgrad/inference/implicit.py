@@ -16,7 +16,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.functions import Exact
-from setgrad.implicit import CG, GMRES, Anderson, LinearSolver, Solver, fixed_point
+from setgrad.implicit import CG, GMRES, AdaptivePicard, LinearSolver, Solver, fixed_point
 from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
 from setgrad.sets import unpad
 
@@ -38,7 +38,7 @@ class Implicit(MeanFieldSolver):
         on_failure: "raise", "warn", or "mask": sets that do not settle get no gradient, and their status says so.
     """
 
-    solver: Solver = field(default_factory=lambda: Anderson(window=5, damping=0.5))
+    solver: Solver = field(default_factory=AdaptivePicard)
     adjoint: LinearSolver | None = None
     tol: float = 1e-4
     max_steps: int = 100
