@@ -15,14 +15,18 @@ from benchmarks import (
     implicit_memory,
     implicit_qp,
     implicit_solvers,
+    predict_sizes,
     speed_meanfield,
     table2,
+    time_to_score,
 )
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
 BENCHMARKS: dict[str, ModuleType] = {
     "speed-meanfield": speed_meanfield,
+    "time-to-score": time_to_score,
+    "predict-sizes": predict_sizes,
     "table2": table2,
     "demo-scores": demo_scores,
     "estimator-error": estimator_error,
@@ -39,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.name is None:
         parser.print_help()
         return 0
+    # For results that are kept: which command gave them.
+    options.command = list(sys.argv[1:] if arguments is None else arguments)
     try:
         results = BENCHMARKS[options.name].run(options)
     except SetgradError as error:

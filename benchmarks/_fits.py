@@ -2,93 +2,128 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import torch
 
-from setgrad import SubsetSelector, datasets
+from benchmarks._inference import score_selector
+from benchmarks._machine import describe as machine
+from benchmarks._machine import forget_peak, memory_peak
+from benchmarks._machine import wait as wait_for
+from benchmarks._models import cost_of, describe, make_selector, options_of
+from benchmarks._plain import BASELINES, score_baseline
+from benchmarks._tasks import load_task, work_of
+from setgrad.selector._fit import resolve_device
 
 Record = dict[str, Any]
-
-# The contenders, by the name of their column. Each takes a seed, a device and the number of epochs (None: the usual).
-MODELS: dict[str, Callable[..., SubsetSelector]] = {
-    "paper": SubsetSelector.paper,
-    "default": SubsetSelector,
-    "direct": lambda **options: SubsetSelector(method="direct", **options),
-}
-# Rough cost of an epoch's worth of sets, relative to the paper's model: only used to start long fits first.
-_COST = {"paper": 1.0, "default": 2.5, "direct": 2.0}
-_QUICK_SETS = 24
 
 
 @final
 @dataclass(frozen=True)
 class Job:
-    """One fit. The data are the same for all seeds; the seed decides weights, batches and samples."""
+    """One fit. The seed decides weights, batches and samples, and where the data are cut into folds, which fold it is.
+
+    `tuned` is a point of the model's grid in JSON, from a search; empty for the options as they are.
+    """
 
     task: str
     model: str
     seed: int
     quick: bool = False
+    splits: str = "published"
+    tuned: str = ""
 
 
 @final
 @dataclass(frozen=True)
 class Place:
-    """Where fits run and where their data are."""
+    """Where fits run, where their data are, and what to write beside every result."""
 
     device: str | None = None
     data_dir: str | None = None
-
-
-def make_selector(job: Job, place: Place) -> SubsetSelector:
-    """The untrained selector of a job."""
-    options: dict[str, Any] = {"random_state": job.seed, "device": place.device, "verbose": 0}
-    if job.quick:
-        options |= {"width": 16, "hidden": (16,), "max_epochs": 2}
-    return MODELS[job.model](**options)
+    commit: str = ""
+    command: str = ""
 
 
 def fit(job: Job, place: Place) -> Record:
-    """Fit, score on the test split, and say how it went. Scores are percentages."""
-    counts = dict.fromkeys(("n_train", "n_validation", "n_test"), _QUICK_SETS if job.quick else None)
-    task = datasets.load(job.task, data_dir=place.data_dir, **counts)
-    selector = make_selector(job, place)
+    """Fit, score on the test split, and say how it went. Scores are percentages, memory is in bytes."""
+    task = load_task(job.task, splits=job.splits, number=job.seed, data_dir=place.data_dir, quick=job.quick)
+    origin = {"torch": torch.__version__, "commit": place.commit, "command": place.command}
+    if job.model in BASELINES:
+        scores = score_baseline(job.model, task, job.seed)
+        return {**asdict(job), "options": describe_options(job), **scores, "seconds": 0.0, "device": "none", **origin}
+    device = resolve_device(place.device)
+    options = options_of(job.model, job.task, quick=job.quick, tuned=_tuned(job))
+    selector = make_selector(options, tuple(task.train.sets.item_shape), seed=job.seed, device=place.device)
+    # What the last fit of this process left behind must not count, nor the start of CUDA in a new one.
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.init()
+    forget_peak(device)
     started = time.perf_counter()
     selector.fit(*task.train, validation=task.validation)
+    wait_for(device)
     seconds = time.perf_counter() - started
+    peak = memory_peak(device)
+    best = selector.history_[max(0, selector.best_epoch_ - 1)]
+    found = score_selector(selector, task.test)
     return {
         **asdict(job),
-        "true_size": 100 * selector.score_true_size(*task.test),
-        "own_size": 100 * selector.score(*task.test),
+        "options": describe_options(job),
+        **found,
+        "validation": 100 * best["validation_jaccard"],
         "seconds": round(seconds, 2),
+        "test_seconds": round(time.perf_counter() - started - seconds, 2),
+        "peak_memory": peak,
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
-        "options": describe_options(job),
-        "device": next(selector.model_.parameters()).device.type,
-        "torch": torch.__version__,
+        "settled": best["settled"],
+        "device": machine(device)["device"],
+        **origin,
     }
 
 
 def describe_options(job: Job) -> str:
     """All options that shape the result: when a default changes, stored results of the old one no longer count."""
-    free = ("random_state", "device", "verbose", "checkpoint")
-    options = {k: v for k, v in make_selector(job, Place()).get_params().items() if k not in free}
-    return json.dumps(options, sort_keys=True, default=str)
+    if job.model in BASELINES:
+        return json.dumps({"baseline": job.model})
+    return describe(options_of(job.model, job.task, quick=job.quick, tuned=_tuned(job)))
 
 
-def expected_cost(job: Job, sets: int) -> float:
+def expected_cost(job: Job) -> float:
     """A number that is larger for fits that take longer."""
-    return sets * _COST[job.model]
+    return work_of(job.task) * cost_of(job.model)
+
+
+def current_commit() -> str:
+    """The commit of the checkout, with a plus if files differ from it; SETGRAD_COMMIT where there is no git."""
+    named = os.environ.get("SETGRAD_COMMIT")
+    if named:
+        return named
+    try:
+        ask = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        commit = ask(["git", "rev-parse", "--short", "HEAD"]).stdout.strip()
+        changed = ask(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+" if changed else "")
+
+
+def _tuned(job: Job) -> dict[str, Any]:
+    return json.loads(job.tuned) if job.tuned else {}
 
 
 def read_records(path: Path) -> list[Record]:
@@ -106,9 +141,18 @@ def read_records(path: Path) -> list[Record]:
 
 def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
     """The jobs that no stored result answers."""
-    names = ("task", "model", "seed", "quick", "options")
-    done = {tuple(record.get(name) for name in names) for record in records}
-    return [job for job in jobs if (*asdict(job).values(), describe_options(job)) not in done]
+    done = {_key(record, record.get("options")) for record in records}
+    return [job for job in jobs if _key(asdict(job), describe_options(job)) not in done]
+
+
+def belongs(jobs: Sequence[Job]) -> Callable[[Record], bool]:
+    """Whether a record answers one of the jobs, whatever its options."""
+    wanted = {_key(asdict(job), None) for job in jobs}
+    return lambda record: _key(record, None) in wanted
+
+
+def _key(record: Mapping[str, Any], options: str | None) -> tuple[Any, ...]:
+    return (*(record.get(name) for name in ("task", "model", "seed", "quick", "splits")), options)
 
 
 def run_jobs(jobs: Sequence[Job], place: Place, *, workers: int, results: Path, time_limit: float | None) -> int:
@@ -117,9 +161,9 @@ def run_jobs(jobs: Sequence[Job], place: Place, *, workers: int, results: Path, 
     A fit that fails is reported and left out, so that the next run tries it again. Returns how many failed.
     """
     done = failed = 0
-    ends = time.monotonic() + time_limit if time_limit is not None else float("inf")
-    for job, outcome in _in_turn(jobs, place, ends) if workers <= 1 else _in_parallel(jobs, place, ends, workers):
-        name = f"{job.task} {job.model} seed {job.seed}"
+    ends = time.monotonic() + time_limit if time_limit is not None else math.inf
+    for job, outcome in outcomes(jobs, partial(_attempt, place=place), workers=workers, ends=ends):
+        name = f"{job.task} {job.model} {'fold' if job.splits == 'folds' else 'seed'} {job.seed}"
         if isinstance(outcome, str):
             print(f"{name} failed: {outcome}", file=sys.stderr, flush=True)
             failed += 1
@@ -127,34 +171,39 @@ def run_jobs(jobs: Sequence[Job], place: Place, *, workers: int, results: Path, 
         done += 1
         _append(results, outcome)
         scores = f"true size {outcome['true_size']:.2f}, own size {outcome['own_size']:.2f}"
-        progress = f"[{done}/{len(jobs)}]"
-        print(f"{progress} {name}: {scores}, {outcome['seconds']:.0f} s, epoch {outcome['best_epoch']}", flush=True)
+        how = f", {outcome['seconds']:.0f} s, epoch {outcome['best_epoch']}" if outcome["seconds"] else ""
+        print(f"[{done}/{len(jobs)}] {name}: {scores}{how}", flush=True)
     if done < len(jobs):
         print(f"{len(jobs) - done} of {len(jobs)} fits are still to be done; run the same command again", flush=True)
     return failed
 
 
-# A record, or what went wrong.
-Outcome = tuple[Job, Record | str]
+# What is done for a job: a record, or what went wrong. Goes to other processes, so it must be a function of a module.
+Work = Callable[[Job], Record | str]
 
 
-def _in_turn(jobs: Sequence[Job], place: Place, ends: float) -> Iterator[Outcome]:
+def outcomes(jobs: Sequence[Job], work: Work, *, workers: int, ends: float) -> Iterator[tuple[Job, Record | str]]:
+    """Do the work for all jobs, in order, several at a time; none starts after the time `ends`."""
+    return _in_turn(jobs, work, ends) if workers <= 1 else _in_parallel(jobs, work, ends, workers)
+
+
+def _in_turn(jobs: Sequence[Job], work: Work, ends: float) -> Iterator[tuple[Job, Record | str]]:
     for job in jobs:
         if time.monotonic() >= ends:
             return
-        yield job, _attempt(job, place)
+        yield job, work(job)
 
 
-def _in_parallel(jobs: Sequence[Job], place: Place, ends: float, workers: int) -> Iterator[Outcome]:
+def _in_parallel(jobs: Sequence[Job], work: Work, ends: float, workers: int) -> Iterator[tuple[Job, Record | str]]:
     queue = list(reversed(jobs))
     running: dict[Future[Record | str], Job] = {}
     # CUDA does not survive a fork, so workers are started afresh.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+    with ProcessPoolExecutor(min(workers, max(1, len(jobs))), mp_context=context, initializer=_start_worker) as pool:
         while True:
             while queue and len(running) < workers and time.monotonic() < ends:
                 job = queue.pop()
-                running[pool.submit(_attempt, job, place)] = job
+                running[pool.submit(work, job)] = job
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -1,16 +1,17 @@
-"""From the results of many fits to tables: mean, spread, and whether a difference is more than noise."""
+"""From the results of many fits to numbers: mean, spread, averages over categories, and differences beyond noise."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import final
 
 from benchmarks._fits import Record
-from benchmarks._published import best_published
-from benchmarks._tables import table
+from benchmarks._published import SMALL_CATEGORIES
+from setgrad.datasets import AMAZON_PROTOCOLS
+from setgrad.selector import PRESETS
 
 SCORES = {"true_size": "the true size is given away, as in the papers", "own_size": "the model chooses the size"}
 
@@ -18,7 +19,7 @@ SCORES = {"true_size": "the true size is given away, as in the papers", "own_siz
 @final
 @dataclass(frozen=True)
 class Summary:
-    """Mean of a score over seeds, with the standard deviation and the standard error of the mean."""
+    """Mean of a score over folds or seeds, with the standard deviation and the standard error of the mean."""
 
     mean: float
     deviation: float
@@ -30,9 +31,23 @@ class Summary:
         return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
 
     def __str__(self) -> str:
-        if self.count < 2:
-            return f"{self.mean:.1f}"
-        return f"{self.mean:.1f} ± {self.deviation:.1f} ({self.error:.1f})"
+        return f"{self.mean:.1f}" if self.count < 2 else f"{self.mean:.1f} ± {self.deviation:.1f}"
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """How far one model is above another: in points, and in standard errors (NaN where the spread is unknown)."""
+
+    points: float
+    errors: float
+
+    def __str__(self) -> str:
+        return f"{self.points:+.1f}" + ("" if math.isnan(self.errors) else f" = {self.errors:+.1f} se")
+
+
+# Values of one score by task, model and number of the fold or seed.
+Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -40,7 +55,7 @@ def summarise(values: Sequence[float]) -> Summary:
 
     Example:
         >>> print(summarise([1.0, 3.0]))
-        2.0 ± 1.4 (1.0)
+        2.0 ± 1.4
     """
     if len(values) < 2:
         return Summary(values[0], math.nan, math.nan, 1)
@@ -48,81 +63,135 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), deviation, deviation / math.sqrt(len(values)), len(values))
 
 
-def compare(first: Summary, second: Summary) -> float:
-    """Difference of two means in standard errors of the difference; infinite if neither has any spread."""
-    difference = first.mean - second.mean
-    error = math.hypot(first.error, second.error)
+def compare(first: Mapping[int, float], second: Mapping[int, float], *, paired: bool) -> Difference:
+    """The difference of two models. Paired where a number means the same data for both, as it does for folds.
+
+    Pairs take out that some folds are harder than others, for all models alike. With seeds the numbers have
+    nothing in common, so the errors of both means add up.
+
+    Example:
+        >>> print(compare({0: 5.0, 1: 9.0}, {0: 4.0, 1: 7.0}, paired=True))
+        +1.5 = +3.0 se
+    """
+    if paired:
+        gaps = summarise([first[number] - second[number] for number in sorted(first.keys() & second.keys())])
+        points, error = gaps.mean, gaps.error
+    else:
+        one, two = summarise(list(first.values())), summarise(list(second.values()))
+        points, error = one.mean - two.mean, math.hypot(one.error, two.error)
     if error == 0:
-        return math.copysign(math.inf, difference) if difference else 0.0
-    return difference / error
+        return Difference(points, math.copysign(math.inf, points) if points else 0.0)
+    return Difference(points, points / error)
 
 
 def latest(records: Sequence[Record]) -> list[Record]:
-    """The last record of each (task, model, seed), so that a repeated fit counts once."""
-    return list({(r["task"], r["model"], r["seed"]): r for r in records}.values())
+    """The last record of each fit, so that a repeated one counts once."""
+    names = ("task", "model", "seed", "splits")
+    return list({tuple(r.get(name) for name in names): r for r in records}.values())
+
+
+def values_of(records: Sequence[Record], score: str) -> dict[str, dict[str, dict[int, float]]]:
+    """One number of each record, by task, model and number; records that lack it are left out."""
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for record in latest(records):
+        if record.get(score) is not None:
+            values.setdefault(record["task"], {}).setdefault(record["model"], {})[record["seed"]] = record[score]
+    return values
 
 
 def collect(records: Sequence[Record], score: str) -> dict[str, dict[str, Summary]]:
     """Summaries by task and model."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for record in latest(records):
-        values.setdefault(record["task"], {}).setdefault(record["model"], []).append(record[score])
-    return {task: {model: summarise(v) for model, v in models.items()} for task, models in values.items()}
+    return summaries(values_of(records, score))
+
+
+def summaries(values: Values) -> dict[str, dict[str, Summary]]:
+    """The same from values."""
+    return {
+        task: {model: summarise(list(v.values())) for model, v in models.items()} for task, models in values.items()
+    }
+
+
+def averages(values: Values) -> dict[str, dict[str, dict[int, float]]]:
+    """Rows for the mean over the large and over the small Amazon categories, for each protocol.
+
+    A number of a model counts if all categories that are there have it, so that all models average the same things.
+    """
+    rows: dict[str, dict[str, dict[int, float]]] = {}
+    for protocol in AMAZON_PROTOCOLS:
+        tasks = [task for task in values if task.startswith("amazon:") and task.endswith(f":{protocol}")]
+        small = [task for task in tasks if task.split(":")[1] in SMALL_CATEGORIES]
+        for kind, group in (("large", [task for task in tasks if task not in small]), ("small", small)):
+            if len(group) < 2:
+                continue
+            row: dict[str, dict[int, float]] = {}
+            for model in {model for task in group for model in values[task]}:
+                common = set.intersection(*(set(values[task].get(model, {})) for task in group))
+                if common:
+                    row[model] = {n: statistics.fmean(values[task][model][n] for task in group) for n in sorted(common)}
+            rows[f"mean of {len(group)} {kind}, {protocol}"] = row
+    return rows
+
+
+def best_preset(row: Mapping[str, Mapping[int, float]]) -> str | None:
+    """The published method with the best mean."""
+    found = {model: statistics.fmean(v.values()) for model, v in row.items() if model in PRESETS}
+    return max(found, key=lambda model: found[model]) if found else None
 
 
 def mixed_options(records: Sequence[Record]) -> list[str]:
-    """Models whose records were not all made with the same options."""
-    seen: dict[str, set[str]] = {}
+    """Models with records of one task that were not all made with the same options."""
+    seen: dict[tuple[str, str], set[str]] = {}
     for record in latest(records):
-        seen.setdefault(record["model"], set()).add(record["options"])
-    return sorted(model for model, options in seen.items() if len(options) > 1)
+        seen.setdefault((record["task"], record["model"]), set()).add(record["options"])
+    return sorted({model for (_, model), options in seen.items() if len(options) > 1})
 
 
-def score_table(records: Sequence[Record], score: str, models: Sequence[str]) -> str:
-    """One row for each task: the published best, each model, and default minus direct."""
-    rows = []
-    for task, found in sorted(collect(records, score).items()):
-        published = best_published(task)
-        versus = "-"
-        if "default" in found and "direct" in found:
-            z = compare(found["default"], found["direct"])
-            versus = "-" if math.isnan(z) else f"{found['default'].mean - found['direct'].mean:+.1f} = {z:+.1f} se"
-        rows.append(
-            [
-                task,
-                str(max(summary.count for summary in found.values())),
-                f"{published[0]:.1f} ± {published[1]:.1f}" if published and score == "true_size" else "-",
-                *(str(found[model]) if model in found else "-" for model in models),
-                versus,
-            ]
-        )
-    return table(["task", "seeds", "published best", *models, "default - direct"], rows)
-
-
-def verdicts(records: Sequence[Record]) -> list[str]:
+def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
     """What the claims of the benchmark come to, in sentences."""
-    found = collect(records, "true_size")
+    values = values_of(records, "true_size")
     lines = []
-    pairs = {task: compare(m["default"], m["direct"]) for task, m in found.items() if "default" in m and "direct" in m}
-    known = {task: z for task, z in pairs.items() if not math.isnan(z)}
+    pairs = {task: compare(m["default"], m["direct"], paired=paired) for task, m in values.items() if _both(m)}
+    known = {task: found for task, found in pairs.items() if not math.isnan(found.errors)}
     if known:
-        worse = sorted(task for task, z in known.items() if z < -1)
+        worse = sorted(task for task, found in known.items() if found.errors < -1)
         text = f"default below direct by more than one standard error: {len(worse)} of {len(known)} tasks"
         lines.append(text + (f" ({', '.join(worse)})" if worse else ""))
-    for protocol in ("farthest", "random"):
-        gaps = {
-            task: m["default"].mean - m["paper"].mean
-            for task, m in found.items()
-            if task.endswith(f":{protocol}") and "default" in m and "paper" in m
-        }
+    for protocol in AMAZON_PROTOCOLS:
+        rows = {task: m for task, m in values.items() if task.endswith(f":{protocol}") and "default" in m}
+        gaps = {task: _gap(m) for task, m in rows.items() if best_preset(m) and _category(task) not in SMALL_CATEGORIES}
         if gaps:
             least = min(gaps, key=lambda task: gaps[task])
             mean = statistics.fmean(gaps.values())
             lines.append(
-                f"default minus paper preset, {protocol}: {mean:+.1f} on average over {len(gaps)} categories, "
-                f"least {gaps[least]:+.1f} ({least})"
+                f"default minus best published method, large categories, {protocol}: {mean:+.1f} on average over "
+                f"{len(gaps)}, least {gaps[least]:+.1f} ({least})"
+            )
+        small = {task: m for task, m in rows.items() if _category(task) in SMALL_CATEGORIES and len(m) > 1}
+        if small:
+            best = sorted(task for task, m in small.items() if _winner(m) == "default")
+            lines.append(
+                f"default the best of all on small categories, {protocol}: {len(best)} of {len(small)}"
+                + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
     if mixed:
         lines.append(f"careful: results of different options are mixed for {', '.join(mixed)}; fit the missing ones")
     return lines
+
+
+def _both(row: Mapping[str, Mapping[int, float]]) -> bool:
+    return bool(row.get("default", {}).keys() & row.get("direct", {}).keys())
+
+
+def _gap(row: Mapping[str, Mapping[int, float]]) -> float:
+    best = best_preset(row)
+    assert best is not None
+    return statistics.fmean(row["default"].values()) - statistics.fmean(row[best].values())
+
+
+def _winner(row: Mapping[str, Mapping[int, float]]) -> str:
+    return max(row, key=lambda model: statistics.fmean(row[model].values()))
+
+
+def _category(task: str) -> str:
+    return task.split(":")[1] if task.startswith("amazon:") else ""

@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS, main, make_parser
 from benchmarks._fits import expected_cost
-from benchmarks._published import AMAZON_PAIRS
-from benchmarks.table2 import plan_jobs
+from benchmarks.table2 import ALL, plan_jobs
 
 
 def _options(*arguments: str) -> argparse.Namespace:
@@ -42,37 +41,87 @@ def test_unknown_category_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "unknown category 'hats'; choose one of: apparel" in capsys.readouterr().err
 
 
+def test_unknown_task_and_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table2", "--tasks", "suns"]) == 1
+    assert "unknown task 'suns'" in capsys.readouterr().err
+    assert main(["table2", "--models", "oracle"]) == 1
+    assert "unknown model 'oracle'; choose one of: default, direct, diffmf" in capsys.readouterr().err
+
+
+def test_more_folds_than_there_are_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table2", "--seeds", "6"]) == 1
+    assert "there are 5 folds, not 6" in capsys.readouterr().err
+    assert (
+        len(plan_jobs(_options("--seeds", "6", "--splits", "published", "--tasks", "moons", "--models", "direct"))) == 6
+    )
+
+
 def test_jobs_of_the_whole_table_longest_first() -> None:
-    jobs = plan_jobs(_options("--datasets", "amazon,moons,gaussian"))
-    assert len(set(jobs)) == len(jobs) == (12 * 2 + 2) * 3 * 5
-    assert (jobs[0].task, jobs[0].model) == ("amazon:feeding:farthest", "default")
-    costs = [expected_cost(j, AMAZON_PAIRS[j.task.split(":")[1]]) for j in jobs if j.task.startswith("amazon")]
+    jobs = plan_jobs(_options("--tasks", "amazon,moons,gaussian"))
+    # Popularity makes sense for Amazon alone.
+    assert len(set(jobs)) == len(jobs) == (12 * 2 * len(ALL) + 2 * (len(ALL) - 1)) * 5
+    assert (jobs[0].task, jobs[0].model) == ("amazon:feeding:farthest", "idiffmf-nuclear")
+    costs = [expected_cost(job) for job in jobs]
     assert costs == sorted(costs, reverse=True)
+    assert {job.model for job in jobs[-100:]} <= {"popularity", "chance"}
 
 
-def test_methods_choose_models() -> None:
-    assert {job.model for job in plan_jobs(_options("--methods", "direct"))} == {"direct"}
-    assert {job.model for job in plan_jobs(_options("--methods", "unrolled"))} == {"paper", "default"}
+def test_every_task_has_a_cost_and_a_sound_split() -> None:
+    names = "gaussian,moons,digits,amazon,anomaly,bundles,compounds,celeba,bindingdb"
+    jobs = plan_jobs(_options("--tasks", names, "--models", "default", "--seeds", "1"))
+    assert all(expected_cost(job) > 0 for job in jobs)
+    splits = {job.task.partition(":")[0]: job.splits for job in jobs}
+    assert {name for name, how in splits.items() if how == "folds"} == {"gaussian", "moons", "amazon", "compounds"}
+    assert {"compounds:davis:diverse", "anomaly:mnist", "bundles:food"} <= {job.task for job in jobs}
+    assert "compounds:davis:active" not in {job.task for job in jobs}
+
+
+def test_models_categories_and_protocols_narrow_the_table() -> None:
+    jobs = plan_jobs(_options("--models", "direct", "--categories", "toys,gear", "--protocols", "random"))
+    assert {(job.task, job.model) for job in jobs} == {(f"amazon:{c}:random", "direct") for c in ("toys", "gear")}
+    assert {job.task for job in plan_jobs(_options("--tasks", "amazon:toys:farthest", "--protocols", "random"))} == {
+        "amazon:toys:farthest"
+    }
 
 
 def test_table2_runs_resumes_and_renders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, written = tmp_path / "t.jsonl", tmp_path / "t.json"
-    run = ["table2", "--quick", "--datasets", "moons", "--device", "cpu", "--seeds", "2", "--results", str(results)]
-    assert main([*run, "--methods", "direct"]) == 0
+    run = ["table2", "--quick", "--tasks", "moons", "--device", "cpu", "--seeds", "2", "--results", str(results)]
+    assert main([*run, "--models", "direct"]) == 0
     assert "0 of 2 fits" in capsys.readouterr().out
-    assert main([*run, "--json", str(written)]) == 0
+    assert main([*run, "--models", "direct,diffmf,chance", "--json", str(written)]) == 0
     first = capsys.readouterr().out
     assert "2 of 6 fits" in first
     stored = json.loads(written.read_text())
     assert stored["tables"]["true_size"]["moons"]["direct"]["count"] == 2
+    # No folder of this machine is kept.
+    assert {record["command"].count(str(tmp_path)) for record in stored["records"]} == {0}
+    page = results.with_suffix(".md").read_text()
+    assert page.startswith("# Table 2")
+    assert page.strip() == first[first.index("# Table 2") :].strip()
     assert main(["table2", "--table", str(results)]) == 0
-    again = capsys.readouterr().out
-    # The stored results give the very tables that the run printed.
-    assert again.strip() == first[first.index("\n## ") :].strip()
+    # The stored results give the very page that the run printed.
+    assert capsys.readouterr().out.strip() == page.strip()
+
+
+def test_table_of_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table2", "--table", str(tmp_path / "none.jsonl")]) == 1
+    assert "there is no file" in capsys.readouterr().err
 
 
 def test_missing_data_is_said_and_the_exit_code_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ["table2", "--quick", "--seeds", "1", "--protocols", "random", "--methods", "direct"]
+    run = [
+        "table2",
+        "--quick",
+        "--tasks",
+        "amazon:safety",
+        "--seeds",
+        "1",
+        "--protocols",
+        "random",
+        "--models",
+        "direct",
+    ]
     assert main([*run, "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err
 
@@ -82,6 +131,6 @@ def test_demo_scores_show_published_and_limit(capsys: pytest.CaptureFixture[str]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     found = {row[0]: row for row in rows if len(row) == 6}
     assert found["moons, default"][3:5] == ["58.97", "100"]
-    assert found["gaussian, paper"][3] == "91.03"
-    assert 89 < float(found["gaussian, paper"][4]) < 92
-    assert found["digits, paper"][3:5] == ["-", "-"]
+    assert found["gaussian, diffmf"][3] == "91.03"
+    assert 89 < float(found["gaussian, diffmf"][4]) < 92
+    assert found["digits, diffmf"][3:5] == ["-", "-"]

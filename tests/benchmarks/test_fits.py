@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _fits
-from benchmarks._fits import Job, Place, Record, describe_options, read_records, run_jobs, unfinished
+from benchmarks._fits import Job, Place, Record, current_commit, describe_options, read_records, run_jobs, unfinished
+from benchmarks._models import MODELS
 
-JOBS = [Job("moons", model, seed, quick=True) for model in ("paper", "default", "direct") for seed in (0, 1)]
+JOBS = [Job("moons", model, seed, quick=True) for model in ("diffmf", "default", "direct") for seed in (0, 1)]
 
 
 def _record(job: Job) -> Record:
@@ -17,6 +18,7 @@ def _record(job: Job) -> Record:
         "model": job.model,
         "seed": job.seed,
         "quick": job.quick,
+        "splits": job.splits,
         "options": describe_options(job),
         "true_size": 50.0,
         "own_size": 40.0,
@@ -40,21 +42,37 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     return asked
 
 
-@pytest.mark.parametrize("model", ["paper", "default", "direct"])
+@pytest.mark.parametrize("model", [*MODELS, "chance"])
 def test_a_fit_records_both_scores_and_how_it_went(model: str) -> None:
-    record = _fits.fit(Job("moons", model, 0, quick=True), Place(device="cpu"))
+    record = _fits.fit(Job("moons", model, 0, True, "folds"), Place(device="cpu", commit="abc", command="do it"))
     assert 0 <= record["true_size"] <= 100
     assert 0 <= record["own_size"] <= 100
-    assert record["epochs"] == 2
-    assert record["device"] == "cpu"
+    assert 0 <= record["validation"] <= 100
+    assert (record["splits"], record["commit"], record["command"]) == ("folds", "abc", "do it")
     assert json.loads(json.dumps(record)) == record
+    if model in MODELS:
+        assert record["epochs"] == 2
+        assert record["device"].startswith("cpu: ")
+        assert record["peak_memory"] > 10_000_000
+        assert 0 <= record["settled"] <= 1
 
 
 def test_contenders_differ_as_they_should() -> None:
     options = {job.model: json.loads(describe_options(job)) for job in JOBS}
-    assert options["paper"]["phi"] == "paper"
+    assert options["diffmf"]["phi"] == "paper"
     assert options["direct"]["method"] == "direct"
     assert {**options["direct"], "method": options["default"]["method"]} == options["default"]
+
+
+def test_a_point_of_the_grid_is_another_fit() -> None:
+    plain, tuned = (Job("moons", "diffmf", 0, True, "folds", text) for text in ("", '{"rho_layers": 3}'))
+    assert json.loads(describe_options(tuned))["hidden"] == [16, 16, 16]
+    assert unfinished([plain, tuned], [_record(plain)]) == [tuned]
+
+
+def test_the_commit_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SETGRAD_COMMIT", "f00d")
+    assert current_commit() == "f00d"
 
 
 def test_killed_run_goes_on_where_it_stopped(
@@ -79,6 +97,7 @@ def test_results_of_other_options_do_not_count() -> None:
     assert unfinished(JOBS[:1], [record]) == []
     assert unfinished(JOBS[:1], [{**record, "options": "{}"}]) == JOBS[:1]
     assert unfinished(JOBS[:1], [{**record, "quick": False}]) == JOBS[:1]
+    assert unfinished(JOBS[:1], [{**record, "splits": "folds"}]) == JOBS[:1]
 
 
 def test_no_fit_starts_after_the_limit(tmp_path: Path, fake: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +107,7 @@ def test_no_fit_starts_after_the_limit(tmp_path: Path, fake: list[Job], capsys: 
 
 
 def test_workers_find_the_same_scores(tmp_path: Path) -> None:
-    jobs = [Job("moons", "paper", 0, quick=True), Job("nowhere", "paper", 0, quick=True)]
+    jobs = [Job("moons", "diffmf", 0, quick=True), Job("nowhere", "diffmf", 0, quick=True)]
     here = _fits.fit(jobs[0], Place(device="cpu"))
     file = tmp_path / "fits.jsonl"
     assert run_jobs(jobs, Place(device="cpu"), workers=2, results=file, time_limit=None) == 1

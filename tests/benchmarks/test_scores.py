@@ -1,27 +1,54 @@
 """Numbers of the tables, against hand-made records and the printed paper."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
-from benchmarks._published import AMAZON_PAIRS, TABLE_2, best_published
-from benchmarks._scores import collect, compare, score_table, summarise, verdicts
+from benchmarks._pages import cost_table, inference_table, page, published_table, score_table
+from benchmarks._plots import draw_figures
+from benchmarks._published import AMAZON_PAIRS, TABLE_2, TABLE_6, TABLE_7, best_published, published
+from benchmarks._scores import averages, collect, compare, summarise, values_of, verdicts
 from benchmarks._tables import seconds, size, table
 from setgrad.datasets import AMAZON_CATEGORIES
 
 
-def _records(task: str, scores: dict[str, list[float]]) -> list[dict[str, object]]:
+def _records(task: str, scores: dict[str, list[float]], splits: str = "folds") -> list[dict[str, object]]:
     return [
-        {"task": task, "model": model, "seed": seed, "true_size": value, "own_size": value - 5, "options": model}
+        {
+            "task": task,
+            "model": model,
+            "seed": seed,
+            "quick": False,
+            "splits": splits,
+            "true_size": value,
+            "own_size": value - 5,
+            "one_step": None if model == "direct" else value,
+            "converged": None if model == "direct" else value - 1,
+            "settled_test": None if model == "direct" else 0.5,
+            "options": model,
+            "seconds": 12.0,
+            "epochs": 30,
+            "peak_memory": 3e8,
+            "commit": "abc",
+        }
         for model, values in scores.items()
         for seed, value in enumerate(values)
     ]
 
 
 RECORDS = [
-    *_records("amazon:toys:farthest", {"paper": [60.0, 62.0], "default": [79.0, 81.0], "direct": [78.0, 80.0]}),
-    *_records("amazon:toys:random", {"paper": [25.0, 27.0], "default": [20.0, 22.0], "direct": [27.0, 29.0]}),
+    *_records("amazon:toys:farthest", {"diffmf": [60.0, 62.0], "default": [79.0, 81.0], "direct": [78.0, 79.0]}),
+    *_records("amazon:gear:farthest", {"diffmf": [70.0, 72.0], "default": [89.0, 91.0], "direct": [88.0, 89.0]}),
+    *_records("amazon:safety:farthest", {"diffmf": [20.0, 22.0], "default": [21.0, 25.0], "direct": [19.0, 22.0]}),
+    *_records("amazon:toys:random", {"diffmf": [25.0, 27.0], "default": [20.0, 22.0], "direct": [27.0, 30.0]}),
 ]
+
+
+def _rows(text: str) -> dict[str, list[str]]:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return {row[0]: row[1:] for row in rows}
 
 
 def test_summary_by_hand() -> None:
@@ -32,59 +59,104 @@ def test_summary_by_hand() -> None:
     assert summarise([4.0]).to_json() == {"mean": 4.0, "deviation": None, "error": None, "count": 1}
 
 
-def test_difference_in_standard_errors() -> None:
+def test_difference_of_seeds_in_standard_errors() -> None:
     # Each mean has an error of 1, so the difference has sqrt(2).
-    assert compare(summarise([79.0, 81.0]), summarise([78.0, 80.0])) == pytest.approx(1 / math.sqrt(2))
-    assert compare(summarise([5.0, 5.0]), summarise([5.0, 5.0])) == 0
-    assert compare(summarise([4.0, 4.0]), summarise([5.0, 5.0])) == -math.inf
-    assert math.isnan(compare(summarise([4.0]), summarise([5.0, 5.0])))
+    found = compare({0: 79.0, 1: 81.0}, {0: 78.0, 1: 80.0}, paired=False)
+    assert (found.points, found.errors) == (1, pytest.approx(1 / math.sqrt(2)))
+    assert compare({0: 5.0, 1: 5.0}, {0: 5.0, 1: 5.0}, paired=False).errors == 0
+    assert compare({0: 4.0, 1: 4.0}, {0: 5.0, 1: 5.0}, paired=False).errors == -math.inf
+    assert math.isnan(compare({0: 4.0}, {0: 5.0, 1: 5.0}, paired=False).errors)
 
 
-def test_rows_show_published_models_and_verdict() -> None:
-    lines = score_table(RECORDS, "true_size", ["paper", "default", "direct"]).splitlines()
-    assert len(lines) == 4
-    cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
-    assert cells == [
-        "amazon:toys:farthest",
+def test_difference_of_folds_is_taken_fold_by_fold() -> None:
+    # Differences 1, 2, 3: mean 2, deviation 1, error 1 / sqrt(3). What only one of them has does not count.
+    found = compare({0: 11.0, 1: 52.0, 2: 93.0}, {0: 10.0, 1: 50.0, 2: 90.0, 3: 0.0}, paired=True)
+    assert (found.points, found.errors) == (2, pytest.approx(2 * math.sqrt(3)))
+
+
+def test_rows_show_models_differences_and_the_best_in_bold() -> None:
+    rows = _rows(score_table(RECORDS, "true_size", paired=True))
+    assert rows["task"] == ["n", "default", "direct", "diffmf", "default - direct", "default - best published method"]
+    # Differences to direct are 1 and 2: mean 1.5, error 0.5.
+    assert rows["amazon:toys:farthest"] == [
         "2",
-        "69.1 ± 1.0",
-        "61.0 ± 1.4 (1.0)",
-        "80.0 ± 1.4 (1.0)",
-        "79.0 ± 1.4 (1.0)",
-        "+1.0 = +0.7 se",
+        "**80.0 ± 1.4**",
+        "78.5 ± 0.7",
+        "61.0 ± 1.4",
+        "+1.5 = +3.0 se",
+        "+19.0 = +inf se (diffmf)",
     ]
-    assert lines[3].endswith(" -7.0 = -4.9 se |")
+    assert rows["amazon:toys:random"][2].startswith("**28.5")
+    assert rows["mean of 2 large, farthest"][1:4] == ["**85.0 ± 1.4**", "83.5 ± 0.7", "66.0 ± 1.4"]
 
 
 def test_models_that_were_not_run_are_dashes() -> None:
-    only = [record for record in RECORDS if record["model"] == "paper"]
-    assert score_table(only, "own_size", ["paper", "default"]).splitlines()[2].count(" - ") == 3
+    only = [record for record in RECORDS if record["model"] == "diffmf" or record["task"] == "amazon:gear:farthest"]
+    row = _rows(score_table(only, "own_size", paired=True))["amazon:toys:farthest"]
+    assert row == ["2", "-", "-", "**56.0 ± 1.4**", "-", "-"]
+
+
+def test_averages_compare_the_same_folds() -> None:
+    lacking = [r for r in RECORDS if (r["task"], r["model"], r["seed"]) != ("amazon:gear:farthest", "direct", 1)]
+    row = averages(values_of(lacking, "true_size"))["mean of 2 large, farthest"]
+    assert row["direct"] == {0: 83.0}
+    assert row["default"] == {0: 84.0, 1: 86.0}
 
 
 def test_verdicts_name_what_falls_short() -> None:
-    lines = verdicts(RECORDS)
-    assert lines[0].endswith("1 of 2 tasks (amazon:toys:random)")
-    assert "farthest: +19.0 on average over 1" in lines[1]
-    assert "random: -5.0" in lines[2]
-    assert len(lines) == 3
+    lines = verdicts(RECORDS, paired=True)
+    assert lines[0].endswith("1 of 4 tasks (amazon:toys:random)")
+    assert "large categories, farthest: +19.0 on average over 2, least +19.0" in lines[1]
+    assert "small categories, farthest: 1 of 1 (amazon:safety:farthest)" in lines[2]
+    assert "random: -5.0" in lines[3]
+    assert len(lines) == 4
     changed = [*RECORDS, {**RECORDS[0], "seed": 7, "options": "older"}]
-    assert "mixed for paper" in verdicts(changed)[-1]
+    assert "mixed for diffmf" in verdicts(changed, paired=True)[-1]
 
 
 def test_a_repeated_fit_counts_once() -> None:
     again = [*RECORDS, {**RECORDS[0], "true_size": 70.0}]
-    assert collect(again, "true_size")["amazon:toys:farthest"]["paper"].mean == 66
+    assert collect(again, "true_size")["amazon:toys:farthest"]["diffmf"].mean == 66
+
+
+def test_published_numbers_stand_beside_ours() -> None:
+    assert _rows(published_table(RECORDS))["amazon:toys:farthest"] == ["61.0 / 64.4 ± 1.6"]
+    assert "random" not in published_table(RECORDS)
+    toys = _records("amazon:toys:farthest", {"idiffmf-2": [60.0], "direct": [1.0]})
+    assert _rows(inference_table(toys))["amazon:toys:farthest"] == ["60.0 / 59.0 (50 %) [68.5]"]
+    assert _rows(cost_table(toys))["amazon:toys:farthest"] == ["12 s, 30 ep, 300 MB", "12 s [68], 30 ep, 300 MB"]
+
+
+def test_the_page_says_where_numbers_come_from_and_leaves_quick_ones_out() -> None:
+    quick = {**RECORDS[0], "task": "moons", "quick": True, "true_size": 1.0}
+    text = page([*RECORDS, quick, *_records("digits", {"default": [50.0]}, "published")], ["a.png"])
+    assert "- commit: `abc` (25 fits)" in text
+    assert "moons" not in text
+    assert text.index("Five-fold") < text.index("amazon:toys") < text.index("several seeds") < text.index("digits")
+    assert "![a.png](a.png)" in text
+
+
+def test_figures_are_written_for_each_family(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    memory = {"rows": [{"iterations": k, "unrolled": {"step": k * 1e6}, "implicit": {"step": 5e6}} for k in (5, 20)]}
+    (tmp_path / "implicit-memory.json").write_text(json.dumps(memory))
+    names = draw_figures([*RECORDS, *_records("moons", {"default": [50.0]})], tmp_path, "t")
+    assert names == ["t-amazon-farthest.png", "t-amazon-random.png", "t-others.png", "figure1.png"]
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
 def test_published_numbers_are_complete() -> None:
-    assert set(TABLE_2) == {"gaussian", "moons", *AMAZON_CATEGORIES}
+    everything = {"celeba", "bindingdb", "gaussian", "moons", *AMAZON_CATEGORIES}
+    assert set(TABLE_2) == set(TABLE_6) == set(TABLE_7) == everything
     assert set(AMAZON_PAIRS) == set(AMAZON_CATEGORIES)
     # Set in bold in the paper.
-    assert best_published("moons") == (58.97, 0.04, "iDiffMF nuclear")
-    assert best_published("gaussian") == (91.03, 0.09, "iDiffMF nuclear")
-    assert best_published("amazon:feeding:farthest") == (82.47, 0.19, "EquiVSet copula")
-    assert best_published("amazon:safety:farthest") == (26.02, 1.68, "iDiffMF l2")
-    assert best_published("amazon:media:farthest") == (56.60, 0.56, "EquiVSet ind")
+    assert best_published("moons") == (58.97, 0.04, "idiffmf-nuclear")
+    assert best_published("gaussian") == (91.03, 0.09, "idiffmf-nuclear")
+    assert best_published("amazon:feeding:farthest") == (82.47, 0.19, "equivset-copula")
+    assert best_published("amazon:safety:farthest") == (26.02, 1.68, "idiffmf-2")
+    assert best_published("amazon:media:farthest") == (56.60, 0.56, "equivset-ind")
+    assert best_published("bindingdb") == (77.48, 1.04, "idiffmf-nuclear")
+    assert published("amazon:diaper:farthest")["idiffmf-c"] == (57.13, 5.37)
     assert best_published("amazon:media:random") is None
     assert best_published("digits") is None
 

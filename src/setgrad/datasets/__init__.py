@@ -14,6 +14,8 @@ from setgrad.datasets._celeba import celeba as celeba
 from setgrad.datasets._compounds import COMPOUND_DATASETS as COMPOUND_DATASETS
 from setgrad.datasets._compounds import compounds as compounds
 from setgrad.datasets._digits import digits as digits
+from setgrad.datasets._folds import fold as fold
+from setgrad.datasets._folds import folds as folds
 from setgrad.datasets._load import LOADERS as LOADERS
 from setgrad.datasets._load import Loader as Loader
 from setgrad.datasets._load import Request as Request

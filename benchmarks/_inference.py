@@ -1,0 +1,78 @@
+"""Scores of a fitted selector: with its own inference, with one mean-field step, and with the iteration settled.
+
+The last two are what table 7 of arXiv:2412.11239 compares. A start that a recognition network gives is kept. To have
+something to settle on, models of Bernoulli samples get Gaussian masks there: their own map jumps.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad import SubsetSelector
+from setgrad.functions import BoundSetFunction, ItemNoise
+from setgrad.implicit import Status
+from setgrad.selector import jaccard, pick_top
+from setgrad.selector._fit import prediction_samples
+from setgrad.selector._infer import map_batches
+from setgrad.selector._model import ModelConfig
+from setgrad.sets import Choices, Sets, subset_sizes
+
+_MAX_STEPS = 50
+
+
+def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float | None]:
+    """All test scores in percent, each inference run once; None for what a model does not have."""
+    configs = inferences(selector.model_.config)
+    sizes = subset_sizes(test.subsets)
+    found: dict[ModelConfig, tuple[Sets, float | None]] = {}
+    scores: dict[str, float | None] = {"one_step": None, "converged": None, "settled_test": None}
+    for name, config in configs.items():
+        if config not in found:
+            found[config] = infer(selector, config, test.sets)
+        logits, settled = found[config]
+        score = 100 * float(jaccard(pick_top(logits.values, test.sets, sizes), test.subsets).mean())
+        scores[name] = score
+        if name == "converged":
+            scores["settled_test"] = settled
+    chosen = selector.predict(test.sets, scores=found[selector.model_.config][0])
+    scores["own_size"] = 100 * float(jaccard(chosen, test.subsets).mean())
+    return scores
+
+
+def inferences(config: ModelConfig) -> dict[str, ModelConfig]:
+    """The ways of inference by name of the score; equal ones have equal configurations."""
+    if config.method == "direct":
+        return {"true_size": config}
+    single = config.steps == 1 and config.method != "implicit"
+    smooth = "gaussian" if config.estimator == "bernoulli" else config.estimator
+    return {
+        "true_size": config,
+        "one_step": config if single else replace(config, method="one-step", steps=1),
+        "converged": config
+        if config.method == "implicit"
+        else replace(config, method="implicit", steps=_MAX_STEPS, estimator=smooth),
+    }
+
+
+def infer(selector: SubsetSelector, config: ModelConfig, sets: Sets) -> tuple[Sets, float | None]:
+    """Logits as `decision_function` gives them, but inferred by `config`, and the share of sets that settled."""
+    # As the selector does: a copy in float64. Only the configuration differs, the weights are shared.
+    model = copy.copy(selector._precise())
+    model.config = config
+    samples = prediction_samples(selector.get_params())
+    settled: list[Tensor] = []
+
+    def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
+        result = model.infer(bound, ItemNoise(batch, 0), samples=samples)
+        if result.status is not None:
+            settled.append((result.status == Status.CONVERGED).double())
+        return result.logits
+
+    kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
+    logits = map_batches(model, sets, work).to(kind)
+    return sets.with_values(logits), float(torch.cat(settled).mean()) if settled else None

@@ -1,0 +1,121 @@
+"""What contenders see and how they are scored: encoders, inference by name, baselines against counting by hand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks._fits import Job, Place, fit
+from benchmarks._inference import infer, inferences, score_selector
+from benchmarks._models import MODELS, describe, make_selector, options_of
+from benchmarks._plain import popularity, score_baseline
+from benchmarks._tasks import expand, load_task
+from setgrad import SubsetSelector
+from setgrad.datasets import Task, load
+from setgrad.encoders import Stacked
+from setgrad.selector import PRESETS
+from setgrad.sets import Choices
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load("moons", n_train=40, n_validation=20, n_test=20)
+
+
+def _fitted(task: Task, **options: object) -> SubsetSelector:
+    small = {"width": 16, "hidden": (16,), "max_epochs": 2, "random_state": 0, "verbose": 0, "device": "cpu"}
+    return SubsetSelector(**{**small, **options}).fit(*task.train, validation=task.validation)
+
+
+def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -> None:
+    for model in MODELS:
+        wanted = "" if model in PRESETS else "+context"
+        assert options_of(model, "anomaly:mnist")["phi"] == f"image{wanted}"
+        assert options_of(model, "compounds:davis:diverse")["phi"] == f"pair{wanted}"
+        assert options_of(model, "compounds:davis:diverse")["batch_size"] == 16
+        assert options_of(model, "moons").get("phi") == MODELS[model].get("phi")
+
+
+def test_the_seed_decides_the_weights_of_a_module() -> None:
+    options = options_of("default", "anomaly:mnist", tuned={"width": 64})
+    first, again, other = (
+        make_selector(options, (1, 28, 28), seed=seed, device="cpu").phi for seed in (0, 0, 1)
+    )  # fmt: skip
+    assert isinstance(first, Stacked) and isinstance(again, Stacked) and isinstance(other, Stacked)
+    assert first.out_dim == 64
+    pairs = [list(zip(first.parameters(), module.parameters(), strict=True)) for module in (again, other)]
+    assert all(torch.equal(a, b) for a, b in pairs[0])
+    assert not all(torch.equal(a, b) for a, b in pairs[1])
+    assert "image+context" in describe(options)
+
+
+def test_own_scores_are_those_of_the_selector(task: Task) -> None:
+    selector = _fitted(task)
+    found = score_selector(selector, task.test)
+    assert found["true_size"] == pytest.approx(100 * selector.score_true_size(*task.test))
+    assert found["own_size"] == pytest.approx(100 * selector.score(*task.test))
+
+
+@pytest.mark.parametrize("name", ["diffmf", "idiffmf-2", "equivset-copula"])
+def test_inference_by_name_is_that_of_a_selector_made_so(task: Task, name: str) -> None:
+    selector = _fitted(task, **{**PRESETS[name], "width": 16, "hidden": (16,), "max_epochs": 2})
+    own = selector.model_.config
+    ways = inferences(own)
+    assert (ways["one_step"].steps, ways["converged"].method) == (1, "implicit")
+    assert (ways["one_step"] == own) == (name == "equivset-copula")
+    assert (ways["converged"] == own) == (name == "idiffmf-2")
+    logits, _ = infer(selector, own, task.test.sets)
+    assert torch.equal(logits.values, selector.decision_function(task.test.sets).values)
+    _, settled = infer(selector, ways["converged"], task.test.sets)
+    assert settled is not None and 0 <= settled <= 1
+    # The fitted model itself is left as it was.
+    assert selector.model_.config == own == selector._precise().config
+
+
+def test_direct_has_nothing_to_iterate(task: Task) -> None:
+    found = score_selector(_fitted(task, method="direct"), task.test)
+    assert found["one_step"] is found["converged"] is None
+
+
+def test_popularity_counts_choices_of_training() -> None:
+    train = _choices([[1, 2, 3], [1, 2, 4]], [[0, 1], [0]])
+    test = _choices([[4, 2, 1, 9]], [[2]])
+    task = Task("made", "", train, test, test, "")
+    scores = popularity(task, 0)(test)
+    # Chosen: 1 twice, 2 once, the others never.
+    assert scores.argsort(descending=True)[:2].tolist() == [2, 1]
+    assert scores.exp().round().tolist() == [1, 2, 3, 1]
+    assert score_baseline("popularity", task, 0)["true_size"] == 100
+
+
+def test_chance_scores_what_chance_scores() -> None:
+    found = score_baseline("chance", load("gaussian", n_train=0, n_validation=200, n_test=500), 0)
+    # 10 of 100 by chance: the mean overlap of 1 gives about 1 / 19.
+    assert 4.5 < found["true_size"] < 7
+
+
+def test_folds_of_a_worker_are_those_of_the_data(data_dir: Path) -> None:
+    first, again = (
+        load_task("amazon:safety:farthest", splits="folds", number=1, data_dir=str(data_dir), quick=False)
+        for _ in range(2)
+    )
+    assert first is again
+    assert (len(first.train), len(first.validation), len(first.test)) == (160, 53, 54)
+    whole = load_task("amazon:safety:farthest", splits="published", number=1, data_dir=str(data_dir), quick=False)
+    assert len(whole.train) == 89
+
+
+@pytest.mark.parametrize("model", ["default", "idiffmf-2", "horse"])
+def test_images_are_fitted(model: str, data_dir: Path) -> None:
+    record = fit(Job("anomaly:olivetti", model, 0, quick=True), Place("cpu", str(data_dir)))
+    assert 0 <= record["true_size"] <= 100
+
+
+def test_a_name_that_says_all_is_taken_as_it_is() -> None:
+    assert expand(["compounds:kiba:active"], [], []) == ["compounds:kiba:active"]
+    assert expand(["amazon:toys:random", "moons"], [], []) == ["amazon:toys:random", "moons"]
+
+
+def _choices(ids: list[list[int]], chosen: list[list[int]]) -> Choices:
+    choices = Choices.of([[[float(i)] for i in row] for row in ids], chosen)
+    return Choices(choices.sets, choices.subsets, item_ids=[i for row in ids for i in row])
