@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from setgrad.implicit import Anderson, Direct, Neumann, OneStep, fixed_point
+from setgrad.implicit import CG, AdaptivePicard, Anderson, Direct, Neumann, OneStep, fixed_point
 from tests.implicit.problems import CASES
 from tests.implicit.solvers import BACKWARD, FORWARD
 
@@ -142,3 +142,39 @@ def test_nothing_is_kept_alive():
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_weight_makes_the_adjoint_of_a_stationary_point_symmetric(seeded) -> None:
+    """z = A sigmoid(z) + b is where a free energy is stationary: conjugate gradients give Direct's derivatives."""
+    generator = torch.Generator().manual_seed(0)
+    draw = torch.randn(3, 5, 5, generator=generator, dtype=torch.float64)
+    coupling = (draw + draw.mT).requires_grad_()
+    field = torch.randn(3, 5, generator=generator, dtype=torch.float64).requires_grad_()
+
+    def variance(z: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(z) * torch.sigmoid(-z)
+
+    def solve(coupling: torch.Tensor, field: torch.Tensor, **options: object) -> torch.Tensor:
+        return fixed_point(
+            lambda z, a, b: ((a + a.mT) / 2 @ torch.sigmoid(z)[..., None])[..., 0] + b,
+            torch.zeros(3, 5, dtype=torch.float64),
+            coupling,
+            field,
+            solver=AdaptivePicard(),
+            tol=1e-13,
+            max_steps=2000,
+            **options,
+        ).value
+
+    plain = solve(coupling, field)
+    weighted = solve(coupling, field, weight=variance, adjoint=CG(tol=1e-13))
+    torch.testing.assert_close(weighted, plain, rtol=1e-11, atol=1e-11)
+    for ours, expected in zip(
+        torch.autograd.grad(weighted.square().sum(), (coupling, field)),
+        torch.autograd.grad(plain.square().sum(), (coupling, field)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+    with seeded(0):
+        options = {"weight": variance, "adjoint": CG(tol=1e-13)}
+        assert gradgradcheck(lambda b: solve(coupling.detach(), b, **options), (field,))

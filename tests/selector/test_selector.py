@@ -383,3 +383,21 @@ def test_choices_without_any_chosen_item():
     empty = Choices(sets, sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool)))
     selector = SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 0.01}).fit(*empty, validation=empty)
     assert selector.score(*empty) == 1.0
+
+
+def test_a_start_from_another_selector_saves_learning(default):
+    few = make_choices(8, seed=5)
+    test = make_choices(100, seed=6)
+    options = {**TINY, "max_epochs": 2}
+    cold = SubsetSelector(**options).fit(*few, validation=few)
+    warm = SubsetSelector(**options).fit(*few, validation=few, start=default)
+    assert warm.score_true_size(*test) > cold.score_true_size(*test) + 0.1
+    # The scale of the features belongs to the weights.
+    assert torch.equal(warm.model_.mean, default.model_.mean)
+
+
+def test_a_start_of_another_make_is_refused(choices, default):
+    with pytest.raises(OptionError, match="other parts or sizes"):
+        SubsetSelector(**{**TINY, "width": 8}).fit(*choices, start=default)
+    with pytest.raises(NotFittedError):
+        SubsetSelector(**TINY).fit(*choices, start=SubsetSelector())

@@ -10,7 +10,7 @@ from setgrad.cli._columns import declare_columns, read_to_fit
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.report import size_rule_grid
-from setgrad.selector import RULES, SubsetSelector, check_model_folder
+from setgrad.selector import RULES, SubsetSelector, check_model_folder, load
 from setgrad.sets import Choices
 
 
@@ -27,6 +27,9 @@ def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--validation", metavar="TABLE", type=Path, help="held-out sets, same columns [part of TABLE is held out]"
     )
+    parser.add_argument(
+        "--start", metavar="FOLDER", type=Path, help="model whose weights to begin with, fitted with the same options"
+    )
     columns = declare_columns(parser, required=True)
     columns.add_argument("--weights", metavar="COL", help="column that says how much a row counts in the loss")
     declare_selector(parser)
@@ -35,10 +38,11 @@ def _declare(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
     check_model_folder(args.output)
+    start = None if args.start is None else load(args.start, device=selector.device)
     choices, columns = read_to_fit(args.table, args)
     validation = None if args.validation is None else columns.read_choices(args.validation)
     started = time.perf_counter()
-    selector.fit(*choices, validation=validation, sample_weight=choices.weights)
+    selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start)
     seconds = time.perf_counter() - started
     selector.save(args.output)
     columns.save(args.output)

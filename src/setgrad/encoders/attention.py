@@ -19,6 +19,9 @@ from torch.utils.checkpoint import checkpoint
 # smaller ones stay behind in a heap that fragments, and the peak doubles.
 _PIECE = 2**23
 
+# Scores of one call of attention where all of them are kept: 512 MiB in float64.
+_SCORES = 2**26
+
 # Stands for minus infinity in a sum of exponentials, and keeps a fully masked piece free of NaN.
 _MASKED = -1e30
 
@@ -49,7 +52,7 @@ class SelfAttention(Block):
         """Attend, then transform each item, both with a residual connection."""
         q, k, v = (_split(part, self.heads) for part in self.project(self.norm(x)).chunk(3, -1))
         seen = None if mask is None else mask[:, None, None, :]
-        x = x + self.out(_join(scaled_dot_product_attention(q, k, v, attn_mask=seen)))
+        x = x + self.out(_join(_attend(q, k, v, seen)))
         return self.feed(x)
 
 
@@ -126,6 +129,14 @@ def in_pieces(
         checkpoint(function, piece, part, use_reentrant=False, preserve_rng_state=False)
         for piece, part in zip(x.split(chunk, 1), masks, strict=True)
     ]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+    """Softmax attention. In float64 a GPU keeps all scores of a call, so that long sets are asked in pieces there."""
+    rows = max(1, _SCORES // max(1, k.shape[:-1].numel()))
+    if q.dtype != torch.float64 or q.device.type != "cuda" or q.shape[-2] <= rows:
+        return scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    return torch.cat([scaled_dot_product_attention(part, k, v, attn_mask=seen) for part in q.split(rows, -2)], -2)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

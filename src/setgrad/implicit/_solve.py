@@ -65,6 +65,7 @@ def fixed_point(
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
     weight: Callable[[Tensor], Tensor] | None = None,
+    size: float = 1.0,
 ) -> Solution:
     """Find y with fn(y, *args) = y, for each sample, and differentiate it with respect to the arguments.
 
@@ -75,7 +76,7 @@ def fixed_point(
         *args: Tensors to differentiate with respect to. Anything captured by `fn` that requires a gradient is refused.
         solver: `Picard()` by default; `Anderson()`, `Newton()`, `Broyden()`.
         adjoint: How the backward pass solves its linear system: `Direct()` by default, `GMRES()` for many unknowns.
-        tol: Norm of the residual at which a sample is solved, relative to the norm of y where that exceeds 1.
+        tol: Norm of the residual at which a sample is solved, relative to the norm of y where that exceeds `size`.
         max_steps: Steps at most.
         check_every: How often, in steps, the host asks whether all samples are done, which waits for a GPU. None for
             every step on the CPU and every fourth elsewhere.
@@ -86,6 +87,7 @@ def fixed_point(
         weight: From y positive numbers of its shape, entry by entry, that make the Jacobian of weight * (y - fn(y))
             symmetric at the solution, as where y is stationary for some objective. The adjoint may then be `CG()`, and
             is preconditioned by 1 / weight.
+        size: Norm of a small solution, below which `tol` is no longer relative.
 
     Example:
         >>> import torch
@@ -108,6 +110,7 @@ def fixed_point(
         mask,
         precondition,
         weight,
+        size,
     )
 
 
@@ -203,6 +206,7 @@ def _solve(
     mask: Tensor | None,
     precondition: Callable[..., Tensor] | None,
     weight: Callable[[Tensor], Tensor] | None = None,
+    size: float = 1.0,
 ) -> Solution:
     y0 = y0.detach()
     if y0.dim() == 0 or not y0.is_floating_point():
@@ -215,7 +219,7 @@ def _solve(
     def solve(f: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
         # Solvers of fixed points step along fn(y) - y, which the weight hides.
         step = (lambda y: f(y, *values)) if weight is None else (lambda y: -f(y, *values) / weight(y))
-        found = iterate(solver, step, start, limits, _scale)
+        found = iterate(solver, step, start, limits, _norm_above(size))
         settle(found, policy, "the equation")
         return found
 
@@ -280,8 +284,8 @@ def _limits(y0: Tensor, tol: float, max_steps: int, check_every: int | None) -> 
     return Limits(tol, max_steps, usual if check_every is None else check_every, patience)
 
 
-def _scale(y: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(y, dim=-1).clamp(min=1.0)
+def _norm_above(size: float) -> Callable[[Tensor], Tensor]:
+    return lambda y: torch.linalg.vector_norm(y, dim=-1).clamp(min=size)
 
 
 def _default_adjoint(y0: Tensor) -> LinearSolver:

@@ -20,6 +20,9 @@ from setgrad.implicit import CG, GMRES, AdaptivePicard, LinearSolver, Solver, fi
 from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
 from setgrad.sets import unpad
 
+# Logits under a scale are small, and those of a set without preferences are 0: only these count as equal to 0.
+_SIZE = 1e-6
+
 
 @final
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Implicit(MeanFieldSolver):
         solver: A solver of fixed points.
         adjoint: How the backward pass solves its linear system. None for `CG()` where the system is symmetric, which is
             with `Exact()` and no scale or a constant one, else `GMRES()`.
-        tol: Norm of z - g(sigmoid(z)) at which a set has settled, relative to the norm of z where that exceeds 1.
+        tol: Norm of z - g(sigmoid(z)) at which a set has settled, relative to the norm of z.
         max_steps: Steps at most.
         on_failure: "raise", "warn", or "mask": sets that do not settle get no gradient, and their status says so.
     """
@@ -76,6 +79,7 @@ class Implicit(MeanFieldSolver):
             on_failure=self.on_failure,
             mask=None if mask is None or sets.layout.uniform else mask,
             weight=_variance,
+            size=_SIZE,
         )
         z = solution.value[0] if joint else unpad(solution.value, sets)
         spread = len(sets) if joint else 1

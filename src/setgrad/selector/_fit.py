@@ -43,7 +43,14 @@ class Fitted:
     best_epoch: int
 
 
-def fit_selector(options: dict[str, Any], sets: Any, subsets: Any, validation: Any, sample_weight: Any) -> Fitted:
+def fit_selector(
+    options: dict[str, Any],
+    sets: Any,
+    subsets: Any,
+    validation: Any,
+    sample_weight: Any,
+    start: ChoiceModel | None = None,
+) -> Fitted:
     """Do all that `SubsetSelector.fit` promises."""
     check_options(options)
     choices = Choices.of(sets, subsets)
@@ -61,9 +68,12 @@ def fit_selector(options: dict[str, Any], sets: Any, subsets: Any, validation: A
         # A copy: fitting again starts from the module as it was given, and the caller's stays as it is.
         phi = copy.deepcopy(options["phi"]).cpu().float() if isinstance(options["phi"], nn.Module) else None
         model = ChoiceModel(config, phi).to(device)
-        model.learn_features(train.sets)
+        if start is None:
+            model.learn_features(train.sets)
+        else:
+            _begin_with(model, start)
         trainer = Trainer(model, train, held_out, weights, _train_options(options, seed))
-        save = _resume(trainer, options)
+        save = _resume(trainer, options, start)
         with training_display(options["verbose"], options["max_epochs"]) as display:
             progress = trainer.run(display, save)
     model.eval()
@@ -174,7 +184,18 @@ def _train_options(options: dict[str, Any], seed: int) -> TrainOptions:
     return TrainOptions(**{name: options[name] for name in names}, warmup=_WARMUP_STEPS, seed=seed)
 
 
-def _resume(trainer: Trainer, options: dict[str, Any]) -> Callable[[Trainer], None] | None:
+def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:
+    """Take the weights of another model, and its scale of the features, on which the weights rest."""
+    try:
+        model.load_state_dict(start.state_dict())
+    except RuntimeError as error:
+        raise OptionError(
+            "the selector to start from has other parts or sizes; give both the same method, function, phi, width, "
+            f"layers, heads, hidden and features ({str(error).splitlines()[-1].strip()})"
+        ) from None
+
+
+def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None) -> Callable[[Trainer], None] | None:
     if options["checkpoint"] is None:
         return None
     path = Path(options["checkpoint"])
@@ -186,6 +207,7 @@ def _resume(trainer: Trainer, options: dict[str, Any]) -> Callable[[Trainer], No
     data, held = trainer.train_data, trainer.validation
     tensors = [t for c in (data, held) for t in (c.sets.values, c.subsets.values)]
     weights = [] if trainer.weights is None else [trainer.weights.values]
+    weights += [] if start is None else list(start.state_dict().values())
     lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]
     # A phi of the user's own has no options to compare, but shapes.
     shapes = {name: list(value.shape) for name, value in trainer.model.state_dict().items()}

@@ -25,7 +25,8 @@ _COMMON: dict[str, Any] = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "diffmf": {**_COMMON, "method": "one-step", "steps": 5},
+    # Özcan et al. take 5 steps where the published code takes 1 by default; with 1 it is better on Amazon, and quicker.
+    "diffmf": {**_COMMON, "method": "one-step", "steps": 1},
     "idiffmf-c": {**_COMMON, "method": "implicit", "scale": 100.0},
     "idiffmf-2": {**_COMMON, "method": "implicit", "scale": "frobenius-batch"},
     "idiffmf-nuclear": {**_COMMON, "method": "implicit", "scale": "nuclear-batch"},

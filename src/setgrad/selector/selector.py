@@ -74,6 +74,8 @@ class SubsetSelector:
         (20, torch.bool)
     """
 
+    model_: ChoiceModel
+
     def __init__(
         self,
         *,
@@ -171,7 +173,15 @@ class SubsetSelector:
 
     # ---- learning
 
-    def fit(self, sets: Any, subsets: Any, *, validation: Any = None, sample_weight: Any = None) -> SubsetSelector:
+    def fit(
+        self,
+        sets: Any,
+        subsets: Any,
+        *,
+        validation: Any = None,
+        sample_weight: Any = None,
+        start: SubsetSelector | None = None,
+    ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
         Args:
@@ -179,8 +189,13 @@ class SubsetSelector:
             subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists.
             validation: Held-out `(sets, subsets)` for early stopping and for learning sizes; split off if None.
             sample_weight: How much each set `(b,)` or each item `(total,)` counts in the loss.
+            start: A fitted selector of the same make whose weights to begin with: what was learned on much data helps
+                where there is little.
         """
-        fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight)
+        if start is not None:
+            start._check_fitted()
+        model = None if start is None else start.model_
+        fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight, model)
         self.model_ = fitted.model
         self.size_rule_ = fitted.size_rule
         self.size_scores_ = fitted.size_scores
