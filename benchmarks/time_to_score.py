@@ -185,10 +185,7 @@ def ratio(rival: Curve, own: Curve, less: float = 0.0) -> float:
 
 def train_default(task: Task, plan: Plan, device: torch.device, seed: int = 0) -> tuple[Curve, SubsetSelector]:
     """Fit the selector as it comes."""
-    usual = SubsetSelector()
-    selector = SubsetSelector(
-        max_epochs=min(plan.most, usual.max_epochs), random_state=seed, device=str(device), verbose=0
-    )
+    selector = SubsetSelector(max_epochs=plan.most, random_state=seed, device=str(device), verbose=0)
     selector.fit(*task.train, validation=task.validation)
     clock = np.cumsum([epoch["seconds"] for epoch in selector.history_]).tolist()
     scores = [epoch["validation_jaccard"] for epoch in selector.history_]

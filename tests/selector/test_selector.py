@@ -401,3 +401,11 @@ def test_a_start_of_another_make_is_refused(choices, default):
         SubsetSelector(**{**TINY, "width": 8}).fit(*choices, start=default)
     with pytest.raises(NotFittedError):
         SubsetSelector(**TINY).fit(*choices, start=SubsetSelector())
+
+
+def test_few_sets_get_more_epochs(choices):
+    """Two steps an epoch: without a word about it, training waits 30 epochs for a better score, not 10."""
+    options = {name: value for name, value in TINY.items() if name != "max_epochs"}
+    hopeless = [torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1].tolist() for x in choices.sets]
+    selector = SubsetSelector(**options, batch_size=24, learning_rate=1e-9).fit(choices.sets, hopeless)
+    assert len(selector.history_) - selector.best_epoch_ == 30

@@ -30,8 +30,6 @@ _NUMBERS = [
     ("learning_rate", 0, False, False),
     ("weight_decay", 0, True, False),
     ("batch_size", 1, True, True),
-    ("max_epochs", 1, True, True),
-    ("patience", 1, True, True),
     ("clip", 0, False, False),
     ("average", 0, True, False),
 ]
@@ -47,7 +45,7 @@ def check_options(options: dict[str, Any]) -> None:
         raise unknown_name("phi", options["phi"], ITEM_ENCODERS)
     for key, low, closed, whole in _NUMBERS:
         _check_number(key, options[key], low, closed=closed, whole=whole)
-    for key in ("predict_samples", "steps"):
+    for key in ("predict_samples", "steps", "max_epochs", "patience"):
         if options[key] is not None:
             _check_number(key, options[key], 1, closed=True, whole=True)
     if options["average"] >= 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ from setgrad.sets import Choices, subset_sizes
 _FULL_ATTENTION_LIMIT = 1024
 _SLOTS = 32
 _WARMUP_STEPS = 50
+# Where an epoch is a few steps, scores rest for many epochs before they rise again.
+_EPOCHS, _EPOCH_STEPS = 100, 400
+_PATIENCE, _PATIENCE_STEPS = 10, 60
 # Where inference goes on until it settles: rarely reached.
 _MAX_STEPS = 50
 
@@ -72,9 +76,10 @@ def fit_selector(
             model.learn_features(train.sets)
         else:
             _begin_with(model, start)
-        trainer = Trainer(model, train, held_out, weights, _train_options(options, seed))
+        steering = _train_options(options, seed, len(train))
+        trainer = Trainer(model, train, held_out, weights, steering)
         save = _resume(trainer, options, start)
-        with training_display(options["verbose"], options["max_epochs"]) as display:
+        with training_display(options["verbose"], steering.max_epochs) as display:
             progress = trainer.run(display, save)
     model.eval()
     logits = infer_logits(model, held_out.sets, samples=prediction_samples(options))
@@ -179,9 +184,16 @@ def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
     )
 
 
-def _train_options(options: dict[str, Any], seed: int) -> TrainOptions:
-    names = ("loss", "learning_rate", "weight_decay", "batch_size", "max_epochs", "patience", "clip", "average")
-    return TrainOptions(**{name: options[name] for name in names}, warmup=_WARMUP_STEPS, seed=seed)
+def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOptions:
+    names = ("loss", "learning_rate", "weight_decay", "batch_size", "clip", "average")
+    steps = max(1, math.ceil(sets / options["batch_size"]))
+    return TrainOptions(
+        **{name: options[name] for name in names},
+        max_epochs=options["max_epochs"] or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps)),
+        patience=options["patience"] or max(_PATIENCE, math.ceil(_PATIENCE_STEPS / steps)),
+        warmup=_WARMUP_STEPS,
+        seed=seed,
+    )
 
 
 def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:

@@ -18,6 +18,7 @@ _COMMON: dict[str, Any] = {
     "learning_rate": 1e-4,
     "weight_decay": 1e-5,
     "batch_size": 128,
+    "max_epochs": 100,
     "patience": 20,
     "clip": 10.0,
     "average": 0.0,

@@ -53,8 +53,8 @@ class SubsetSelector:
         learning_rate: Step size of AdamW, after a short warm-up.
         weight_decay: Decay of the weights.
         batch_size: Sets in a training batch.
-        max_epochs: Passes over the training sets, at most.
-        patience: Epochs without a better validation score before training stops.
+        max_epochs: Passes over the training sets, at most; None for 100, and up to 400 steps where there are few sets.
+        patience: Epochs without a better validation score before training stops; None for 10, or 60 steps.
         clip: Largest norm of the gradient.
         average: Weights are averaged over time, forgetting at this rate; 0 for none.
         validation_fraction: Part of the sets held out when fit gets no validation sets.
@@ -96,8 +96,8 @@ class SubsetSelector:
         learning_rate: float = 1e-3,
         weight_decay: float = 0.1,
         batch_size: int = 64,
-        max_epochs: int = 100,
-        patience: int = 10,
+        max_epochs: int | None = None,
+        patience: int | None = None,
         clip: float = 1.0,
         average: float = 0.98,
         validation_fraction: float = 0.2,
