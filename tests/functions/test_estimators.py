@@ -9,6 +9,7 @@ from torch import Tensor
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import (
     Bernoulli,
+    DeepSet,
     Estimator,
     Exact,
     FromCallable,
@@ -23,7 +24,7 @@ from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.log_determinant import LogDeterminant
 from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
-from tests.functions.contract import draw_sets
+from tests.functions.contract import DIM, draw_sets
 from tests.functions.enumeration import direction, enumerate_subsets, probabilities, wavy
 
 ESTIMATORS: list[Estimator] = [Exact(), Bernoulli(3), Gaussian(3)]
@@ -195,3 +196,18 @@ def test_at_least_one_sample_is_needed(kind, samples):
 
 def test_estimators_say_whether_they_are_smooth():
     assert [e.smooth for e in ESTIMATORS] == [True, False, True]
+
+
+def test_a_prepared_function_has_the_same_values(seeded):
+    """Exact tabulates F once: values of any subset, and gradients of the extension, stay the same."""
+    with seeded(0):
+        function = DeepSet(DIM, "mlp", width=8, hidden=(8, 8)).double()
+    sets = draw_sets([3, 0, 4, 1])
+    bound = function.bind(sets)
+    table = Exact().prepare(bound)
+    generator = torch.Generator().manual_seed(1)
+    masks = torch.rand(7, sets.layout.total, generator=generator) < 0.5
+    torch.testing.assert_close(table.value(masks), bound.value(masks), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(table.gains(masks), bound.gains(masks), rtol=1e-12, atol=1e-12)
+    psi = torch.rand(sets.layout.total, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(Exact().gradient(table, psi), Exact().gradient(bound, psi), rtol=1e-12, atol=1e-12)

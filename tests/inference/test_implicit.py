@@ -414,7 +414,13 @@ def test_what_a_callable_hides_is_refused():
     hidden = torch.ones(2, dtype=torch.float64, requires_grad=True)
     function = FromCallable(lambda items, masks: (masks.double() @ (items * hidden)).square().sum(1))
     with pytest.raises(OptionError, match="captures a tensor"):
-        mean_field(function, draw([3]), estimator=Exact(), solver=Implicit())
+        mean_field(function, draw([3]), estimator=SecondDifference(8), solver=Implicit())
+    # The table of all values knows what it was made of.
+    gradients = [
+        torch.autograd.grad(mean_field(function, draw([3]), estimator=Exact(), solver=solver).value.sum(), hidden)[0]
+        for solver in (Implicit(tol=1e-12, max_steps=1000), Unrolled(200))
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
 
 
 def test_noise_is_drawn_once(make):

@@ -20,7 +20,7 @@ from torch import Tensor
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function
 from setgrad.functions.noise import Fresh, Frozen, Noise
-from setgrad.sets import Sets
+from setgrad.sets import Sets, segment_sum
 
 # 2^20 subsets of one set are still enumerated; beyond that memory is gone before patience.
 _EXACT_LIMIT = 20
@@ -39,6 +39,10 @@ class Estimator(abc.ABC):
     def frozen(self) -> Estimator:
         """The same with one draw for all calls."""
         return self
+
+    def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
+        """The same function with what many calls at different psi share computed once."""
+        return bound
 
     @abc.abstractmethod
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
@@ -77,7 +81,14 @@ class Exact(Estimator):
         # The Hessian is symmetric, so a reverse pass will do; forward mode in torch 2.13 warns of its own parts.
         return torch.func.grad(lambda p: gradient(p) @ vector)(psi)
 
-    def _extension(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+    def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
+        """Value all subsets; derivatives then go through the table."""
+        return _Tabulated(bound.sets, self._table(bound))
+
+    def _table(self, bound: BoundSetFunction) -> Tensor:
+        """Values of all subsets of each set, `(2^longest, b)`, by the bits of the row's number."""
+        if isinstance(bound, _Tabulated):
+            return bound.table
         layout = bound.sets.layout
         longest = layout.longest
         if longest > _EXACT_LIMIT:
@@ -88,7 +99,12 @@ class Exact(Estimator):
         subsets = torch.arange(2**longest, device=layout.device)[:, None]
         # In pieces: some functions need a whole matrix for each subset to value it.
         pieces = subsets.split(_EXACT_STEP)
-        table = torch.cat([bound.value((piece >> layout.positions) & 1 == 1) for piece in pieces])
+        return torch.cat([bound.value((piece >> layout.positions) & 1 == 1) for piece in pieces])
+
+    def _extension(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+        layout = bound.sets.layout
+        longest = layout.longest
+        table = self._table(bound)
 
         def extension(psi: Tensor) -> Tensor:
             # Places beyond the end of a set have probability 0: the rows that use them repeat other rows.
@@ -101,6 +117,19 @@ class Exact(Estimator):
             return rest.reshape(len(layout))
 
         return extension
+
+
+@final
+class _Tabulated(BoundSetFunction):
+    """F as the table of its values, a row for each subset and a column for each set."""
+
+    def __init__(self, sets: Sets, table: Tensor) -> None:
+        self.sets, self.table = sets, table
+
+    def value(self, masks: Tensor) -> Tensor:
+        powers = torch.zeros_like(masks, dtype=torch.long) + (1 << self.sets.layout.positions)
+        rows = segment_sum((masks.bool() * powers).T, self.sets).T
+        return self.table.gather(0, rows)
 
 
 @final

@@ -55,6 +55,7 @@ class Implicit(MeanFieldSolver):
                 "samples is 0: use Gaussian(m), Pathwise(m), SecondDifference(m) or Exact()"
             )
         estimator, scale = equation.estimator.frozen(), equation.scale
+        bound = estimator.prepare(equation.bound)
         joint = scale is not None and scale.joint
         # A start of 0 or 1 has an infinite logit, from which no iteration comes back.
         sets = equation.bound.sets.with_values(torch.logit(psi.detach(), eps=torch.finfo(psi.dtype).eps))
@@ -63,15 +64,14 @@ class Implicit(MeanFieldSolver):
 
         def fn(z: Tensor, *tensors: Tensor) -> Tensor:
             flat = z[0] if joint else unpad(z, sets)
-            bound = equation.bound.with_tensors(tensors)
-            found = Equation(bound, estimator, scale).logits(torch.sigmoid(flat))
+            found = Equation(bound.with_tensors(tensors), estimator, scale).logits(torch.sigmoid(flat))
             return found[None] if joint else sets.with_values(found).padded()[0]
 
         symmetric = isinstance(estimator, Exact) and (scale is None or scale.linear)
         solution = fixed_point(
             fn,
             start,
-            *equation.bound.tensors(),
+            *bound.tensors(),
             solver=self.solver,
             adjoint=self.adjoint or (CG() if symmetric else GMRES(restart=10)),
             tol=self.tol,
