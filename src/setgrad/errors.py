@@ -31,6 +31,10 @@ class ConvergenceError(SetgradError, ArithmeticError):
     """An equation that was not solved for some samples."""
 
 
+class StateError(SetgradError, ValueError):
+    """A running state that cannot be merged, reduced or gone on with."""
+
+
 class NotFittedError(SetgradError, ValueError, AttributeError):
     """A selector was asked to predict before it was fitted."""
 

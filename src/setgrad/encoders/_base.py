@@ -24,6 +24,8 @@ class ItemEncoder(nn.Module, abc.ABC):
     out_dim: int
     # Whether items are names, such as the letters of a sequence: no mean or scale of them means anything.
     reads_tokens: bool = False
+    # Whether the features of an item follow from the item alone, so that a set may be read in pieces.
+    itemwise: bool = True
 
     @abc.abstractmethod
     def forward(self, sets: Sets) -> Tensor:

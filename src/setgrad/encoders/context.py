@@ -27,6 +27,8 @@ class ContextItems(ItemEncoder):
         torch.Size([2, 16])
     """
 
+    itemwise = False
+
     def __init__(
         self,
         in_dim: int | Sequence[int],

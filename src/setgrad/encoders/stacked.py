@@ -35,6 +35,7 @@ class Stacked(ItemEncoder):
         self.first = first
         self.then = then
         self.out_dim, self.reads_tokens = then.out_dim, first.reads_tokens
+        self.itemwise = first.itemwise and then.itemwise
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply both."""

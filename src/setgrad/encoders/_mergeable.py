@@ -1,0 +1,114 @@
+"""What a set encoder is, and one that reads a set in pieces of any partition with the same result."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders._base import ItemEncoder
+from setgrad.encoders._state import State
+from setgrad.errors import OptionError, ShapeError
+from setgrad.sets import Sets, segment_sum
+
+
+class SetEncoder(nn.Module, abc.ABC):
+    """Maps every set of a batch to a code that does not depend on the order of its items."""
+
+    @abc.abstractmethod
+    def forward(self, sets: Sets) -> Tensor:
+        """Codes `(b, ...)`."""
+
+
+class MergeableEncoder(SetEncoder):
+    """An encoder whose state adds up over items: `begin`, any number of `update`, `merge`, then `finish`."""
+
+    phi: ItemEncoder
+
+    @abc.abstractmethod
+    def queries(self, generator: torch.Generator | None = None) -> Tensor | None:
+        """What items are compared with, with a graph; None for encoders without slots."""
+
+    @abc.abstractmethod
+    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """The state of these items alone, relative to `level` where one is given."""
+
+    @abc.abstractmethod
+    def finish(self, state: State) -> Tensor:
+        """The code of what was read, `(b, ...)`."""
+
+    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
+        """Codes of whole sets. `weights` `(total,)` says how often each item counts."""
+        return self.finish(self.update(self.begin(len(sets)), sets, weights))
+
+    def begin(self, batch: int = 1, *, generator: torch.Generator | None = None) -> State:
+        """The state of sets without items. Random slots are drawn here, from `generator` if there is one."""
+        return self.read(self.nothing(batch), next(self.parameters()).new_zeros(0), self.queries(generator), None)
+
+    def nothing(self, batch: int) -> Sets:
+        """A batch of sets without items."""
+        where = next(self.parameters())
+        return Sets.from_lengths(where.new_zeros(0, *self.item_shape), [0] * batch).to(where.device)
+
+    def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
+        """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
+        if len(chunk) != len(state):
+            raise ShapeError(
+                f"the state belongs to {len(state)} sets, the chunk has pieces of {len(chunk)}; give one piece for "
+                "each set, empty where there is nothing new"
+            )
+        return state.merge(self.read(chunk, item_weights(weights, chunk), state.slots, None))
+
+    def stream(
+        self,
+        source: Any,
+        *,
+        gradient: str = "exact",
+        chunk_size: int = 4096,
+        samples: int = 1,
+        generator: np.random.Generator | None = None,
+    ) -> Tensor:
+        """Codes of sets that are read in chunks; see `setgrad.encoders.stream`."""
+        from setgrad.encoders.streaming import stream
+
+        return stream(self, source, gradient=gradient, chunk_size=chunk_size, samples=samples, generator=generator)
+
+    @property
+    @abc.abstractmethod
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item."""
+
+
+def item_weights(weights: Any, chunk: Sets) -> Tensor:
+    """One weight for each item: 1 if nothing is said."""
+    if weights is None:
+        return torch.ones(chunk.layout.total, device=chunk.device)
+    weights = torch.as_tensor(weights, device=chunk.device)
+    if weights.shape != (chunk.layout.total,) or not bool((weights >= 0).all()):
+        raise ShapeError(
+            f"weights must be one number of at least 0 for each of {chunk.layout.total} items, not "
+            f"{tuple(weights.shape)}"
+        )
+    return weights
+
+
+def counted(chunk: Sets, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weight of all items of each set, `(b,)`."""
+    return segment_sum(weights.to(dtype), chunk)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums are kept in: half precision loses count after a few thousand items."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def require_itemwise(phi: ItemEncoder, name: str) -> None:
+    """Refuse an item encoder whose features depend on the piece that an item comes in."""
+    if not phi.itemwise:
+        raise OptionError(
+            f"{name} reads a set in pieces, so phi must look at one item at a time; {type(phi).__name__} looks at the "
+            "others too. Use phi='mlp', or put attention into the head"
+        )

@@ -1,0 +1,63 @@
+"""DeepSets: a sum or a mean over items, then anything (Zaheer et al., 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders._base import ItemEncoder, ItemWise, item_shape
+from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
+from setgrad.encoders._state import State
+from setgrad.errors import unknown_name
+from setgrad.sets import Sets, segment_sum
+
+POOLING = ("sum", "mean")
+
+
+@final
+class DeepSets(MergeableEncoder):
+    """The sum or mean of phi over the items of a set; of nothing it is 0. `head` is any module on `(b, width)`.
+
+    Example:
+        >>> encoder = DeepSets(2, nn.Linear(2, 8), pooling="mean")
+        >>> encoder(Sets.from_list([torch.zeros(5, 2), torch.zeros(0, 2)])).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(
+        self, in_dim: int | Sequence[int], phi: nn.Module, *, pooling: str = "sum", head: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        if pooling not in POOLING:
+            raise unknown_name("pooling", pooling, POOLING)
+        self.shape, self.mean = item_shape(in_dim), pooling == "mean"
+        self.phi = phi if isinstance(phi, ItemEncoder) else ItemWise(phi, in_dim)
+        require_itemwise(self.phi, "DeepSets")
+        self.head = head
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item."""
+        return self.shape
+
+    def queries(self, generator: torch.Generator | None = None) -> None:
+        """There are no slots."""
+
+    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Sum the features."""
+        features = self.phi(chunk)
+        kind = wide(features.dtype)
+        total = segment_sum(features.to(kind) * weights.to(kind)[:, None], chunk)
+        return State((total,), None, counted(chunk, weights, kind), None)
+
+    def finish(self, state: State) -> Tensor:
+        """Divide if it is a mean, and apply the head."""
+        (total,) = state.sums
+        if self.mean:
+            some = (state.count > 0)[:, None]
+            total = torch.where(some, total / torch.where(some, state.count[:, None], 1.0), 0.0)
+        pooled = total.to(next(self.phi.parameters(), total).dtype)
+        return pooled if self.head is None else self.head(pooled)

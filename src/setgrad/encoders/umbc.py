@@ -1,0 +1,140 @@
+"""UMBC: slots attend to the items of a set, which may come in pieces of any partition (paper 001).
+
+The published code bounds exponents at 10, which changes the function; here sums of exponentials are kept relative to
+their largest exponent, so that the result is the plain softmax for any logits. With `activation="slot-sigmoid"` and
+`normalize="none"` it is the slot set encoder (SSE).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders._base import ItemEncoder, ItemWise, item_shape
+from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
+from setgrad.encoders._state import State
+from setgrad.encoders.activations import ACTIVATIONS, Softmax
+from setgrad.errors import OptionError, unknown_name
+from setgrad.sets import Sets, segment_matmul, segment_max, segment_sum
+
+NORMALIZE = ("set", "none")
+
+
+@final
+class UMBC(MergeableEncoder):
+    """Reads sets of any size, whole or in pieces, into `slots` vectors of `dim` numbers each, then applies the head.
+
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        dim: Width of the slots.
+        slots: How many there are.
+        heads: Attention heads.
+        activation: "softmax", "sigmoid", "slot-sigmoid", "slot-softmax" or "slot-exp".
+        normalize: "set" divides by the sum of the weights, "none" leaves the sum (for bounded activations).
+        random: Draw the slots from a learned normal distribution while training; its mean in evaluation.
+        residual: Add the projected slots to what they gathered.
+        phi: What is seen of an item before attention: an item-wise encoder or module; None for the item itself.
+        head: Any module on `(b, slots, dim)`; None to return the slots.
+
+    Example:
+        >>> import setgrad as sg
+        >>> encoder = UMBC(3, dim=8, slots=4)
+        >>> sets = sg.Sets.from_list([torch.zeros(5, 3), torch.ones(2, 3)])
+        >>> encoder(sets).shape
+        torch.Size([2, 4, 8])
+        >>> state = encoder.begin(batch=2)
+        >>> for piece in (sets.take([0, 1]),):
+        ...     state = encoder.update(state, piece)
+        >>> torch.allclose(encoder.finish(state), encoder(sets))
+        True
+    """
+
+    def __init__(
+        self,
+        in_dim: int | Sequence[int],
+        dim: int = 128,
+        slots: int = 16,
+        *,
+        heads: int = 4,
+        activation: str = "softmax",
+        normalize: str = "set",
+        random: bool = False,
+        residual: bool = True,
+        phi: nn.Module | None = None,
+        head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
+        if activation not in ACTIVATIONS:
+            raise unknown_name("activation", activation, ACTIVATIONS)
+        if normalize not in NORMALIZE:
+            raise unknown_name("normalize", normalize, NORMALIZE)
+        self.activation, self.normalize = ACTIVATIONS[activation], normalize == "set"
+        if isinstance(self.activation, Softmax) and not self.normalize:
+            raise OptionError("a sum of exponentials without normalisation has no bound; use normalize='set'")
+        self.shape, self.heads, self.residual, self.random = item_shape(in_dim), heads, residual, random
+        encoder = nn.Flatten(1) if phi is None else phi
+        self.phi = encoder if isinstance(encoder, ItemEncoder) else ItemWise(encoder, in_dim)
+        require_itemwise(self.phi, "UMBC")
+        self.slots = nn.Parameter(torch.randn(slots, dim) * dim**-0.5)
+        # Softplus of this is the deviation; it starts near a tenth of the slots' own.
+        self.spread = nn.Parameter(torch.full((slots, dim), math.log(math.expm1(0.1 * dim**-0.5)))) if random else None
+        self.norm_slots, self.ask = nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.read_items = nn.Linear(self.phi.out_dim, 2 * dim)
+        self.norm = nn.LayerNorm(dim)
+        self.head = head
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item."""
+        return self.shape
+
+    def queries(self, generator: torch.Generator | None = None) -> Tensor:
+        """The projected slots, `(slots, dim)`."""
+        slots: Tensor = self.slots
+        if self.spread is not None and self.training:
+            noise = torch.randn(slots.shape, generator=generator, device=slots.device, dtype=slots.dtype)
+            slots = slots + torch.nn.functional.softplus(self.spread) * noise
+        return self.ask(self.norm_slots(slots))
+
+    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Weigh the items for every slot and sum them up."""
+        if queries is None:
+            raise OptionError("UMBC reads with slots; start from encoder.begin()")
+        features = self.phi(chunk)
+        keys, values = (part.unflatten(-1, (self.heads, -1)) for part in self.read_items(features).chunk(2, -1))
+        asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
+        kind = wide(values.dtype)
+        weighed = self.activation(torch.einsum("thd,khd->thk", keys, asked)).to(kind)
+        if self.activation.unbounded:
+            # An item of weight 0 is no item, and must not set the level.
+            weighed = torch.where((weights > 0)[:, None, None], weighed, -torch.inf)
+            # The level cancels in value and in derivative, so it needs no graph.
+            level = segment_max(weighed.detach(), chunk) if level is None else level
+            top = torch.where(level == -torch.inf, 0.0, level)
+            weighed = (weighed - top.index_select(0, chunk.layout.ids)).exp()
+        weighed = weighed * weights.to(kind)[:, None, None]
+        totals = [
+            segment_matmul(weighed[:, h].T, values[:, h].to(kind), chunk).transpose(0, 1) for h in range(self.heads)
+        ]
+        return State(
+            (segment_sum(weighed, chunk), torch.stack(totals, 1)), level, counted(chunk, weights, kind), queries
+        )
+
+    def finish(self, state: State) -> Tensor:
+        """Divide by the weights, add the slots, normalise, and apply the head."""
+        weight, total = state.sums
+        if self.normalize:
+            some = weight > 0
+            total = torch.where(some[..., None], total / torch.where(some, weight, 1.0)[..., None], 0.0)
+        # (b, heads, slots, width of a head) to (b, slots, dim)
+        gathered = total.transpose(1, 2).flatten(2).to(self.norm.weight.dtype)
+        if self.residual and state.slots is not None:
+            gathered = gathered + state.slots
+        out = self.norm(gathered)
+        return out if self.head is None else self.head(out)
