@@ -11,6 +11,7 @@ from types import ModuleType
 
 from benchmarks import (
     demo_scores,
+    encoder_memory,
     estimator_error,
     implicit_memory,
     implicit_qp,
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "table2": table2,
     "demo-scores": demo_scores,
     "estimator-error": estimator_error,
+    "encoder-memory": encoder_memory,
     "implicit-memory": implicit_memory,
     "implicit-solvers": implicit_solvers,
     "implicit-qp": implicit_qp,

@@ -158,9 +158,9 @@ def test_the_mean_of_sampled_gradients_is_the_whole_gradient(encoder, samples, m
 
 
 def test_sampled_chunks_are_drawn_without_replacement(seeded):
-    from setgrad.encoders.streaming import _choose, _Plan
+    from setgrad.encoders.streaming import Plan, _choose
 
-    plan = _Plan(None, None, 1, 3, np.random.default_rng(0))  # type: ignore[arg-type]
+    plan = Plan(None, None, 1, 3, np.random.default_rng(0))  # type: ignore[arg-type]
     draws = [_choose(5, plan) for _ in range(200)]
     assert all(len(chosen) == 3 and weight == 5 / 3 for chosen, weight in draws)
     counts = np.bincount([number for chosen, _ in draws for number in chosen], minlength=5)

@@ -196,7 +196,7 @@ def learnable(function: SetFunction) -> tuple[BoundSetFunction, Sets]:
 def test_tensors_are_all_that_a_gradient_can_reach(case, function):
     bound, sets = learnable(function)
     tensors = bound.tensors()
-    assert tensors and all(t.requires_grad for t in tensors)
+    assert any(t.requires_grad for t in tensors)
     fixed = bound.with_tensors([t.detach() for t in tensors])
     for masks in some_masks(sets, case):
         assert bound.value(masks).requires_grad
@@ -234,7 +234,11 @@ def test_derivatives_lead_through_the_tensors(case, function):
     given = [t.detach().requires_grad_() for t in kept]
     options = {"allow_unused": True, "materialize_grads": True}
     slopes = torch.autograd.grad(bound.with_tensors(given).gains(masks).sum(), given, **options)
-    through = torch.autograd.grad(kept, sources, slopes, retain_graph=True, **options)
+    # What F is made of may hold constants, beyond which there is nothing.
+    reached = [(t, slope) for t, slope in zip(kept, slopes, strict=True) if t.requires_grad]
+    through = torch.autograd.grad(
+        [t for t, _ in reached], sources, [slope for _, slope in reached], retain_graph=True, **options
+    )
     direct = torch.autograd.grad(bound.gains(masks).sum(), sources, **options)
     torch.testing.assert_close(through, direct, **CLOSE)
 

@@ -15,6 +15,7 @@ from setgrad.functions import (
     FromCallable,
     Gaussian,
     Modular,
+    SecondDifference,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
@@ -118,6 +119,21 @@ def test_any_callable_will_do(estimator):
         torch.testing.assert_close(gradient, sets.values[:, 0], rtol=1e-14, atol=1e-14)
         product = multilinear_hessian_vector(function, sets, psi, vector, estimator=estimator)
         torch.testing.assert_close(product, torch.zeros_like(psi), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("estimator", [Exact(), Bernoulli(64), SecondDifference(64)], ids=lambda e: type(e).__name__)
+def test_functions_that_count_have_real_expectations(estimator):
+    sets, psi = Sets.from_lengths(torch.zeros(5, 1), [3, 2]), torch.tensor([0.25, 0.5, 0.75, 0.5, 0.25])
+    counted, real = (
+        FromCallable(lambda items, masks, kind=kind: (masks.sum(1) ** 2).to(kind))
+        for kind in (torch.int64, torch.float32)
+    )
+    estimator = estimator.frozen()
+    for ask in (multilinear_value, multilinear_gradient):
+        assert torch.equal(ask(counted, sets, psi, estimator=estimator), ask(real, sets, psi, estimator=estimator))
+    bent = [multilinear_hessian_vector(f, sets, psi, torch.ones(5), estimator=estimator) for f in (counted, real)]
+    assert torch.equal(*bent)
+    assert bent[1].tolist() == pytest.approx([4.0, 4.0, 4.0, 2.0, 2.0])
 
 
 def test_gaussian_refuses_functions_of_whole_subsets():

@@ -143,6 +143,21 @@ def test_identical_items_get_identical_derivatives(kind):
     torch.testing.assert_close(first, second, **CLOSE)
 
 
+@pytest.mark.parametrize("kind", [Bernoulli, Pathwise, SecondDifference])
+def test_identical_items_get_identical_products(kind, seeded):
+    items = draw_sets([3]).values
+    sets = Sets.from_lengths(items[[0, 1, 0, 2]], [4])
+    with seeded(0):
+        function = DeepSet(items.shape[1], "mlp", width=6, hidden=(8,)).double()
+    psi = torch.full((4,), 0.4, dtype=torch.float64)
+    vector = torch.tensor([0.5, -1.0, 0.5, 2.0], dtype=torch.float64)
+    found = kind(7, ItemNoise(sets)).hessian_vector(function.bind(sets), psi, vector)
+    assert torch.equal(found[0], found[2])
+    turned = Sets.from_lengths(items[[2, 0, 0, 1]], [4])
+    other = kind(7, ItemNoise(turned)).hessian_vector(function.bind(turned), psi, vector[[3, 0, 2, 1]])
+    torch.testing.assert_close(other, found[[3, 0, 2, 1]])
+
+
 def test_path_wise_masks_can_be_differentiated_twice(seeded):
     with seeded(0):
         function = DeepSet(2, "mlp", width=4, hidden=(8,)).double()

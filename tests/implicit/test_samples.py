@@ -17,8 +17,10 @@ from setgrad.implicit import (
     Broyden,
     Direct,
     GradientDescent,
+    Neumann,
     Newton,
     NormalCG,
+    OneStep,
     Picard,
     Status,
     argmin,
@@ -295,6 +297,7 @@ def test_what_cannot_be_right_is_refused():
         lambda: Anderson(window=0),
         lambda: GradientDescent(0.0),
         lambda: LBFGS(0),
+        lambda: GMRES(restart=0),
     ):
         with pytest.raises(OptionError):
             make()
@@ -323,3 +326,11 @@ def test_anderson_leaves_a_place_where_the_map_jumps() -> None:
     found = fixed_point(fn, torch.zeros(1, 2, dtype=torch.float64), solver=Anderson(damping=0.5), tol=1e-9)
     torch.testing.assert_close(found.value, torch.tensor([[1.0, 1.01]], dtype=torch.float64), rtol=0, atol=1e-8)
     assert int(found.steps) < 40
+
+
+@pytest.mark.parametrize("adjoint", [OneStep(), Neumann(5)], ids=repr)
+def test_a_series_is_refused_where_there_is_no_map(adjoint) -> None:
+    start = torch.zeros(1, 2)
+    for door in (root, argmin):
+        with pytest.raises(OptionError, match="approximation for fixed points"):
+            door(lambda y: y, start, adjoint=adjoint)

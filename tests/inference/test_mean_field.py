@@ -8,7 +8,7 @@ import torch
 
 from setgrad.errors import OptionError
 from setgrad.functions import Bernoulli, DeepSet, Exact, Fresh, FromCallable, Gaussian, ItemNoise, Modular
-from setgrad.inference import ConstantScale, L2Scale, OneStep, Unrolled, mean_field
+from setgrad.inference import ConstantScale, Implicit, L2Scale, OneStep, Unrolled, mean_field
 from setgrad.sets import Sets
 
 SIZES = [4, 0, 1, 3]
@@ -132,3 +132,29 @@ def test_bad_steps():
         OneStep(0)
     with pytest.raises(OptionError, match="between 0 and 1"):
         mean_field(Modular(), draw(), estimator=Exact(), start=1.5)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
+def test_a_start_that_is_no_probability_is_refused(function, bad):
+    sets = draw()
+    start = torch.full((8,), 0.5, dtype=torch.float64)
+    start[3] = bad
+    with pytest.raises(OptionError, match="between 0 and 1 everywhere"):
+        mean_field(function, sets, estimator=Exact(), start=start)
+
+
+def test_the_residual_is_what_a_probability_would_still_move():
+    """From the logit 0, a step of one half ends at 0.005 where 0.01 solves the equation."""
+    sets = Sets.from_lengths(torch.full((1, 1), 0.01, dtype=torch.float64), [1])
+    solver = Implicit(max_steps=1, on_failure="mask")
+    found = mean_field(Modular(), sets, estimator=Exact(), solver=solver)
+    left = torch.sigmoid(torch.tensor(0.01)) - found.value
+    assert found.residual.item() == pytest.approx(left.item(), rel=1e-2)
+    assert found.logits.item() == pytest.approx(0.005)
+
+
+def test_small_logits_are_solved_for_too():
+    """Under a scale all logits may be tiny, and none of them is 0."""
+    scores = torch.tensor([[5e-5], [-3e-5]], dtype=torch.float64)
+    found = mean_field(Modular(), Sets.from_lengths(scores, [2]), estimator=Exact(), solver=Implicit())
+    torch.testing.assert_close(found.logits, scores[:, 0], rtol=1e-3, atol=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -138,3 +140,9 @@ def test_names():
     for c in (0.0, -1.0, float("nan")):
         with pytest.raises(OptionError, match="positive"):
             ConstantScale(c)
+
+
+@pytest.mark.parametrize("c", [0.0, -1.0, math.inf, math.nan])
+def test_a_constant_is_positive_and_finite(c):
+    with pytest.raises(OptionError, match="positive and finite"):
+        ConstantScale(c)

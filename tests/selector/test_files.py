@@ -13,6 +13,17 @@ from setgrad.selector import SubsetSelector, check_model_folder, load
 from tests.selector.conftest import TINY, make_choices
 
 
+def test_a_phi_in_another_type_may_be_loaded_into(choices, tmp_path, seeded):
+    with seeded(0):
+        phi = nn.Linear(2, 8)
+    fitted = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 1}).fit(*choices)
+    fitted.save(tmp_path / "model")
+    again = load(tmp_path / "model", phi=phi.double())
+    assert {p.dtype for p in again.model_.parameters()} == {torch.float32}
+    masks = choices.subsets.values[None]
+    assert torch.equal(again.function_.value(choices.sets, masks), fitted.function_.value(choices.sets, masks))
+
+
 @pytest.fixture
 def folder(default, tmp_path):
     default.save(tmp_path / "deep" / "model")
@@ -132,10 +143,13 @@ def test_damaged_and_foreign_models_are_refused(folder, damage, message):
 def test_a_phi_of_your_own_is_asked_for_again(choices, tmp_path, seeded):
     with seeded(0):
         phi, blank = (nn.Sequential(nn.Linear(2, 8), nn.Tanh()) for _ in range(2))
+        other = nn.Linear(2, 9)
     selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 1}).fit(*choices)
     selector.save(tmp_path / "model")
     with pytest.raises(FileFormatError, match="phi of your own"):
         load(tmp_path / "model")
+    with pytest.raises(FileFormatError, match="give it the phi that it was fitted with"):
+        load(tmp_path / "model", phi=other)
     again = load(tmp_path / "model", phi=blank)
     assert torch.equal(again.predict_proba(choices.sets).values, selector.predict_proba(choices.sets).values)
 
@@ -161,6 +175,21 @@ def test_a_killed_run_with_dropout_goes_on_too(choices, tmp_path, seeded):
     options["checkpoint"] = tmp_path / "state"
     SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices)
     assert [h["loss"] for h in SubsetSelector(**options).fit(*choices).history_] == [h["loss"] for h in whole.history_]
+
+
+def test_a_killed_run_with_a_start_goes_on_too(choices, tmp_path, seeded):
+    with seeded(0):
+        # Its counter of batches has no axis.
+        phi = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8))
+    options = {**TINY, "phi": phi, "method": "copula", "patience": 10}
+    first = SubsetSelector(**{**options, "max_epochs": 1}).fit(*choices)
+    whole = SubsetSelector(**{**options, "max_epochs": 4}).fit(*choices, start=first)
+    path = tmp_path / "run"
+    SubsetSelector(**{**options, "max_epochs": 2, "checkpoint": path}).fit(*choices, start=first)
+    rest = SubsetSelector(**{**options, "max_epochs": 4, "checkpoint": path}).fit(*choices, start=first)
+    assert torch.equal(rest.predict_proba(choices.sets).values, whole.predict_proba(choices.sets).values)
+    with pytest.raises(FileFormatError, match="belongs to other data"):
+        SubsetSelector(**{**options, "max_epochs": 4, "checkpoint": path}).fit(*choices, start=whole)
 
 
 def test_a_checkpoint_of_another_run_is_refused(choices, tmp_path):

@@ -270,6 +270,10 @@ def test_the_constructor_only_stores():
         ("average", 1.0, "average must"),
         ("validation_fraction", 1, "between 0 and 1"),
         ("hidden", (), "hidden must name at least one layer"),
+        ("hidden", 256, "hidden must name at least one layer"),
+        ("scale", [1.0], "unknown scale"),
+        ("method", ["implicit"], "unknown method"),
+        ("phi", ["mlp"], "unknown phi"),
         ("random_state", -1, "random_state must be None or a whole number"),
         ("device", "abacus", "unknown device 'abacus'"),
         ("device", "meta", "runs on .cpu. and .cuda."),
@@ -401,6 +405,8 @@ def test_a_start_of_another_make_is_refused(choices, default):
         SubsetSelector(**{**TINY, "width": 8}).fit(*choices, start=default)
     with pytest.raises(NotFittedError):
         SubsetSelector(**TINY).fit(*choices, start=SubsetSelector())
+    with pytest.raises(OptionError, match=r"a fitted SubsetSelector, not str; see setgrad\.load"):
+        SubsetSelector(**TINY).fit(*choices, start="model")
 
 
 def test_few_sets_get_more_epochs(choices):
@@ -409,3 +415,13 @@ def test_few_sets_get_more_epochs(choices):
     hopeless = [torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1].tolist() for x in choices.sets]
     selector = SubsetSelector(**options, batch_size=24, learning_rate=1e-9).fit(choices.sets, hopeless)
     assert len(selector.history_) - selector.best_epoch_ == 30
+
+
+def test_sets_on_which_inference_does_not_settle_are_spoken_of(choices):
+    with pytest.warns(RuntimeWarning, match="the others taught nothing"):
+        SubsetSelector(**{**TINY, "method": "implicit", "steps": 1, "max_epochs": 1}).fit(*choices)
+
+
+def test_a_start_with_other_heads_is_refused(choices, default):
+    with pytest.raises(OptionError, match="heads is 4 there, 2 here"):
+        SubsetSelector(**TINY, heads=2).fit(*choices, start=default)

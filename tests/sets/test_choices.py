@@ -59,7 +59,7 @@ def test_bad_subsets_are_named(form: object, error: type[Exception], message: st
 def test_sets_are_taken_in_every_usual_form() -> None:
     assert as_sets(SETS) is SETS
     assert as_sets(np.zeros((2, 3, 4))).lengths.tolist() == [3, 3]
-    assert as_sets([[[1, 2]], []]).dtype == torch.get_default_dtype()
+    assert as_sets([[[1, 2]], []]).dtype == torch.float64
     assert as_sets([np.zeros((2, 1))]).dtype == torch.float64
     nothing: list[list[object]] = [[], [[], []], [np.zeros((3, 0))]]
     for empty in nothing:

@@ -103,6 +103,16 @@ def columns_of_model(folder: Path, args: Namespace) -> Columns:
     )
 
 
+def check_same_features(folder: Path, columns: Columns) -> None:
+    """Refuse to go on from a model that was fitted on other columns, or the same in another order."""
+    stored = _load(folder)
+    if stored is not None and stored.features != columns.features:
+        raise OptionError(
+            f"{folder} was fitted on the features {', '.join(stored.features)}, in this order; "
+            f"use the same: --features {','.join(stored.features)}"
+        )
+
+
 def _load(folder: Path) -> Columns | None:
     path = folder / _FILE
     if not path.is_file():

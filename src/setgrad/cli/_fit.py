@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from setgrad.cli._columns import declare_columns, read_to_fit
+from setgrad.cli._columns import check_same_features, declare_columns, read_to_fit
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.report import size_rule_grid
@@ -40,6 +40,8 @@ def _run(args: Namespace) -> Answer:
     check_model_folder(args.output)
     start = None if args.start is None else load(args.start, device=selector.device)
     choices, columns = read_to_fit(args.table, args)
+    if args.start is not None:
+        check_same_features(args.start, columns)
     validation = None if args.validation is None else columns.read_choices(args.validation)
     started = time.perf_counter()
     selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start)

@@ -70,11 +70,22 @@ class MergeableEncoder(SetEncoder):
         chunk_size: int = 4096,
         samples: int = 1,
         generator: np.random.Generator | None = None,
+        verbose: int = 0,
+        prefetch: bool | None = None,
     ) -> Tensor:
         """Codes of sets that are read in chunks; see `setgrad.encoders.stream`."""
         from setgrad.encoders.streaming import stream
 
-        return stream(self, source, gradient=gradient, chunk_size=chunk_size, samples=samples, generator=generator)
+        return stream(
+            self,
+            source,
+            gradient=gradient,
+            chunk_size=chunk_size,
+            samples=samples,
+            generator=generator,
+            verbose=verbose,
+            prefetch=prefetch,
+        )
 
     @property
     @abc.abstractmethod

@@ -7,6 +7,7 @@ one chunk. "sample" does so for a few chunks drawn without replacement, weighted
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +19,13 @@ from torch import Tensor
 
 from setgrad.encoders._mergeable import MergeableEncoder, item_weights
 from setgrad.encoders._state import State
+from setgrad.encoders.sources import Chunks, prefetched, reads_disk, shown
 from setgrad.errors import DataError, OptionError, unknown_name
 from setgrad.sets import Layout, Sets
 
 GRADIENTS = ("full", "exact", "sample")
 # Sums of the second pass may differ from those of the first by rounding, not by more.
 _CHANGED = 1e-3
-
-Chunks = Callable[[], Iterable[Sets]]
 
 
 def stream(
@@ -36,18 +36,23 @@ def stream(
     chunk_size: int = 4096,
     samples: int = 1,
     generator: np.random.Generator | None = None,
+    verbose: int = 0,
+    prefetch: bool | None = None,
 ) -> Tensor:
     """Code of sets that are read in chunks.
 
     Args:
         encoder: `UMBC` or another encoder whose state adds up.
         source: `Sets`; one set as an array or tensor, which may be mapped from disk; a list of chunks, each a `Sets`
-            with a piece of every set, or an array with a piece of the one set; or a function that gives such chunks
-            anew at every call.
+            with a piece of every set, or an array with a piece of the one set; `NpyChunks` or `ParquetChunks`; or a
+            function that gives such chunks anew at every call.
         gradient: "full", "exact" or "sample".
         chunk_size: Items of each set in a chunk, where the source does not say.
         samples: Chunks that "sample" differentiates.
         generator: Draws them.
+        verbose: 1 shows a bar for each pass where the number of chunks is known.
+        prefetch: Read the next chunk in a thread while the last one is computed; None does so for files. A function
+            that draws from torch's global generator must not be read ahead.
 
     Example:
         >>> from setgrad.encoders import UMBC
@@ -57,27 +62,40 @@ def stream(
         >>> torch.allclose(z, encoder(Sets.from_list([x])), atol=1e-6)
         True
     """
+    check_options(gradient, chunk_size, samples)
+    device = next(encoder.parameters()).device
+    batch = pieces_of(source, chunk_size, device, gradient)
+    if batch is None:
+        raise DataError("the source gave no chunk; for sets without items give one chunk of empty pieces")
+    chunks = watched(source, chunk_size, device, verbose, prefetch)
+    drawn = None if gradient == "exact" else samples
+    plan = Plan(encoder, chunks, batch, drawn, generator)
+    return encoder.finish(state_of(plan, encoder.queries(), graph=gradient == "full"))
+
+
+def check_options(gradient: str, chunk_size: int, samples: int) -> None:
+    """Refuse what no stream can do."""
     if gradient not in GRADIENTS:
         raise unknown_name("gradient", gradient, GRADIENTS)
     if chunk_size < 1 or samples < 1:
         raise OptionError(f"chunk_size and samples must be at least 1, not {chunk_size} and {samples}")
-    chunks = chunks_of(source, chunk_size, next(encoder.parameters()).device)
-    first = next(iter(chunks()), None)
+
+
+def pieces_of(source: Any, chunk_size: int, device: torch.device, gradient: str) -> int | None:
+    """How many sets a chunk has pieces of; None if there is no chunk."""
+    first = next(iter(chunks_of(source, chunk_size, device)()), None)
     if first is None:
-        raise DataError("the source gave no chunk; for sets without items give one chunk of empty pieces")
-    if gradient == "full":
-        state = encoder.begin(len(first))
-        for chunk in chunks():
-            state = encoder.update(state, _checked(chunk))
-        return encoder.finish(state)
-    if first.values.requires_grad:
+        return None
+    if first.values.requires_grad and gradient != "full":
         raise OptionError("items that require a gradient are only differentiated with gradient='full'")
-    _refuse_batch_norm(encoder)
-    queries = encoder.queries()
-    parameters = [p for p in encoder.parameters() if p.requires_grad]
-    plan = _Plan(encoder, chunks, len(first), None if gradient == "exact" else samples, generator)
-    *sums, count, level = _Read.apply(plan, queries, *parameters)
-    return encoder.finish(State(tuple(sums), level if level.dim() else None, count, queries))
+    return len(first)
+
+
+def watched(source: Any, chunk_size: int, device: torch.device, verbose: int, prefetch: bool | None) -> Chunks:
+    """The chunks of a source, read ahead and with a bar if that is wanted."""
+    chunks = chunks_of(source, chunk_size, device)
+    ahead = reads_disk(source) if prefetch is None else prefetch
+    return shown(prefetched(chunks) if ahead else chunks, _count(source, chunk_size), verbose)
 
 
 def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
@@ -100,14 +118,48 @@ def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
     raise DataError(f"chunks cannot be read from {type(source).__name__}; give Sets, an array, a list or a function")
 
 
+def _count(source: Any, chunk_size: int) -> int | None:
+    if isinstance(source, Sets):
+        return max(1, math.ceil(source.layout.longest / chunk_size))
+    if isinstance(source, Tensor | np.ndarray):
+        return max(1, math.ceil(len(source) / chunk_size))
+    return len(source) if hasattr(source, "__len__") else None
+
+
 @final
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """What is read, and how: `samples` chunks are differentiated, all if None.
+
+    `settle` turns what the first pass found into a state with the same content at a level that others agree on.
+    """
+
     encoder: MergeableEncoder
     chunks: Chunks
     batch: int
     samples: int | None
     generator: np.random.Generator | None
+    settle: Callable[[State], State] | None = None
+
+
+def state_of(plan: Plan, queries: Tensor | None, *, graph: bool) -> State:
+    """The state of a source, with the graph of every chunk or with a second pass for the gradient."""
+    encoder = plan.encoder
+    if graph:
+        state = _start(plan, queries)
+        for chunk in plan.chunks():
+            state = encoder.update(state, _checked(chunk))
+        return state if plan.settle is None else plan.settle(state)
+    _refuse_batch_norm(encoder)
+    parameters = [p for p in encoder.parameters() if p.requires_grad]
+    *sums, count, level = _Read.apply(plan, queries, *parameters)
+    return State(tuple(sums), level if level.dim() else None, count, queries)
+
+
+def _start(plan: Plan, queries: Tensor | None) -> State:
+    """The state of sets without items."""
+    nothing = plan.encoder.nothing(plan.batch)
+    return plan.encoder.read(nothing, item_weights(None, nothing), queries, None)
 
 
 @final
@@ -115,16 +167,17 @@ class _Read(torch.autograd.Function):
     """The state of a source as a function of the encoder's parameters."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
         """First pass: read everything, keep the state."""
         encoder = plan.encoder
         # In evaluation nothing is drawn, and the caller's generator stays as it is.
         ctx.seed = int(torch.randint(2**62, ())) if encoder.training else 0
-        state = encoder.read(encoder.nothing(plan.batch), next(encoder.parameters()).new_zeros(0), queries, None)
+        state = _start(plan, queries)
         number = -1
         for number, chunk in enumerate(plan.chunks()):
             with _replayed(ctx.seed, number, chunk):
                 state = state.merge(encoder.read(_checked(chunk), item_weights(None, chunk), queries, None))
+        state = state if plan.settle is None else plan.settle(state)
         ctx.plan, ctx.number, ctx.slots = plan, number + 1, queries is not None
         level = state.count.new_zeros(()) if state.level is None else state.level
         ctx.save_for_backward(level, state.sums[0], *([] if queries is None else [queries]), *parameters)
@@ -172,7 +225,7 @@ class _Read(torch.autograd.Function):
         return (None, *head, *totals[len(wanted) - len(parameters) :])
 
 
-def _choose(count: int, plan: _Plan) -> tuple[Any, float]:
+def _choose(count: int, plan: Plan) -> tuple[Any, float]:
     """Numbers of the chunks to differentiate, and the inverse of the probability that one is among them."""
     if plan.samples is None or plan.samples >= count:
         return range(count), 1.0

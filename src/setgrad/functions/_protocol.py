@@ -29,14 +29,16 @@ class BoundSetFunction(abc.ABC):
     relaxed: bool = False
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """What F is made of and a gradient can reach: every attribute, or member of a list, that requires one."""
+        """What F is made of and a derivative can reach: every attribute, or member of a list, of real numbers.
+
+        Also those that require no gradient: `torch.func` and forward mode differentiate and map them all the same.
+        """
         return tuple(t for _, t in self._held())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same function made of other tensors, in the order of `tensors()`; this one stays as it is."""
         other = copy.copy(self)
-        for name in [name for name in vars(other) if isinstance(getattr(type(self), name, None), cached_property)]:
-            # It was computed from the tensors that are replaced.
+        for name in [name for name in vars(other) if self._computed(name)]:
             delattr(other, name)
         for (name, place), tensor in zip((where for where, _ in self._held()), tensors, strict=True):
             if place is None:
@@ -49,11 +51,17 @@ class BoundSetFunction(abc.ABC):
     def _held(self) -> list[tuple[tuple[str, int | None], Tensor]]:
         found: list[tuple[tuple[str, int | None], Tensor]] = []
         for name, value in vars(self).items():
+            if self._computed(name):
+                continue
             places = (
                 [(None, value)] if isinstance(value, Tensor) else enumerate(value) if isinstance(value, list) else ()
             )
-            found += [((name, i), t) for i, t in places if isinstance(t, Tensor) and t.requires_grad]
+            found += [((name, i), t) for i, t in places if isinstance(t, Tensor) and t.is_floating_point()]
         return found
+
+    def _computed(self, name: str) -> bool:
+        """Whether an attribute follows from the others, and was computed when it was first asked for."""
+        return isinstance(getattr(type(self), name, None), cached_property)
 
     @abc.abstractmethod
     def value(self, masks: Tensor) -> Tensor:
@@ -126,17 +134,16 @@ class _BoundCallable(BoundSetFunction):
 
     def tensors(self) -> tuple[Tensor, ...]:
         module = self.function
-        own = [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
-        return (*own, *([self.sets.values] if self.sets.values.requires_grad else []))
+        own = list(module.parameters()) if isinstance(module, nn.Module) else []
+        return (*own, *([self.sets.values] if self.sets.dtype.is_floating_point else []))
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> _BoundCallable:
         module, sets, given = self.function, self.sets, list(tensors)
-        if sets.values.requires_grad:
+        if sets.dtype.is_floating_point:
             sets = sets.with_values(given.pop())
         if not isinstance(module, nn.Module):
             return _BoundCallable(module, sets)
-        names = [name for name, p in module.named_parameters() if p.requires_grad]
-        own = dict(zip(names, given, strict=True))
+        own = dict(zip((name for name, _ in module.named_parameters()), given, strict=True))
         return _BoundCallable(lambda *inputs: torch.func.functional_call(module, own, inputs), sets)
 
     def value(self, masks: Tensor) -> Tensor:

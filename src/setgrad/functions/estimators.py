@@ -99,7 +99,7 @@ class Exact(Estimator):
         subsets = torch.arange(2**longest, device=layout.device)[:, None]
         # In pieces: some functions need a whole matrix for each subset to value it.
         pieces = subsets.split(_EXACT_STEP)
-        return torch.cat([bound.value((piece >> layout.positions) & 1 == 1) for piece in pieces])
+        return real(torch.cat([bound.value((piece >> layout.positions) & 1 == 1) for piece in pieces]))
 
     def _extension(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
         layout = bound.sets.layout
@@ -150,7 +150,7 @@ class Bernoulli(Estimator):
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the samples."""
-        return bound.value(self._draw(bound, psi)).mean(0)
+        return real(bound.value(self._draw(bound, psi))).mean(0)
 
     def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Mean gain over the samples."""
@@ -158,7 +158,7 @@ class Bernoulli(Estimator):
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Mean second differences: unbiased, and as many times dearer than the gradient as a set has items."""
-        return second_differences(bound, self._draw(bound, psi), vector)
+        return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
 
     def frozen(self) -> Bernoulli:
         """One draw of uniform numbers; the subsets still follow psi."""
@@ -270,9 +270,14 @@ def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates
     """Gains averaged over the masks, equal for items that the noise cannot tell apart."""
     if noise.symmetric:
         # Identical items share one result, so those that were not asked for count too.
-        gains = noise.symmetrise(bound.gains(masks).mean(0))
+        gains = noise.symmetrise(real(bound.gains(masks)).mean(0))
         return gains if coordinates is None else gains[coordinates]
-    return bound.gains(masks, coordinates).mean(0)
+    return real(bound.gains(masks, coordinates)).mean(0)
+
+
+def real(values: Tensor) -> Tensor:
+    """Values as real numbers: a function that counts gives whole ones, whose mean is none."""
+    return values if values.is_floating_point() else values.to(torch.get_default_dtype())
 
 
 def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -> Tensor:
@@ -281,7 +286,7 @@ def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -
     product = torch.zeros_like(vector)
     for place in range(layout.longest):
         here = layout.positions == place
-        change = bound.gains(masks | here) - bound.gains(masks & ~here)
+        change = real(bound.gains(masks | here) - bound.gains(masks & ~here))
         weight = torch.zeros(len(layout), dtype=vector.dtype, device=vector.device)
         weight = weight.index_add(0, layout.ids, torch.where(here, vector, torch.zeros_like(vector)))
         # The extension is linear in each psi_i, so the diagonal is 0.

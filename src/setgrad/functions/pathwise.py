@@ -14,7 +14,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.functions._protocol import BoundSetFunction
-from setgrad.functions.estimators import Estimator, check_relaxed, check_samples, mean_gains, second_differences
+from setgrad.functions.estimators import Estimator, check_relaxed, check_samples, mean_gains, real, second_differences
 from setgrad.functions.noise import Fresh, Frozen, Noise
 
 
@@ -81,8 +81,8 @@ class SecondDifference(Estimator):
         masks = self._draw(bound, psi)
         move = _once(psi)
         total = torch.zeros(len(bound.sets), dtype=psi.dtype, device=psi.device)
-        slope = total.index_add(0, bound.sets.layout.ids, bound.gains(masks).mean(0) * move)
-        return bound.value(masks).mean(0) + slope
+        slope = total.index_add(0, bound.sets.layout.ids, real(bound.gains(masks)).mean(0) * move)
+        return real(bound.value(masks)).mean(0) + slope
 
     def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Mean gain over the samples."""
@@ -95,7 +95,7 @@ class SecondDifference(Estimator):
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Mean second differences times the vector."""
-        return second_differences(bound, self._draw(bound, psi), vector)
+        return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
 
     def frozen(self) -> SecondDifference:
         """One draw of uniform numbers; the subsets still follow psi."""

@@ -38,7 +38,7 @@ def rbf(gamma: float | Tensor = 1.0) -> Similarity:
 def kernel(similarity: Similarity | None, sets: Sets) -> Tensor:
     """Compare all pairs of items of each set, `(b, longest, longest)`; 0 where either place holds no item."""
     # Ones rather than zeros in the empty places: a similarity may divide by the norm, and NaN survives masking.
-    items, real = sets.padded(fill=1.0)
+    items, real = (sets if sets.dtype.is_floating_point else sets.to(torch.get_default_dtype())).padded(fill=1.0)
     pairs = (similarity or rbf())(items, items)
     count, longest = real.shape
     if pairs.shape != (count, longest, longest):

@@ -13,7 +13,7 @@ from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit._loop import Limits, Solver, iterate
 from setgrad.implicit._status import Outcome, Status, describe_failure, settle
 from setgrad.implicit._theorem import Function, Implicit, Problem, Record
-from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver
+from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStep
 from setgrad.implicit.solvers import Newton, Picard
 
 # The adjoints that a weight serves as preconditioner.
@@ -97,6 +97,8 @@ def fixed_point(
         True
     """
     call, values = with_parameters(fn, args)
+    # A series for the inverse of I - J knows the residual in the form fn(y) - y only.
+    weight = None if isinstance(adjoint, (Neumann, OneStep)) else weight
     return _solve(
         (lambda y, *a: _same_shape(call(y, *a), y) - y)
         if weight is None
@@ -136,6 +138,7 @@ def root(
         >>> [round(g, 6) for g in torch.autograd.grad(y.sum(), c)[0].flatten().tolist()]
         [0.353553, 0.166667]
     """
+    _refuse_series(adjoint)
     call, values = with_parameters(fn, args)
     return _solve(
         call,
@@ -175,6 +178,7 @@ def argmin(
         >>> y.tolist()
         [[1.0, 3.0]]
     """
+    _refuse_series(adjoint)
     call, values = with_parameters(objective, args)
 
     def gradient(y: Tensor, *a: Tensor) -> Tensor:
@@ -244,6 +248,15 @@ def with_parameters(fn: Function, args: tuple[Tensor, ...]) -> tuple[Function, t
         return out
 
     return call, (*args, *parameters)
+
+
+def _refuse_series(adjoint: LinearSolver | None) -> None:
+    """A series in the derivative of a map means nothing where there is no map."""
+    if isinstance(adjoint, Neumann | OneStep):
+        raise OptionError(
+            f"{type(adjoint).__name__} is an approximation for fixed points, and this is none; use Direct(), GMRES(), "
+            "or for an arg min CG()"
+        )
 
 
 def _masked(residual: Function, mask: Tensor) -> Function:

@@ -49,7 +49,8 @@ class Implicit(MeanFieldSolver):
 
     def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
         """Solve for all items; those asked for are taken from the solution."""
-        if torch.is_grad_enabled() and not equation.estimator.smooth and equation.bound.tensors():
+        learning = torch.is_grad_enabled() and any(t.requires_grad for t in equation.bound.tensors())
+        if learning and not equation.estimator.smooth:
             raise OptionError(
                 "the implicit gradient needs the derivative of the equation with respect to psi, and that of Bernoulli "
                 "samples is 0: use Gaussian(m), Pathwise(m), SecondDifference(m) or Exact()"

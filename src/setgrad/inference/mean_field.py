@@ -158,6 +158,9 @@ def mean_field(
         if scale not in SCALES:
             raise unknown_name("scale", scale, SCALES)
         scale = SCALES[scale]
+    # Here and not below, because looking at the numbers waits for a GPU.
+    if isinstance(start, Tensor) and not bool(((start >= 0) & (start <= 1)).all()):
+        raise OptionError("mean field starts at probabilities between 0 and 1 everywhere, without NaN")
     bound = as_set_function(function).bind(sets)
     return solve_bound(bound, estimator, solver or OneStep(), scale, start, coordinates)
 

@@ -10,6 +10,7 @@ depends on its batch mates. They are here under names that say so, to reproduce 
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -43,8 +44,8 @@ class ConstantScale(Scale):
     linear = True
 
     def __post_init__(self) -> None:
-        if not self.c > 0:
-            raise OptionError(f"the scale c must be positive, not {self.c}")
+        if not 0 < self.c < math.inf:
+            raise OptionError(f"the scale c must be positive and finite, not {self.c}")
 
     def __call__(self, gradient: Tensor, layout: Layout) -> Tensor:
         """Divide by |V| c / 2."""

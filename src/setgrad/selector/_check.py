@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -39,9 +40,10 @@ def check_options(options: dict[str, Any]) -> None:
     """Raise for the first option that has an unknown name or a number out of its range."""
     for key, choices in _NAMES.items():
         left_open = key == "estimator" and options[key] is None
-        if not left_open and options[key] not in choices:
+        # A list, because what was given may have no hash.
+        if not left_open and options[key] not in list(choices):
             raise unknown_name(key, options[key], choices)
-    if not isinstance(options["phi"], nn.Module) and options["phi"] not in ITEM_ENCODERS:
+    if not isinstance(options["phi"], nn.Module) and options["phi"] not in list(ITEM_ENCODERS):
         raise unknown_name("phi", options["phi"], ITEM_ENCODERS)
     for key, low, closed, whole in _NUMBERS:
         _check_number(key, options[key], low, closed=closed, whole=whole)
@@ -54,8 +56,8 @@ def check_options(options: dict[str, Any]) -> None:
     if not isinstance(fraction, Real) or not 0 < float(fraction) < 1:
         raise OptionError(f"validation_fraction must lie between 0 and 1, not {fraction!r}")
     hidden = options["hidden"]
-    if not hidden or any(not isinstance(h, Integral) or h < 1 for h in hidden):
-        raise OptionError(f"hidden must name at least one layer of at least 1 unit, e.g. (256,), not {hidden!r}")
+    if not isinstance(hidden, Sequence) or not hidden or any(not isinstance(h, Integral) or h < 1 for h in hidden):
+        raise OptionError(f"hidden must name at least one layer of at least 1 unit, as a tuple (256,), not {hidden!r}")
     if not isinstance(options["standardize"], bool):
         raise OptionError(f"standardize must be True or False, not {options['standardize']!r}")
     seed = options["random_state"]

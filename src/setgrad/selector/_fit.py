@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, final
 
 import numpy as np
@@ -30,6 +32,8 @@ _WARMUP_STEPS = 50
 # Where an epoch is a few steps, scores rest for many epochs before they rise again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
+# With fewer settled sets than this, users should know.
+_SETTLED = 0.9
 # Where inference goes on until it settles: rarely reached.
 _MAX_STEPS = 50
 
@@ -81,11 +85,24 @@ def fit_selector(
         save = _resume(trainer, options, start)
         with training_display(options["verbose"], steering.max_epochs) as display:
             progress = trainer.run(display, save)
+    _warn_unsettled(progress.history)
     model.eval()
     logits = infer_logits(model, held_out.sets, samples=prediction_samples(options))
     rule, scores = calibrate(logits, held_out.subsets)
     smallest = int(min(subset_sizes(train.subsets).min(), subset_sizes(held_out.subsets).min()))
     return Fitted(model, rule, scores, smallest, progress.history, progress.best_epoch)
+
+
+def _warn_unsettled(history: list[dict[str, float]]) -> None:
+    """Say that sets were left out of the learning because inference did not settle on them."""
+    settled = history[-1]["settled"] if history else 1.0
+    if settled < _SETTLED:
+        warnings.warn(
+            f"inference settled on {settled:.0%} of the training sets in the last epoch, and the others taught "
+            "nothing; raise steps, lower learning_rate, or use method='unrolled'",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def prediction_samples(options: dict[str, Any]) -> int:
@@ -198,12 +215,17 @@ def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOption
 
 def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:
     """Take the weights of another model, and its scale of the features, on which the weights rest."""
+    made_of = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden")
+    other = [name for name in made_of if getattr(model.config, name) != getattr(start.config, name)]
+    if other:
+        told = "; ".join(f"{n} is {getattr(start.config, n)} there, {getattr(model.config, n)} here" for n in other)
+        raise OptionError(f"the selector to start from has other parts or sizes: {told}; make them the same")
     try:
         model.load_state_dict(start.state_dict())
     except RuntimeError as error:
         raise OptionError(
-            "the selector to start from has other parts or sizes; give both the same method, function, phi, width, "
-            f"layers, heads, hidden and features ({str(error).splitlines()[-1].strip()})"
+            "the selector to start from has other parts or sizes: give both the same phi "
+            f"({shorten(str(error).splitlines()[-1], 200)})"
         ) from None
 
 
@@ -219,7 +241,8 @@ def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None
     data, held = trainer.train_data, trainer.validation
     tensors = [t for c in (data, held) for t in (c.sets.values, c.subsets.values)]
     weights = [] if trainer.weights is None else [trainer.weights.values]
-    weights += [] if start is None else list(start.state_dict().values())
+    # Flat, because a counter of a normalisation has no axis, and so no bytes to look at.
+    weights += [] if start is None else [value.flatten() for value in start.state_dict().values()]
     lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]
     # A phi of the user's own has no options to compare, but shapes.
     shapes = {name: list(value.shape) for name, value in trainer.model.state_dict().items()}

@@ -34,7 +34,8 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
         # The weights are overwritten at once, so the random start must not advance the caller's generator.
         with torch.random.fork_rng(devices=[]):
-            model = ChoiceModel(model_config, copy.deepcopy(phi) if model_config.phi is None else None)
+            own = None if phi is None or model_config.phi is not None else copy.deepcopy(phi).cpu().float()
+            model = ChoiceModel(model_config, own)
         model.load_state_dict(tensors)
         selector.model_ = model.to(resolve_device(device)).eval()
         selector.size_rule_ = rule_from_json(config["size_rule"])
@@ -43,5 +44,6 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         selector.n_features_in_ = int(np.prod(model_config.item_shape))
         selector._exact_model = None
     except (KeyError, TypeError, RuntimeError) as error:
-        raise FileFormatError(f"the model in {folder} does not fit together ({error}); save it again") from None
+        remedy = "save it again" if phi is None else "give it the phi that it was fitted with, or save it again"
+        raise FileFormatError(f"the model in {folder} does not fit together ({error}); {remedy}") from None
     return selector

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, final
 
 import torch
@@ -135,8 +136,9 @@ class ChoiceModel(nn.Module):
         # A constant feature, up to rounding, says nothing: it becomes 0 rather than amplified noise.
         constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
         # As precise as the items are: training and prediction, in other types, then subtract the same number.
-        self.mean.copy_(values.mean(0).to(sets.dtype))
-        self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(sets.dtype))
+        kind = torch.promote_types(sets.dtype, self.dtype)
+        self.mean.copy_(values.mean(0).to(kind))
+        self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(kind))
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """F for these sets, which may come in any type of number."""
@@ -203,7 +205,9 @@ def make_scale(scale: str | float | None) -> Scale | None:
         if scale not in SCALES:
             raise unknown_name("scale", scale, ["none", *SCALES, "a positive number"])
         return SCALES[scale]
-    return ConstantScale(scale)
+    if not isinstance(scale, Real) or isinstance(scale, bool):
+        raise unknown_name("scale", scale, ["none", *SCALES, "a positive number"])
+    return ConstantScale(float(scale))
 
 
 def make_phi(config: ModelConfig) -> ItemEncoder:

@@ -193,6 +193,10 @@ class SubsetSelector:
                 where there is little.
         """
         if start is not None:
+            if not isinstance(start, SubsetSelector):
+                raise OptionError(
+                    f"start must be a fitted SubsetSelector, not {type(start).__name__}; see setgrad.load"
+                )
             start._check_fitted()
         model = None if start is None else start.model_
         fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight, model)

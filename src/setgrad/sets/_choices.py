@@ -74,7 +74,8 @@ class Table:
 def as_sets(sets: Any) -> Sets:
     """Accept `Sets`, a list of arrays `(n_i, d)` or one array `(b, n, d)`; refuse NaN and infinity.
 
-    Whole numbers become real, but for bytes, which letters and images come in: they take a quarter of the room.
+    Whole numbers become real, those of 4 bytes and more float64, which keeps all digits of times and counts. Bytes,
+    which letters and images come in, stay: they take a quarter of the room.
     """
     if isinstance(sets, Choices):
         raise DataError("sets and subsets were passed as one object; unpack them: sets, subsets = choices")
@@ -83,7 +84,7 @@ def as_sets(sets: Any) -> Sets:
     if not isinstance(sets, Sets):
         sets = Sets.from_list(_as_list(sets, "sets"))
     if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
-        sets = sets.to(torch.get_default_dtype())
+        sets = sets.to(torch.float64 if sets.values.element_size() >= 4 else torch.get_default_dtype())
     if not bool(sets.values.isfinite().all()):
         finite = sets.values.isfinite().reshape(sets.layout.total, -1).all(1)
         item = int((~finite).nonzero()[0])

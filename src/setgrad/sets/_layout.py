@@ -100,7 +100,7 @@ class Layout:
     def to_device(self, numbers: np.ndarray) -> Tensor:
         """Copy host numbers to the device without waiting for it."""
         # A copy, so that no one who writes into the tensor moves the boundaries on the host.
-        tensor = torch.tensor(numbers)
+        tensor = torch.from_numpy(np.array(numbers))
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad.errors import OptionError
 from setgrad.implicit._least_squares import least_squares
 from setgrad.implicit._loop import Residual as Fn
 from setgrad.implicit._loop import Solver, Step
@@ -25,6 +26,10 @@ class GMRES(LinearSolver):
     restart: int = 20
     max_steps: int = 50
     check_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.restart < 1:
+            raise OptionError(f"restart must be at least 1, not {self.restart}")
 
     def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
         """Solve; steps count products, not cycles."""

@@ -1,0 +1,44 @@
+"""Small things that several poolings share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders._base import ItemEncoder, ItemWise
+from setgrad.errors import ShapeError
+from setgrad.sets import Sets, segment_max
+
+
+def item_encoder(phi: nn.Module | None, in_dim: int | Sequence[int]) -> ItemEncoder:
+    """What is seen of an item: an encoder as it is, a module wrapped, the item's own numbers for None."""
+    module = nn.Flatten(1) if phi is None else phi
+    return module if isinstance(module, ItemEncoder) else ItemWise(module, in_dim)
+
+
+def item_features(phi: ItemEncoder, sets: Sets, shape: tuple[int, ...]) -> Tensor:
+    """Features of every item, after a check that the items are those the encoder was made for."""
+    if tuple(sets.item_shape) != shape:
+        raise ShapeError(
+            f"this encoder reads items of shape {shape}, but the sets hold items of {tuple(sets.item_shape)}"
+        )
+    return phi(sets)
+
+
+def first_arg_max(x: Tensor, sets: Sets) -> Tensor:
+    """Row of the largest entry of each column in each set, `(b, width)`; the first of equals, -1 where none is finite.
+
+    Example:
+        >>> sets = Sets.from_lengths(torch.zeros(3, 1), [2, 0, 1])
+        >>> first_arg_max(torch.tensor([[1.0], [4.0], [2.0]]), sets).tolist()
+        [[1], [-1], [2]]
+    """
+    x = x.detach()
+    top = segment_max(x, sets).index_select(0, sets.layout.ids)
+    rows = torch.arange(len(x), device=x.device)[:, None].expand_as(x)
+    # Counted from the end, so that the largest number belongs to the first row, and 0 says that there is none.
+    ranked = torch.where((x == top) & (x > -torch.inf), len(x) - rows, 0)
+    best = segment_max(ranked, sets, empty=0)
+    return torch.where(best > 0, len(x) - best, -1)

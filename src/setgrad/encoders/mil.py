@@ -1,0 +1,161 @@
+"""Poolings of multiple-instance learning: attention (Ilse et al., 2018) and dual stream (Li et al., 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders._base import item_shape
+from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, counted, require_itemwise, wide
+from setgrad.encoders._pooling import first_arg_max, item_encoder, item_features
+from setgrad.encoders._state import State
+from setgrad.sets import Sets, segment_max, segment_softmax, segment_sum
+
+
+@final
+class ABMIL(MergeableEncoder):
+    """Means of the items, weighed by a small network that looks at one item at a time.
+
+    The weights are a softmax over the set, whose sum and level are kept in the state: bags may be read in pieces. The
+    mean of nothing is 0.
+
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        phi: What is seen of an item: an item-wise encoder or module; None for the item itself.
+        hidden: Width of the network that weighs items.
+        branches: Weightings; their means lie side by side.
+        gated: Whether the network multiplies its tanh features by a sigmoid gate.
+        head: Any module on `(b, branches * width)`.
+
+    Example:
+        >>> encoder = ABMIL(3, nn.Linear(3, 8), head=nn.Linear(8, 1))
+        >>> bags = Sets.from_list([torch.zeros(5, 3), torch.ones(2, 3)])
+        >>> encoder(bags).shape, encoder.attention(bags).shape
+        (torch.Size([2, 1]), torch.Size([7, 1]))
+    """
+
+    def __init__(
+        self,
+        in_dim: int | Sequence[int],
+        phi: nn.Module | None = None,
+        *,
+        hidden: int = 128,
+        branches: int = 1,
+        gated: bool = True,
+        head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.shape = item_shape(in_dim)
+        self.phi = item_encoder(phi, in_dim)
+        require_itemwise(self.phi, "ABMIL")
+        self.look = nn.Linear(self.phi.out_dim, hidden)
+        self.gate = nn.Linear(self.phi.out_dim, hidden) if gated else None
+        # A bias would move all exponents alike and change nothing.
+        self.weigh = nn.Linear(hidden, branches, bias=False)
+        self.head = head
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item."""
+        return self.shape
+
+    def queries(self, generator: torch.Generator | None = None) -> None:
+        """There are no slots."""
+
+    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Sum the items times the exponentials of their scores."""
+        features = item_features(self.phi, chunk, self.shape)
+        kind = wide(features.dtype)
+        # An item of weight 0 is no item, and must not set the level.
+        scores = torch.where((weights > 0)[:, None], self._scores(features).to(kind), -torch.inf)[..., None]
+        # The level cancels in value and in derivative, so it needs no graph.
+        level = segment_max(scores.detach(), chunk) if level is None else level
+        top = torch.where(level == -torch.inf, 0.0, level).index_select(0, chunk.layout.ids)
+        shares = (scores - top).exp() * weights.to(kind)[:, None, None]
+        total = segment_sum(shares[..., None] * features.to(kind)[:, None, None], chunk)
+        return State((segment_sum(shares, chunk), total), level, counted(chunk, weights, kind), None)
+
+    def finish(self, state: State) -> Tensor:
+        """Divide by the weights and apply the head."""
+        weight, total = state.sums
+        some = weight > 0
+        mean = torch.where(some[..., None], total / torch.where(some, weight, 1.0)[..., None], 0.0)
+        pooled = mean.flatten(1).to(self.look.weight.dtype)
+        return pooled if self.head is None else self.head(pooled)
+
+    def attention(self, sets: Sets) -> Tensor:
+        """The weights of the items, `(total, branches)`: they sum to 1 in every set that has items."""
+        return segment_softmax(self._scores(self.phi(sets)), sets)
+
+    def _scores(self, features: Tensor) -> Tensor:
+        seen = torch.tanh(self.look(features))
+        return self.weigh(seen if self.gate is None else seen * torch.sigmoid(self.gate(features)))
+
+
+@final
+class DSMIL(SetEncoder):
+    """Two streams: the score of the best item, and that of a mean weighed by likeness to the best item.
+
+    The best item, one for each class, must be known before the others can be compared with it, which takes two
+    passes: this is no mergeable encoder. Of equal scores the first item in order is the best. A bag without items has
+    0 as its best score and 0 as its mean.
+
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        phi: What is seen of an item; None for the item itself.
+        classes: Scores of a bag.
+        hidden: Width in which items are compared.
+
+    Example:
+        >>> encoder = DSMIL(3, nn.Linear(3, 8), classes=2)
+        >>> bags = Sets.from_list([torch.zeros(5, 3), torch.zeros(0, 3)])
+        >>> encoder(bags).shape
+        torch.Size([2, 2])
+        >>> best, bag = encoder.streams(bags)
+        >>> best.shape, bag.shape
+        (torch.Size([2, 2]), torch.Size([2, 2]))
+    """
+
+    def __init__(
+        self,
+        in_dim: int | Sequence[int],
+        phi: nn.Module | None = None,
+        *,
+        classes: int = 1,
+        hidden: int = 128,
+    ) -> None:
+        super().__init__()
+        self.shape = item_shape(in_dim)
+        self.phi = item_encoder(phi, in_dim)
+        width = self.phi.out_dim
+        self.score, self.ask, self.value = nn.Linear(width, classes), nn.Linear(width, hidden), nn.Linear(width, width)
+        self.score_bag = nn.Linear(classes * width, classes)
+
+    def forward(self, sets: Sets) -> Tensor:
+        """The mean of both streams, `(b, classes)`."""
+        best, bag = self.streams(sets)
+        return (best + bag) / 2
+
+    def streams(self, sets: Sets) -> tuple[Tensor, Tensor]:
+        """Scores of the best items and of the weighed means, each `(b, classes)`; training uses a loss on either."""
+        features = item_features(self.phi, sets, self.shape)
+        kind = wide(features.dtype)
+        scores = self.score(features)
+        first = first_arg_max(scores, sets)
+        some = first >= 0
+        # One row more, for bags without items to point at.
+        rows = torch.where(some, first, len(scores))
+        best = torch.where(some, _with_zeros(scores).gather(0, rows), 0.0)
+        asked = self.ask(features)
+        critical = _with_zeros(asked)[rows]
+        likeness = torch.einsum("th,tch->tc", asked, critical[sets.layout.ids]) * asked.shape[1] ** -0.5
+        shares = segment_softmax(likeness.to(kind), sets)
+        means = segment_sum(shares[..., None] * self.value(features).to(kind)[:, None], sets)
+        return best, self.score_bag(means.flatten(1).to(features.dtype))
+
+
+def _with_zeros(x: Tensor) -> Tensor:
+    return torch.cat([x, x.new_zeros(1, x.shape[1])])

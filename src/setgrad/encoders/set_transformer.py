@@ -1,0 +1,162 @@
+"""The Set Transformer (Lee et al., 2019): items look at each other, a few seeds gather them, and look at each other.
+
+Padding is masked in every step, whatever it holds, and a set without items has a code: seeds that gathered nothing.
+The blocks are this room's own, which normalise before they attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from setgrad.encoders._base import item_shape
+from setgrad.encoders._mergeable import SetEncoder
+from setgrad.encoders._pooling import item_encoder, item_features
+from setgrad.encoders.attention import FeedForward, InducedAttention, SelfAttention
+from setgrad.errors import OptionError
+from setgrad.sets import Sets
+
+
+@final
+class Seeds(nn.Module):
+    """Pooling by attention: `outputs` learned seeds gather the items of a set.
+
+    Example:
+        >>> Seeds(8, outputs=2, heads=4)(torch.zeros(3, 5, 8), None).shape
+        torch.Size([3, 2, 8])
+    """
+
+    def __init__(self, width: int, *, outputs: int = 1, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.seeds = nn.Parameter(torch.randn(outputs, width) * width**-0.5)
+        self.feed_items, self.norm_items = FeedForward(width), nn.LayerNorm(width)
+        self.norm_seeds, self.ask = nn.LayerNorm(width), nn.Linear(width, width)
+        self.read_items, self.out = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.feed = FeedForward(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """From items `(b, n, width)` and the mask `(b, n)` of real ones to `(b, outputs, width)`."""
+        asked = self.ask(self.norm_seeds(self.seeds)).expand(x.shape[0], -1, -1)
+        read = self.read_items(self.norm_items(self.feed_items(x)))
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (asked, *read.chunk(2, -1)))
+        if mask is None:
+            gathered = scaled_dot_product_attention(q, k, v)
+        else:
+            # A set without items attends to its padding, or the softmax would be NaN, and then gathers nothing.
+            some = mask.any(1)[:, None]
+            gathered = scaled_dot_product_attention(q, k, v, attn_mask=(mask | ~some)[:, None, None])
+            gathered = torch.where(some[..., None, None], gathered, 0.0)
+        return self.feed(self.seeds + self.out(gathered.transpose(1, 2).flatten(2)))
+
+
+@final
+class TransformerHead(nn.Module):
+    """The Set Transformer from vectors on: a head for the slots of UMBC, `(b, slots, dim)` to `(b, outputs, dim)`.
+
+    Args:
+        dim: Width of the vectors.
+        outputs: Seeds that gather them.
+        layers: Blocks before the seeds.
+        decode: Blocks of self-attention among the seeds.
+        heads: Attention heads.
+        inducing: Inducing slots of the blocks before the seeds, whose cost is then linear; None for full attention.
+
+    Example:
+        >>> from setgrad.encoders import UMBC
+        >>> encoder = UMBC(3, dim=8, slots=4, head=TransformerHead(8, outputs=2))
+        >>> encoder(Sets.from_list([torch.zeros(5, 3)])).shape
+        torch.Size([1, 2, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        outputs: int = 1,
+        layers: int = 2,
+        decode: int = 1,
+        heads: int = 4,
+        inducing: int | None = None,
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
+        self.blocks = nn.ModuleList(
+            SelfAttention(dim, heads) if inducing is None else InducedAttention(dim, heads, inducing)
+            for _ in range(layers)
+        )
+        self.seeds = Seeds(dim, outputs=outputs, heads=heads)
+        self.decoder = nn.ModuleList(SelfAttention(dim, heads) for _ in range(decode))
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Codes `(b, outputs, dim)` of `(b, n, dim)`; `mask` `(b, n)` is true where an item is real."""
+        if not x.shape[1]:
+            x = x.new_zeros(x.shape[0], 1, x.shape[2])
+            mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        seen = None
+        if mask is not None:
+            # Padding may hold anything, even NaN, which 0 times would not make 0.
+            x = torch.where(mask[..., None], x, 0.0)
+            seen = mask | ~mask.any(1, keepdim=True)
+        for block in self.blocks:
+            x = block(x, seen)
+        x = self.seeds(x, mask)
+        for block in self.decoder:
+            x = block(x, None)
+        return self.norm(x)
+
+
+@final
+class SetTransformer(SetEncoder):
+    """Attention over whole sets of any size. It cannot read a set in pieces; as the head of UMBC it can.
+
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        dim: Width inside.
+        outputs: Vectors of a code.
+        layers: Blocks before the seeds.
+        decode: Blocks of self-attention among the seeds.
+        heads: Attention heads.
+        inducing: Inducing slots of the blocks (ISAB); None for full attention (SAB).
+        phi: What is seen of an item; None for the item itself.
+        head: Any module on `(b, outputs, dim)`; None to return that.
+
+    Example:
+        >>> encoder = SetTransformer(3, dim=8, outputs=2, inducing=4)
+        >>> encoder(Sets.from_list([torch.zeros(5, 3), torch.zeros(0, 3)])).shape
+        torch.Size([2, 2, 8])
+    """
+
+    def __init__(
+        self,
+        in_dim: int | Sequence[int],
+        dim: int = 128,
+        *,
+        outputs: int = 1,
+        layers: int = 2,
+        decode: int = 1,
+        heads: int = 4,
+        inducing: int | None = None,
+        phi: nn.Module | None = None,
+        head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.shape = item_shape(in_dim)
+        self.phi = item_encoder(phi, in_dim)
+        self.embed = nn.Linear(self.phi.out_dim, dim)
+        self.attend = TransformerHead(
+            dim, outputs=outputs, layers=layers, decode=decode, heads=heads, inducing=inducing
+        )
+        self.head = head
+
+    def forward(self, sets: Sets) -> Tensor:
+        """Codes `(b, outputs, dim)`, or what the head makes of them."""
+        x, mask = sets.with_values(self.embed(item_features(self.phi, sets, self.shape))).padded()
+        out = self.attend(x, None if sets.layout.uniform else mask)
+        return out if self.head is None else self.head(out)

@@ -1,0 +1,234 @@
+"""Sources of chunks on disk, and ways through chunks: reading ahead in a thread, and a bar.
+
+A source can be gone through any number of times, with the same chunks in the same order, because the gradient of a
+long set is made in a second pass (see `stream`).
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from setgrad.errors import DataError, FileFormatError, OptionError
+from setgrad.sets import Sets
+
+Chunks = Callable[[], Iterable[Sets]]
+
+
+@final
+@dataclass(frozen=True)
+class NpyChunks:
+    """One set in a `.npy` file, an item in each row; `chunk_size` rows at a time are in memory.
+
+    An array from `np.load(path, mmap_mode="r")` is a source too, but what was read of it counts as memory of the
+    process until the system wants it back; here each piece is let go at once.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "items.npy"
+        >>> np.save(path, np.zeros((10, 3), np.float32))
+        >>> [len(chunk) for chunk in NpyChunks(path, chunk_size=4)]
+        [4, 4, 2]
+    """
+
+    path: str | Path
+    chunk_size: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.chunk_size < 1:
+            raise OptionError(f"chunk_size must be at least 1, not {self.chunk_size}")
+
+    def __len__(self) -> int:
+        return max(1, math.ceil(len(self._mapped()) / self.chunk_size))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for number in range(len(self)):
+            # A mapping of its own for every piece, which goes with it.
+            yield np.array(self._mapped()[number * self.chunk_size : (number + 1) * self.chunk_size])
+
+    def _mapped(self) -> np.ndarray:
+        try:
+            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise DataError(f"there is no file {self.path}; np.save writes one") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise FileFormatError(
+                f"{self.path} cannot be mapped as an array: {error}; write it again with np.save"
+            ) from None
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim < 1:
+            raise FileFormatError(f"{self.path} must hold one array of numbers with an item in each row (np.save)")
+        return array
+
+
+@final
+@dataclass(frozen=True)
+class ParquetChunks:
+    """One set in a Parquet file, an item in each row; one row group at a time is in memory.
+
+    Args:
+        path: The file.
+        columns: Names of columns with the features of an item: numbers, or lists of one length; all if None.
+        row_groups: Row groups in a chunk. Give more than one where they are small.
+        dtype: Type of the features, that of the encoder's weights.
+
+    Example:
+        >>> import tempfile, pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> path = Path(tempfile.mkdtemp()) / "items.parquet"
+        >>> parquet.write_table(pa.table({"x": [1.0, 2.0, 3.0], "y": [4, 5, 6]}), path, row_group_size=2)
+        >>> [chunk.tolist() for chunk in ParquetChunks(path)]
+        [[[1.0, 4.0], [2.0, 5.0]], [[3.0, 6.0]]]
+    """
+
+    path: str | Path
+    columns: Sequence[str] | None = None
+    row_groups: int = 1
+    dtype: type[np.floating] = np.float32
+    part: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        first, step = self.part
+        if self.row_groups < 1 or not 0 <= first < step:
+            raise OptionError(
+                f"row_groups must be at least 1 and a rank less than the number of ranks, not {self.row_groups} and "
+                f"{first} of {step}"
+            )
+
+    def shard(self, rank: int, ranks: int) -> ParquetChunks:
+        """What one of several machines reads: every `ranks`-th chunk, which may be none."""
+        return replace(self, part=(rank, ranks))
+
+    def __len__(self) -> int:
+        with _opened(self.path) as file:
+            return len(self._starts(file))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        import pyarrow as pa
+
+        with _opened(self.path) as file:
+            names = self._names(file)
+            for start in self._starts(file):
+                groups = list(range(start, min(start + self.row_groups, file.num_row_groups)))
+                try:
+                    table = file.read_row_groups(groups, columns=names, use_threads=False)
+                except (pa.ArrowException, OSError) as error:
+                    raise FileFormatError(
+                        f"row groups {groups} of {self.path} cannot be read: {error}; write the file again"
+                    ) from None
+                yield np.concatenate([_features(table.column(name), name, self) for name in names], axis=1)
+
+    def _starts(self, file: Any) -> range:
+        first, step = self.part
+        return range(first * self.row_groups, file.num_row_groups, step * self.row_groups)
+
+    def _names(self, file: Any) -> list[str]:
+        there = file.schema_arrow.names
+        names = list(there if self.columns is None else self.columns)
+        missing = [name for name in names if name not in there]
+        if missing or not names:
+            raise DataError(
+                f"{self.path} has no column {', '.join(map(repr, missing)) or 'at all'}; it has: {', '.join(there)}"
+            )
+        return names
+
+
+def _opened(path: str | Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if not Path(path).is_file():
+        raise DataError(f"there is no file {path}")
+    try:
+        return parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise FileFormatError(f"{path} cannot be read as Parquet: {error}; write the file again") from None
+
+
+def _features(column: Any, name: str, source: ParquetChunks) -> np.ndarray:
+    """A column as numbers, `(rows, width)`."""
+    import pyarrow as pa
+
+    rows, kind = len(column), column.type
+    plain = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    numbers = plain.flatten() if lists else plain
+    held = numbers.type
+    if not (pa.types.is_integer(held) or pa.types.is_floating(held) or pa.types.is_boolean(held)):
+        raise DataError(
+            f"column {name!r} of {source.path} holds {kind}, not numbers; choose others with columns=[...], or encode "
+            "it first"
+        )
+    if plain.null_count or numbers.null_count:
+        raise DataError(f"column {name!r} of {source.path} has missing values; remove or impute such items first")
+    width = len(numbers) // rows if rows else 0
+    if lists and not pa.types.is_fixed_size_list(kind) and bool((np.diff(plain.offsets.to_numpy()) != width).any()):
+        raise DataError(f"the lists of column {name!r} of {source.path} differ in length; an item needs one width")
+    values = numbers.to_numpy(zero_copy_only=False).astype(source.dtype)
+    if not rows:
+        width = kind.list_size if pa.types.is_fixed_size_list(kind) else 1
+    return values.reshape(rows, width)
+
+
+def reads_disk(source: Any) -> bool:
+    """Whether going through a source waits for the disk."""
+    return isinstance(source, NpyChunks | ParquetChunks | np.memmap)
+
+
+def prefetched(chunks: Chunks) -> Chunks:
+    """The same chunks, each read in a thread while the one before is in use; errors come where the chunk would."""
+    return lambda: _ahead(chunks)
+
+
+def _ahead(chunks: Chunks) -> Iterator[Sets]:
+    ready: queue.SimpleQueue[tuple[Sets | None, BaseException | None]] = queue.SimpleQueue()
+    # A permit for each chunk to be read: one is given when the one before is taken, so that two are in memory.
+    permits, stop = threading.Semaphore(1), threading.Event()
+
+    def read() -> None:
+        try:
+            source = iter(chunks())
+            while permits.acquire() and not stop.is_set():
+                chunk = next(source, None)
+                ready.put((chunk, None))
+                if chunk is None:
+                    return
+        except BaseException as error:
+            ready.put((None, error))
+
+    thread = threading.Thread(target=read, name="setgrad reads ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            chunk, error = ready.get()
+            if error is not None:
+                raise error
+            if chunk is None:
+                return
+            permits.release()
+            yield chunk
+    finally:
+        stop.set()
+        permits.release()
+        thread.join()
+
+
+def shown(chunks: Chunks, total: int | None, verbose: int) -> Chunks:
+    """The same chunks with a bar, if one is asked for, their number is known and somebody is watching."""
+    if not verbose or not total or not sys.stderr.isatty():
+        return chunks
+    return lambda: _with_bar(chunks, total)
+
+
+def _with_bar(chunks: Chunks, total: int) -> Iterator[Sets]:
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(chunks(), "reading chunks", total, console=Console(stderr=True), transient=True)

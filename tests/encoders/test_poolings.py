@@ -1,0 +1,285 @@
+"""Set encoders against plain definitions, and what only one of them does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders import (
+    ABMIL,
+    DSMIL,
+    SSE,
+    DiffEM,
+    FSPool,
+    MaxPool,
+    SetTransformer,
+    TransformerHead,
+    hierarchical_sse,
+)
+from setgrad.errors import DataError, OptionError
+from setgrad.sets import Sets
+
+DIM = 3
+SIZES = [7, 0, 1, 12]
+
+
+def draw(sizes: list[int] = SIZES, seed: int = 0, dtype: torch.dtype = torch.float64) -> Sets:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(sum(sizes), DIM, generator=generator, dtype=torch.float64)
+    return Sets.from_lengths(values.to(dtype), sizes)
+
+
+def split(sets: Sets, cuts: list[list[int]]) -> list[Sets]:
+    parts = [x.split(lengths) for x, lengths in zip(sets.to_list(), cuts, strict=True)]
+    return [Sets.from_list(list(pieces)) for pieces in zip(*parts, strict=True)]
+
+
+def gradients(encoder: nn.Module, value: Tensor) -> list[Tensor]:
+    weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)
+    found = torch.autograd.grad((value * weights).sum(), list(encoder.parameters()), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(encoder.parameters(), found, strict=True)]
+
+
+def close(ours: Any, expected: Any, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+def linear(module: nn.Linear, x: np.ndarray) -> np.ndarray:
+    out = x @ module.weight.detach().numpy().T
+    return out if module.bias is None else out + module.bias.detach().numpy()
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def plain_sse(encoder: SSE, x: np.ndarray) -> np.ndarray:
+    slots = encoder.queries().detach().numpy()
+    keys, values = np.split(linear(encoder.read_items, x), 2, 1)
+    out = np.zeros(slots.shape)
+    for key, value in zip(keys, values, strict=True):
+        for head in range(encoder.heads):
+            part = slice(head * (8 // encoder.heads), (head + 1) * (8 // encoder.heads))
+            liking = 1 / (1 + np.exp(-(slots[:, part] @ key[part]) / math.sqrt(8 // encoder.heads)))
+            out[:, part] += np.outer(liking / liking.sum(), value[part])
+    return out
+
+
+def plain_fspool(pool: FSPool, x: np.ndarray) -> np.ndarray:
+    knots = pool.knots.detach().numpy()
+    places = np.linspace(0, 1, len(knots))
+    ranks = [j / max(len(x) - 1, 1) for j in range(len(x))]
+    return np.array([np.interp(ranks, places, knots[:, d]) @ np.sort(x[:, d])[::-1] for d in range(x.shape[1])])
+
+
+def plain_em(encoder: DiffEM, x: np.ndarray) -> np.ndarray:
+    m = encoder.means.detach().numpy()
+    v = np.log1p(np.exp(encoder.spread.detach().numpy()))
+    rows, k, tau = [], encoder.components, encoder.strength
+    for mixture in range(encoder.mixtures):
+        m0, v0 = m[mixture * k : (mixture + 1) * k], v[mixture * k : (mixture + 1) * k]
+        pi, mu, var = np.full(k, 1 / k), m0, v0
+        for _ in range(encoder.steps):
+            density = np.exp(-((x[:, None] - mu) ** 2) / (2 * var)) / np.sqrt(2 * np.pi * var)
+            joint = pi * density.prod(-1)
+            q = joint / joint.sum(1, keepdims=True)
+            weight = q.sum(0) + tau
+            mu = (q.T @ x + tau * m0) / weight[:, None]
+            # As a mean of squared distances, each term of which is positive.
+            inside = np.einsum("nk,nkd->kd", q, (x[:, None] - mu) ** 2)
+            var = (inside + tau * (v0 + (m0 - mu) ** 2)) / weight[:, None]
+            pi = weight / weight.sum()
+        rows.append(np.concatenate([pi[:, None], mu, var], 1))
+    return np.concatenate(rows)
+
+
+def plain_abmil(encoder: ABMIL, x: np.ndarray) -> np.ndarray:
+    gate = 1 / (1 + np.exp(-linear(encoder.gate, x)))
+    scores = linear(encoder.weigh, np.tanh(linear(encoder.look, x)) * gate)
+    means = [softmax(scores[:, b]) @ x if len(x) else np.zeros(DIM) for b in range(scores.shape[1])]
+    return np.concatenate(means)
+
+
+def plain_dsmil(encoder: DSMIL, x: np.ndarray) -> np.ndarray:
+    scores, asked, values = (linear(m, x) for m in (encoder.score, encoder.ask, encoder.value))
+    best, means = np.zeros(scores.shape[1]), np.zeros((scores.shape[1], DIM))
+    for c in range(scores.shape[1] if len(x) else 0):
+        critical = scores[:, c].argmax()
+        best[c] = scores[critical, c]
+        means[c] = softmax(asked @ asked[critical] / math.sqrt(asked.shape[1])) @ values
+    return (best + linear(encoder.score_bag, means.reshape(1, -1))[0]) / 2
+
+
+PLAIN = {
+    "sse": (lambda: SSE(DIM, 8, 4, heads=2), plain_sse),
+    "sse, random": (lambda: SSE(DIM, 8, 4, random=True), plain_sse),
+    "fspool": (lambda: FSPool(DIM, pieces=4), plain_fspool),
+    "fspool, one piece": (lambda: FSPool(DIM, pieces=1), plain_fspool),
+    "em": (lambda: DiffEM(DIM, components=3, mixtures=2, strength=0.5), plain_em),
+    "ab-mil": (lambda: ABMIL(DIM, hidden=4, branches=2), plain_abmil),
+    "ds-mil": (lambda: DSMIL(DIM, classes=2, hidden=4), plain_dsmil),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_codes_are_those_of_a_plain_definition(name, seeded):
+    make, definition = PLAIN[name]
+    with seeded(2):
+        encoder = make().double().eval()
+    sets = draw()
+    for code, x in zip(encoder(sets), sets.to_list(), strict=True):
+        np.testing.assert_allclose(code.detach().numpy(), definition(encoder, x.numpy()), rtol=1e-10, atol=1e-12)
+
+
+# ---- what only one of them has
+
+
+def test_sums_of_slots_add_up_and_no_slot_is_empty_handed(seeded):
+    """SSE without a head is a plain sum: codes add up like states, and every item is shared out whole."""
+    with seeded(0):
+        encoder = SSE(DIM, 8, 4, random=True).double().eval()
+    sets = draw([5, 3])
+    both = encoder(Sets.from_list([sets.values]))[0]
+    close(encoder(sets).sum(0), both)
+    values = encoder.read_items(sets.values)[:, 8:]
+    close(both.sum(0), values.sum(0))
+    assert not torch.equal(encoder.queries()[0], encoder.queries()[1])
+    drawn = [encoder.train().queries(torch.Generator().manual_seed(n)) for n in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_codes_of_pieces_of_a_hierarchy_do_not_add_up(seeded):
+    with seeded(0):
+        encoder = hierarchical_sse(DIM, [(6, 8), (2, 4)]).double().eval()
+        plain = hierarchical_sse(DIM, [(6, 8)]).double().eval()
+    sets = draw([5, 3])
+    whole = Sets.from_list([sets.values])
+    close(plain(sets).sum(0), plain(whole)[0])
+    assert not torch.allclose(encoder(sets).sum(0), encoder(whole)[0], atol=1e-3)
+    with pytest.raises(OptionError, match="at least one level"):
+        hierarchical_sse(DIM, [])
+
+
+def test_a_head_ignores_what_padding_holds(seeded):
+    with seeded(0):
+        head = TransformerHead(8, outputs=2).double().eval()
+    x = torch.linspace(-1, 1, 3 * 4 * 8, dtype=torch.float64).reshape(3, 4, 8).sin()
+    mask = torch.tensor([[True, True, False, False], [False] * 4, [True] * 4])
+    broken = torch.where(mask[..., None], x, torch.nan).requires_grad_()
+    code = head(broken, mask)
+    close(code[0], head(x[:1, :2])[0])
+    close(code[1], head(x[:1, :0])[0])
+    (seen,) = torch.autograd.grad(code.sum(), broken)
+    assert seen.isfinite().all() and not seen[~mask].any()
+
+
+def test_a_mixture_moves_with_its_set(seeded):
+    """Far from 0, in single precision: squares of coordinates would lose every digit."""
+    with seeded(0):
+        encoder = DiffEM(DIM, components=2).eval()
+    near = draw([50], dtype=torch.float32)
+    code = encoder(near)
+    with torch.no_grad():
+        encoder.means += 1e4
+    moved = encoder(near.with_values(near.values + 1e4))
+    close(moved[..., 0], code[..., 0], 5e-3)
+    close(moved[..., 1 + DIM :], code[..., 1 + DIM :], 5e-3)
+
+
+@pytest.mark.parametrize("shift", [-1e4, 1e4])
+def test_a_shift_of_all_scores_does_not_change_attention(seeded, shift):
+    with seeded(0):
+        encoder = ABMIL(DIM, hidden=4, gated=False).double().eval()
+    sets = draw()
+    plain = encoder(sets)
+    with torch.no_grad():
+        # A hidden feature that is 1 for every item, weighed by the shift.
+        encoder.look.weight[0] = 0
+        encoder.look.bias[0] = 50.0
+        before = encoder(sets)
+        encoder.weigh.weight[0, 0] += shift
+    close(encoder.stream(sets, chunk_size=3), before, 1e-9)
+    assert not torch.allclose(before, plain)
+
+
+def test_attention_sums_to_one(seeded):
+    with seeded(0):
+        encoder = ABMIL(DIM, hidden=4, branches=2).double().eval()
+    sets = draw()
+    shares = [part.sum(0).tolist() for part in sets.with_values(encoder.attention(sets)).to_list()]
+    np.testing.assert_allclose(shares, [[1, 1], [0, 0], [1, 1], [1, 1]], rtol=1e-12)
+
+
+def test_max_runs_again_only_the_items_that_won(seeded):
+    sizes: list[int] = []
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(DIM, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                sizes.append(len(x))
+            return self.layer(x)
+
+    with seeded(0):
+        encoder = MaxPool(DIM, Counted()).double().eval()
+    sets = draw([400, 300])
+    value = encoder.stream(sets, chunk_size=50)
+    assert len(sizes) == 1 and sizes[0] <= 2 * 5
+    close(gradients(encoder, value), gradients(encoder, encoder(sets)))
+    with torch.no_grad():
+        winners = [encoder.phi.module(x).argmax(0).tolist() for x in sets.to_list()]
+    state = encoder.begin(2)
+    for chunk in split(sets, [[100, 300], [300, 0]]):
+        state = encoder.update(state, chunk)
+    assert state.number.tolist() == winners and state.length.tolist() == [400, 300]
+
+
+def test_max_reads_names_and_refuses_chance(seeded):
+    class Letters(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.table(x.long()).flatten(1)
+
+    with seeded(0):
+        encoder = MaxPool(2, Letters()).eval()
+        chancy = MaxPool(DIM, nn.Sequential(nn.Linear(DIM, 8), nn.Dropout(0.5))).train()
+    tokens = Sets.from_lengths(torch.arange(10).reshape(5, 2), [3, 2])
+    state = encoder.begin(2).merge(encoder.update(encoder.begin(2), tokens)).merge(encoder.begin(2))
+    assert state.items.dtype == torch.int64
+    close(encoder.stream(tokens, chunk_size=1), encoder(tokens))
+    with seeded(1), pytest.raises(OptionError, match="dropout"):
+        chancy.stream(draw([40], dtype=torch.float32))
+    with pytest.raises(OptionError, match="unknown gradient"):
+        encoder.stream(tokens, gradient="sample")
+    with pytest.raises(DataError, match="gave no chunk"):
+        encoder.stream([])
+    with pytest.raises(DataError, match="NaN"):
+        encoder.stream(tokens.with_values(tokens.values / 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SSE(DIM, 8, heads=3), "multiple of heads"),
+        (lambda: SetTransformer(DIM, 8, heads=3), "multiple of heads"),
+        (lambda: FSPool(DIM, pieces=0), "at least one piece"),
+        (lambda: DiffEM(DIM, steps=0), "at least 1"),
+        (lambda: DiffEM(DIM, strength=0.0), "above 0"),
+        (lambda: MaxPool(DIM, nn.Identity()).stream(torch.zeros(2, DIM), chunk_size=0), "chunk_size"),
+    ],
+)
+def test_impossible_options_are_refused(make, message, seeded):
+    with seeded(0), pytest.raises(OptionError, match=message):
+        make()

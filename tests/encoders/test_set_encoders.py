@@ -1,0 +1,298 @@
+"""One contract for all set encoders; `test_poolings.py` compares them with plain definitions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders import (
+    ABMIL,
+    DSMIL,
+    SSE,
+    UMBC,
+    DeepSets,
+    DiffEM,
+    FSPool,
+    MaxPool,
+    MergeableEncoder,
+    OnSlots,
+    SetTransformer,
+    TransformerHead,
+    hierarchical_sse,
+    stream,
+)
+from setgrad.errors import ShapeError
+from setgrad.sets import Sets
+
+DIM = 3
+SIZES = [7, 0, 1, 12]
+CUTS = [[3, 0, 4], [0, 0, 0], [0, 1, 0], [5, 5, 2]]
+
+
+def _phi(width: int = 5) -> nn.Module:
+    return nn.Sequential(nn.Linear(DIM, width), nn.Tanh())
+
+
+@dataclass(frozen=True)
+class Case:
+    """An encoder and what it promises."""
+
+    name: str
+    make: Callable[[], Any]
+    # Whether sets may be read in pieces, and items have weights.
+    pieces: bool = False
+    layout_in_head: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case("umbc", lambda: UMBC(DIM, 8, 4, heads=2), pieces=True),
+    Case("umbc, transformer head", lambda: UMBC(DIM, 8, 4, head=TransformerHead(8, outputs=2)), pieces=True),
+    Case(
+        "umbc, fspool head",
+        lambda: UMBC(DIM, 8, 4, head=OnSlots(FSPool(8, pieces=3))),
+        pieces=True,
+        layout_in_head=True,
+    ),
+    Case(
+        "umbc, em head",
+        lambda: UMBC(DIM, 8, 4, head=OnSlots(DiffEM(8, components=2))),
+        pieces=True,
+        layout_in_head=True,
+    ),
+    Case("sse", lambda: SSE(DIM, 8, 4, heads=2, phi=_phi(), head=nn.Linear(8, 2)), pieces=True),
+    Case("sse, random", lambda: SSE(DIM, 8, 4, random=True), pieces=True),
+    Case(
+        "sse, hierarchical", lambda: hierarchical_sse(DIM, [(6, 8), (3, 4), (1, 4)]), pieces=True, layout_in_head=True
+    ),
+    Case("deep sets, sum", lambda: DeepSets(DIM, _phi()), pieces=True),
+    Case("deep sets, mean", lambda: DeepSets(DIM, _phi(), pooling="mean"), pieces=True),
+    Case("max", lambda: MaxPool(DIM, _phi(), head=nn.Linear(5, 2)), pieces=True),
+    Case("set transformer", lambda: SetTransformer(DIM, 8, outputs=2, layers=1)),
+    Case("set transformer, induced", lambda: SetTransformer(DIM, 8, inducing=3, layers=2, head=nn.Linear(8, 2))),
+    Case("fspool", lambda: FSPool(DIM, _phi(), pieces=4)),
+    Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2)),
+    Case("ab-mil", lambda: ABMIL(DIM, _phi(), hidden=4, branches=2, head=nn.Linear(10, 2)), pieces=True),
+    Case("ab-mil, no gate", lambda: ABMIL(DIM, hidden=4, gated=False), pieces=True),
+    Case("ds-mil", lambda: DSMIL(DIM, _phi(), classes=2, hidden=4)),
+]
+PIECES = [case for case in CASES if case.pieces]
+
+
+def build(case: Case, seeded: Any, dtype: torch.dtype = torch.float64) -> Any:
+    with seeded(0):
+        return case.make().to(dtype).eval()
+
+
+def draw(sizes: list[int] = SIZES, seed: int = 0, dtype: torch.dtype = torch.float64) -> Sets:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(sum(sizes), DIM, generator=generator, dtype=torch.float64)
+    return Sets.from_lengths(values.to(dtype), sizes)
+
+
+def split(sets: Sets, cuts: list[list[int]]) -> list[Sets]:
+    parts = [x.split(lengths) for x, lengths in zip(sets.to_list(), cuts, strict=True)]
+    return [Sets.from_list(list(pieces)) for pieces in zip(*parts, strict=True)]
+
+
+def gradients(encoder: nn.Module, value: Tensor) -> list[Tensor]:
+    weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)
+    found = torch.autograd.grad((value * weights).sum(), list(encoder.parameters()), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(encoder.parameters(), found, strict=True)]
+
+
+def close(ours: Any, expected: Any, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(params=CASES, ids=str)
+def encoder(request: pytest.FixtureRequest, seeded: Any) -> Any:
+    return build(request.param, seeded)
+
+
+@pytest.fixture(params=PIECES, ids=str)
+def reader(request: pytest.FixtureRequest, seeded: Any) -> Any:
+    return build(request.param, seeded)
+
+
+def test_the_order_of_items_makes_no_difference(encoder):
+    sets = draw()
+    generator = torch.Generator().manual_seed(1)
+    shuffled = Sets.from_list([x[torch.randperm(len(x), generator=generator)] for x in sets.to_list()])
+    close(encoder(shuffled), encoder(sets))
+    close(gradients(encoder, encoder(shuffled)), gradients(encoder, encoder(sets)), 1e-11)
+
+
+def test_a_code_depends_on_every_item(encoder):
+    """Or the tests of invariance would be passed by a constant."""
+    sets = draw([2, 3])
+    for number in range(5):
+        moved = sets.values.clone()
+        moved[number] += 3.0
+        changed = (encoder(sets.with_values(moved)) - encoder(sets)).flatten(1).abs().amax(1) > 1e-6
+        assert changed.tolist() == [number < 2, number >= 2]
+
+
+def test_batch_mates_make_no_difference(encoder):
+    sets = draw()
+    together = encoder(sets)
+    for number in range(len(sets)):
+        close(encoder(sets[number : number + 1])[0], together[number])
+
+
+def test_padding_makes_no_difference(encoder):
+    """Padding of NaN: whatever it holds is never seen."""
+    sets = draw()
+    x, mask = sets.padded(fill=torch.nan)
+    wider = torch.cat([x, torch.full_like(x[:, :5], torch.nan)], 1)
+    seen = torch.cat([mask, torch.zeros_like(mask[:, :5])], 1)
+    close(encoder(Sets.from_padded(wider, seen)), encoder(sets), 0)
+
+
+def test_nothing_and_single_items_have_codes_and_gradients(encoder):
+    for sizes in ([0, 0], [1, 1], [0, 1]):
+        sets = draw(sizes)
+        values = sets.values.clone().requires_grad_()
+        code = encoder(sets.with_values(values))
+        assert code.isfinite().all() and len(code) == 2
+        assert all(g.isfinite().all() for g in gradients(encoder, code))
+        (seen,) = torch.autograd.grad(encoder(sets.with_values(values)).sum(), values, allow_unused=True)
+        assert seen is None or seen.isfinite().all()
+    assert torch.equal(encoder(draw([0, 0]))[0], encoder(draw([0, 0]))[1])
+
+
+def test_equal_items_have_finite_gradients(encoder):
+    sets = Sets.from_lengths(torch.ones(5, DIM, dtype=torch.float64), [3, 2])
+    assert all(g.isfinite().all() for g in gradients(encoder, encoder(sets)))
+
+
+def test_any_partition_in_any_order_gives_the_whole(reader):
+    sets = draw()
+    chunks, whole = split(sets, CUTS), reader(sets)
+    for order in itertools.permutations(range(3)):
+        state = reader.begin(len(sets))
+        for number in order:
+            state = reader.update(state, chunks[number])
+        close(reader.finish(state), whole)
+        close(gradients(reader, reader.finish(state)), gradients(reader, reader(sets)), 1e-11)
+    a, b, c = (reader.update(reader.begin(len(sets)), chunk) for chunk in chunks)
+    close(reader.finish(a.merge(b).merge(c)), reader.finish(a.merge(b.merge(c))))
+    with pytest.raises(ShapeError, match="one piece for each set"):
+        reader.update(reader.begin(2), sets)
+    with pytest.raises(ShapeError, match="cannot be merged"):
+        a.merge(reader.begin(2))
+
+
+@pytest.mark.parametrize("gradient", ["full", "exact"])
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_streams_give_value_and_gradient_of_the_whole(reader, gradient, size):
+    sets = draw()
+    value = reader.stream(sets, gradient=gradient, chunk_size=size)
+    close(value, reader(sets))
+    close(gradients(reader, value), gradients(reader, reader(sets)), 1e-11)
+
+
+def test_a_weight_counts_an_item_that_often(reader):
+    sets = draw([4, 2])
+    weights = torch.tensor([2.0, 0.0, 1.0, 3.0, 1.0, 1.0])
+    repeated = Sets.from_list([sets[0][[0, 0, 2, 3, 3, 3]], sets[1]])
+    close(reader(sets, weights), reader(repeated))
+    close(gradients(reader, reader(sets, weights)), gradients(reader, reader(repeated)), 1e-11)
+    close(reader(sets, torch.zeros(6)), reader(draw([0, 0])))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_type_of_items_is_the_type_of_codes(case, seeded):
+    whole = build(case, seeded)(draw())
+    single = build(case, seeded, torch.float32)(draw(dtype=torch.float32))
+    assert single.dtype == torch.float32 and whole.dtype == torch.float64
+    close(single.double(), whole, 2e-5)
+    half = build(case, seeded, torch.bfloat16)(draw(dtype=torch.bfloat16))
+    assert half.dtype == torch.bfloat16 and half.isfinite().all()
+
+
+def test_derivatives_agree_with_differences(encoder, seeded):
+    sets = draw([2, 0, 1])
+    chosen = [p for p in encoder.parameters() if p.requires_grad]
+    # One parameter of each shape is enough; all of them would take minutes.
+    few = list({p.shape: p for p in chosen if p.numel() <= 24}.values())
+
+    def code(values: Tensor, *_: Tensor) -> Tensor:
+        return encoder(sets.with_values(values))
+
+    with seeded(0):
+        assert torch.autograd.gradcheck(code, (sets.values.clone().requires_grad_(), *few), atol=1e-6)
+
+
+class OfValues(nn.Module):
+    """An encoder as a function of one tensor, for sets of fixed sizes."""
+
+    def __init__(self, encoder: Any, *, begun: bool = False) -> None:
+        super().__init__()
+        self.encoder, self.layout = encoder, draw().layout
+        # Made here, so that they are constants of a traced program.
+        known = (self.layout.ids, self.layout.positions, self.layout.slots, self.layout.mask, self.layout.lengths)
+        assert all(len(part) for part in known)
+        self.start = encoder.begin(len(self.layout)) if begun else None
+
+    def forward(self, values: Tensor) -> Tensor:
+        sets = Sets(values, self.layout)
+        return self.encoder(sets) if self.start is None else self.encoder.finish(self.encoder.update(self.start, sets))
+
+
+# torch looks at .grad of every tensor that it is given, and silences that warning only where it is no error.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled_encoders_give_the_same(case, seeded):
+    """A state that begins is made outside: dynamo cannot trace how a layout copies its numbers to the device."""
+    if case.layout_in_head:
+        pytest.skip("the head makes a layout, and dynamo cannot trace torch.tensor of a NumPy array")
+    encoder = build(case, seeded)
+    torch.compiler.reset()
+    plain = OfValues(encoder, begun=case.pieces)
+    compiled = torch.compile(plain, backend="eager", fullgraph=False)
+    values = draw().values
+    close(compiled(values), encoder(draw()))
+    close(gradients(encoder, compiled(values)), gradients(encoder, encoder(draw())), 1e-11)
+
+
+def test_encoders_are_exported(encoder):
+    """With the sizes of the sets fixed; a head on slots needs no sizes, see below."""
+    plain = OfValues(encoder)
+    program = torch.export.export(plain, (draw().values,), strict=False)
+    other = draw(seed=5).values
+    close(program.module()(other), plain(other))
+
+
+def test_the_transformer_head_is_exported_for_any_batch_and_size(seeded):
+    with seeded(0):
+        head = TransformerHead(8, outputs=2, inducing=3, decode=0).double().eval()
+    x, mask = torch.linspace(0, 1, 2 * 5 * 8, dtype=torch.float64).reshape(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
+    batch, size = torch.export.Dim("batch", min=2), torch.export.Dim("size", min=2, max=10**6)
+    shapes = ({0: batch, 1: size}, {0: batch, 1: size})
+    program = torch.export.export(head, (x, mask), dynamic_shapes=shapes)
+    wider = torch.cat([x, x.flip(0)], 1).repeat(2, 1, 1)
+    seen = torch.arange(10) < torch.tensor([[3], [10], [0], [7]])
+    close(program.module()(wider, seen), head(wider, seen))
+
+
+def test_items_of_another_width_are_refused(encoder):
+    if isinstance(encoder, UMBC | DeepSets):
+        pytest.skip("these two leave the check to phi")
+    with pytest.raises(ShapeError, match=r"reads items of shape \(3,\)"):
+        encoder(Sets.from_lengths(torch.zeros(4, DIM + 1, dtype=torch.float64), [4]))
+
+
+def test_every_encoder_of_pieces_but_max_streams_by_the_function(reader):
+    if isinstance(reader, MaxPool):
+        return
+    assert isinstance(reader, MergeableEncoder)
+    close(stream(reader, draw(), chunk_size=4), reader(draw()))

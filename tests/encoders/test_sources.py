@@ -1,0 +1,232 @@
+"""Chunks from files, ahead of time and with a bar: the same ones at every pass, and clear errors."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from setgrad.encoders import UMBC, NpyChunks, ParquetChunks, stream
+from setgrad.encoders.sources import prefetched, reads_disk, shown
+from setgrad.errors import DataError, FileFormatError, OptionError
+from setgrad.sets import Sets
+
+ROWS = 25
+
+
+@pytest.fixture(scope="module")
+def items() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def table(items: np.ndarray, tmp_path: Path) -> Path:
+    path = tmp_path / "items.parquet"
+    columns = {name: items[:, i] for i, name in enumerate("xyz")} | {"name": [f"item {i}" for i in range(ROWS)]}
+    parquet.write_table(pa.table(columns), path, row_group_size=4)
+    return path
+
+
+@pytest.fixture
+def encoder(seeded) -> UMBC:
+    with seeded(0):
+        return UMBC(3, 8, 4, heads=2).eval()
+
+
+def chunk(number: int) -> Sets:
+    return Sets.from_list([torch.full((2, 1), float(number))])
+
+
+def numbers(chunks) -> list[float]:
+    return [float(c.values[0, 0]) for c in chunks]
+
+
+def threads() -> int:
+    return sum(thread.name == "setgrad reads ahead" for thread in threading.enumerate())
+
+
+# --- files
+
+
+@pytest.mark.parametrize("row_groups", [1, 3, 100])
+def test_row_groups_are_chunks(table, items, row_groups):
+    source = ParquetChunks(table, columns=["x", "y", "z"], row_groups=row_groups)
+    for _ in range(2):
+        chunks = list(source)
+        assert len(chunks) == len(source) == -(-7 // row_groups)
+        np.testing.assert_array_equal(np.concatenate(chunks), items)
+
+
+def test_columns_come_in_the_order_asked_for(table, items):
+    np.testing.assert_array_equal(np.concatenate(list(ParquetChunks(table, ["z", "x"]))), items[:, [2, 0]])
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float32(), 3), pa.large_list(pa.float32())])
+def test_lists_are_features(items, tmp_path, kind):
+    path = tmp_path / "lists.parquet"
+    rows = pa.array(items.tolist(), type=kind)
+    parquet.write_table(pa.table({"features": rows, "more": np.arange(ROWS)}), path, row_group_size=10)
+    found = np.concatenate(list(ParquetChunks(path)))
+    np.testing.assert_array_equal(found, np.column_stack([items, np.arange(ROWS, dtype=np.float32)]))
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 9])
+def test_shards_share_out_the_row_groups(table, items, ranks):
+    shards = [ParquetChunks(table, ["x"]).shard(rank, ranks) for rank in range(ranks)]
+    pieces = [list(shard) for shard in shards]
+    assert [len(piece) for piece in pieces] == [len(shard) for shard in shards]
+    assert sum(len(piece) for piece in pieces) == 7
+    found = np.concatenate([x for piece in pieces for x in piece])[:, 0]
+    np.testing.assert_array_equal(np.sort(found), np.sort(items[:, 0]))
+
+
+def test_a_mapped_array_is_read_in_pieces(items, tmp_path):
+    np.save(tmp_path / "items.npy", items)
+    source = NpyChunks(tmp_path / "items.npy", chunk_size=10)
+    assert [len(c) for c in source] == [10, 10, 5] and len(source) == 3
+    np.testing.assert_array_equal(np.concatenate(list(source)), items)
+    np.save(tmp_path / "none.npy", items[:0])
+    assert [c.shape for c in NpyChunks(tmp_path / "none.npy")] == [(0, 3)]
+
+
+@pytest.mark.parametrize("prefetch", [None, False, True])
+@pytest.mark.parametrize("kind", ["npy", "parquet", "function"])
+def test_streams_of_files_are_the_whole_set(encoder, items, table, tmp_path, kind, prefetch):
+    np.save(tmp_path / "items.npy", items)
+    sources = {
+        "npy": NpyChunks(tmp_path / "items.npy", chunk_size=7),
+        "parquet": ParquetChunks(table, ["x", "y", "z"]),
+        "function": lambda: iter(np.split(items, 5)),
+    }
+    assert reads_disk(sources[kind]) == (kind != "function")
+    value = stream(encoder, sources[kind], prefetch=prefetch)
+    whole = encoder(Sets.from_list([torch.from_numpy(items)]))
+    torch.testing.assert_close(value, whole, rtol=1e-5, atol=1e-5)
+    ours, expected = (torch.autograd.grad(v.square().sum(), encoder.read_items.weight) for v in (value, whole))
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    assert threads() == 0
+
+
+def test_bad_tables_are_named(table, tmp_path):
+    with pytest.raises(DataError, match="there is no file"):
+        list(ParquetChunks(tmp_path / "none.parquet"))
+    with pytest.raises(DataError, match="no column 'w'; it has: x, y, z, name"):
+        list(ParquetChunks(table, ["x", "w"]))
+    with pytest.raises(DataError, match=r"column 'name' of .* holds string, not numbers"):
+        list(ParquetChunks(table))
+    with pytest.raises(OptionError, match="row_groups must be at least 1"):
+        ParquetChunks(table, row_groups=0)
+    with pytest.raises(OptionError, match="3 of 3"):
+        ParquetChunks(table).shard(3, 3)
+    whole = table.read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[:-20])
+    with pytest.raises(FileFormatError, match="cannot be read as Parquet"):
+        len(ParquetChunks(tmp_path / "cut.parquet"))
+    # The list of contents at the end is whole; the pages of the first group are not.
+    (tmp_path / "holes.parquet").write_bytes(whole[:4] + b"\xff" * 200 + whole[204:])
+    with pytest.raises(FileFormatError, match=r"row groups \[0\] of"):
+        list(ParquetChunks(tmp_path / "holes.parquet", ["x"]))
+    parquet.write_table(pa.table({"x": [1.0, None]}), tmp_path / "null.parquet")
+    with pytest.raises(DataError, match=r"column 'x' of .* has missing values"):
+        list(ParquetChunks(tmp_path / "null.parquet"))
+    parquet.write_table(pa.table({"x": [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]]}), tmp_path / "ragged.parquet")
+    with pytest.raises(DataError, match="differ in length"):
+        list(ParquetChunks(tmp_path / "ragged.parquet"))
+
+
+def test_bad_arrays_are_named(items, tmp_path):
+    with pytest.raises(DataError, match="there is no file"):
+        list(NpyChunks(tmp_path / "none.npy"))
+    np.save(tmp_path / "items.npy", items)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "items.npy").read_bytes()[:-5])
+    (tmp_path / "text.npy").write_text("x,y\n1,2\n")
+    for name in ("cut", "text"):
+        with pytest.raises(FileFormatError, match="cannot be mapped as an array"):
+            list(NpyChunks(tmp_path / f"{name}.npy"))
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    np.savez(tmp_path / "many.npz", items)
+    for name in ("words.npy", "many.npz"):
+        with pytest.raises(FileFormatError, match="must hold one array of numbers"):
+            list(NpyChunks(tmp_path / name))
+    with pytest.raises(OptionError, match="chunk_size must be at least 1"):
+        NpyChunks(tmp_path / "items.npy", chunk_size=0)
+
+
+# --- reading ahead
+
+
+def test_the_next_chunk_is_read_before_it_is_asked_for():
+    second = threading.Event()
+
+    def source():
+        yield chunk(0)
+        second.set()
+        yield chunk(1)
+
+    chunks = iter(prefetched(source)())
+    assert float(next(chunks).values[0, 0]) == 0.0
+    assert second.wait(10), "nothing was read ahead"
+    assert numbers(chunks) == [1.0] and threads() == 0
+
+
+def test_chunks_keep_their_order_and_come_anew_at_every_call():
+    chunks = prefetched(lambda: map(chunk, range(50)))
+    assert numbers(chunks()) == numbers(chunks()) == list(range(50))
+
+
+def test_an_error_comes_where_the_chunk_would():
+    def source():
+        yield chunk(0)
+        raise OSError("the disk is gone")
+
+    chunks = iter(prefetched(source)())
+    assert float(next(chunks).values[0, 0]) == 0.0
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(chunks)
+    assert threads() == 0
+
+
+@pytest.mark.parametrize("taken", [1, 2, 5])
+def test_the_thread_ends_with_a_reader_that_stops_early(taken):
+    produced = []
+
+    def source():
+        for number in range(10**6):
+            produced.append(number)
+            yield chunk(number)
+
+    chunks = prefetched(source)()
+    for _ in range(taken):
+        next(chunks)
+    assert threads() == 1
+    chunks.close()
+    assert threads() == 0
+    # Never more than one ahead.
+    assert taken <= len(produced) <= taken + 1
+
+
+# --- the bar
+
+
+def test_a_bar_counts_the_chunks(monkeypatch, capsys):
+    source = lambda: map(chunk, range(5))  # noqa: E731
+    assert shown(source, 5, 1) is source, "nobody is watching"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert shown(source, 5, 0) is source and shown(source, None, 1) is source
+    assert numbers(shown(source, 5, 1)()) == list(range(5))
+    assert "reading chunks" in capsys.readouterr().err
+
+
+def test_a_stream_shows_its_chunks(encoder, items, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    stream(encoder, items, chunk_size=5, verbose=1)
+    assert "reading chunks" in capsys.readouterr().err
+    stream(encoder, items, chunk_size=5)
+    assert capsys.readouterr().err == ""
