@@ -334,3 +334,13 @@ def test_a_series_is_refused_where_there_is_no_map(adjoint) -> None:
     for door in (root, argmin):
         with pytest.raises(OptionError, match="approximation for fixed points"):
             door(lambda y: y, start, adjoint=adjoint)
+
+
+def test_running_away_is_no_success() -> None:
+    """The residual of y -> y + 1 is always 1: small beside a large y, and yet no solution."""
+    found = fixed_point(
+        lambda y: y + 1.0, torch.zeros(1, 1), tol=0.01, max_steps=2000, on_failure="mask", check_every=100
+    )
+    assert not found.converged.any()
+    slope = argmin(lambda y: y.sum(-1), torch.zeros(1, 2), solver=LBFGS(), max_steps=200, on_failure="mask")
+    assert not slope.converged.any()

@@ -22,6 +22,8 @@ Residual = Callable[[Tensor], Tensor]
 _RUNNING = -1
 # A residual this many times the first one (or 1) will not come back.
 _DIVERGED = 1e10
+# A residual that has not fallen to this part is no solution, however large the iterate that it is compared with.
+_FALLEN = 0.9
 # Stuck, a sample whose residual is this many times its best has run away rather than stopped.
 _RAN_AWAY = 2.0
 
@@ -75,7 +77,7 @@ def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Call
     """Run a solver until every sample is done. `scale` gives the size of the problem at an iterate, `(*batch,)`."""
     residual = fn(y)
     norm = _norm(residual)
-    first = norm.clamp(min=1.0)
+    first, fallen = norm.clamp(min=1.0), _FALLEN * norm
     best, best_norm = y, norm
     steps = torch.zeros(norm.shape, dtype=torch.long, device=y.device)
     since = torch.zeros_like(steps)
@@ -95,7 +97,7 @@ def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Call
         since = torch.where(better, torch.zeros_like(since), since + running)
         if step.singular is not None:
             status = torch.where(running & step.singular, int(Status.SINGULAR), status)
-        status = _judge(status, norm, limits.tol * scale(y), first)
+        status = _judge(status, norm, torch.minimum(limits.tol * scale(y), fallen), first)
         if limits.patience is not None:
             stuck = (status == _RUNNING) & (since >= limits.patience)
             ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
