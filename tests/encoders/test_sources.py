@@ -215,9 +215,8 @@ def test_the_thread_ends_with_a_reader_that_stops_early(taken):
 # --- the bar
 
 
-@pytest.fixture
-def watched(monkeypatch, capsys):
-    """A terminal that can draw, whatever the tests run in."""
+def watch(monkeypatch):
+    """Make a terminal that can draw of whatever the tests run in."""
     for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -230,14 +229,16 @@ def test_nobody_watches_and_there_is_no_bar(monkeypatch):
     assert shown(source, 5, 1) is source
 
 
-def test_a_bar_counts_the_chunks(watched, capsys):
+def test_a_bar_counts_the_chunks(monkeypatch, capsys):
+    watch(monkeypatch)
     source = lambda: map(chunk, range(5))  # noqa: E731
     assert shown(source, 5, 0) is source and shown(source, None, 1) is source
     assert numbers(shown(source, 5, 1)()) == list(range(5))
     assert "reading chunks" in capsys.readouterr().err
 
 
-def test_a_stream_shows_its_chunks(encoder, items, watched, capsys):
+def test_a_stream_shows_its_chunks(encoder, items, monkeypatch, capsys):
+    watch(monkeypatch)
     stream(encoder, items, chunk_size=5, verbose=1)
     assert "reading chunks" in capsys.readouterr().err
     stream(encoder, items, chunk_size=5)
