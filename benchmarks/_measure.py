@@ -6,26 +6,20 @@ because what a process once held hides what it needs later.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import final
 
 import torch
 
-import setgrad
+from benchmarks._apart import answer, ask
 from benchmarks._machine import forget_peak, memory_now, memory_peak, wait
 from benchmarks._steps import Case, make_batch, make_step
 
 # Rounds that are not counted: libraries load and allocators fill in them.
 WARM_UP = 2
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @final
@@ -75,12 +69,7 @@ def peak_of(case: Case, device: torch.device) -> Peak:
     """Peak of one step: in this process on the GPU, whose allocator keeps the books, else in a new process."""
     if device.type == "cuda":
         return peak_here(case, device)
-    paths = [str(ROOT), str(Path(setgrad.__file__).resolve().parent.parent)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    request = json.dumps({**asdict(case), "threads": torch.get_num_threads()})
-    command = [sys.executable, "-m", "benchmarks._measure", request]
-    done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return Peak(**json.loads(done.stdout))
+    return Peak(**ask("benchmarks._measure", case))
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:
@@ -102,11 +91,5 @@ def peak_here(case: Case, device: torch.device) -> Peak:
     return Peak(memory_peak(device) - base, base, seconds)
 
 
-def _main() -> None:
-    request = json.loads(sys.argv[1])
-    torch.set_num_threads(request.pop("threads"))
-    print(json.dumps(asdict(peak_here(Case(**request), torch.device("cpu")))))
-
-
 if __name__ == "__main__":
-    _main()
+    answer(Case, peak_here)

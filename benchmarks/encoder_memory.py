@@ -14,10 +14,7 @@ of the lengths of the gradients from the one of "exact", relative.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,9 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import setgrad
+from benchmarks._apart import GIVE_BACK, answer, ask, spread
 from benchmarks._machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
-from benchmarks._measure import ROOT
 from benchmarks._tables import seconds, size, table
 from setgrad.encoders import UMBC, NpyChunks, stream
 from setgrad.encoders.streaming import chunks_of
@@ -116,11 +112,6 @@ def _pair(measured: dict[str, Any] | None) -> tuple[str, str]:
     return ("-", "-") if measured is None else (size(measured["step"]), seconds(measured["seconds"]))
 
 
-def spread(peaks: list[int]) -> float:
-    """Largest over smallest, less 1."""
-    return max(peaks) / max(1, min(peaks)) - 1
-
-
 def write_items(path: Path, items: int) -> Path:
     """A file of random items, written in pieces."""
     generator = np.random.default_rng(0)
@@ -135,13 +126,7 @@ def peak_of(case: Case, device: torch.device) -> Measured:
     """Measure in this process on the GPU, whose allocator keeps the books, else in a new one."""
     if device.type == "cuda":
         return peak_here(case, device)
-    paths = [str(ROOT), str(Path(setgrad.__file__).resolve().parent.parent)]
-    # Tensors go back to the system when freed: else the allocator's habits are measured, not what is in use.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MALLOC_MMAP_THRESHOLD_": "65536"}
-    request = json.dumps({**asdict(case), "threads": torch.get_num_threads()})
-    command = [sys.executable, "-m", "benchmarks.encoder_memory", request]
-    done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return Measured(**json.loads(done.stdout))
+    return Measured(**ask("benchmarks.encoder_memory", case, GIVE_BACK))
 
 
 def peak_here(case: Case, device: torch.device) -> Measured:
@@ -215,11 +200,5 @@ def checkpointed(encoder: UMBC, case: Case) -> Tensor:
 WAYS: dict[str, Callable[[UMBC, Case], Tensor]] = {"full": full, "checkpoint": checkpointed, "exact": exact}
 
 
-def _main() -> None:
-    request = json.loads(sys.argv[1])
-    torch.set_num_threads(request.pop("threads"))
-    print(json.dumps(asdict(peak_here(Case(**request), torch.device("cpu")))))
-
-
 if __name__ == "__main__":
-    _main()
+    answer(Case, peak_here)

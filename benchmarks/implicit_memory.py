@@ -13,23 +13,19 @@ and parameters: resident memory of a new process on the CPU, allocated tensors o
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-import setgrad
+from benchmarks._apart import GIVE_BACK, answer, ask, spread
 from benchmarks._machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
-from benchmarks._measure import ROOT, Peak
+from benchmarks._measure import Peak
 from benchmarks._tables import seconds, size, table
 from setgrad.implicit import GMRES, Picard, fixed_point
 
@@ -91,22 +87,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"machine": machine, "shape": asdict(shape), "rows": results, "growth": growth}
 
 
-def spread(peaks: Sequence[int]) -> float:
-    """Largest over smallest, less 1."""
-    return max(peaks) / max(1, min(peaks)) - 1
-
-
 def peak_of(case: Case, device: torch.device) -> Peak:
     """Peak of one case: in this process on the GPU, whose allocator keeps the books, else in a new process."""
     if device.type == "cuda":
         return peak_here(case, device)
-    paths = [str(ROOT), str(Path(setgrad.__file__).resolve().parent.parent)]
-    # Tensors go back to the system when freed: else the allocator's habits are measured, not what is in use.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MALLOC_MMAP_THRESHOLD_": "65536"}
-    request = json.dumps({**asdict(case), "threads": torch.get_num_threads()})
-    command = [sys.executable, "-m", "benchmarks.implicit_memory", request]
-    done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return Peak(**json.loads(done.stdout))
+    return Peak(**ask("benchmarks.implicit_memory", case, GIVE_BACK))
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:
@@ -193,11 +178,5 @@ def implicit(case: Case, *inputs: Tensor) -> Tensor:
 WAYS: dict[str, Callable[..., Tensor]] = {"unrolled": unrolled, "implicit": implicit}
 
 
-def _main() -> None:
-    request = json.loads(sys.argv[1])
-    torch.set_num_threads(request.pop("threads"))
-    print(json.dumps(asdict(peak_here(Case(**request), torch.device("cpu")))))
-
-
 if __name__ == "__main__":
-    _main()
+    answer(Case, peak_here)

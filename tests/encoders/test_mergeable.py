@@ -15,9 +15,7 @@ from setgrad.encoders import UMBC, ContextItems, DeepSets, MergeableEncoder, Sta
 from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError, StateError
 from setgrad.sets import Sets
-
-DIM = 3
-SIZES = [7, 0, 1, 12]
+from tests.encoders.pieces import DIM, draw, gradients, split
 
 
 @dataclass(frozen=True)
@@ -56,24 +54,7 @@ def encoder(request: pytest.FixtureRequest, seeded) -> MergeableEncoder:
         return request.param.make().double().eval()
 
 
-def draw(sizes=SIZES, seed: int = 0) -> Sets:
-    generator = torch.Generator().manual_seed(seed)
-    return Sets.from_lengths(torch.randn(sum(sizes), DIM, generator=generator, dtype=torch.float64), sizes)
-
-
-def split(sets: Sets, cuts: list[list[int]]) -> list[Sets]:
-    """Chunks from the lengths of the pieces of each set."""
-    parts = [x.split(lengths) for x, lengths in zip(sets.to_list(), cuts, strict=True)]
-    return [Sets.from_list(list(pieces)) for pieces in zip(*parts, strict=True)]
-
-
 CUTS = [[3, 0, 4], [0, 0, 0], [0, 1, 0], [5, 5, 2]]
-
-
-def gradients(encoder: MergeableEncoder, value: Tensor) -> list[Tensor]:
-    weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)
-    found = torch.autograd.grad((value * weights).sum(), list(encoder.parameters()), allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(encoder.parameters(), found, strict=True)]
 
 
 def close(ours, expected, tolerance: float = 1e-12) -> None:

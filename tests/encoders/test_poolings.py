@@ -23,26 +23,7 @@ from setgrad.encoders import (
 )
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
-
-DIM = 3
-SIZES = [7, 0, 1, 12]
-
-
-def draw(sizes: list[int] = SIZES, seed: int = 0, dtype: torch.dtype = torch.float64) -> Sets:
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(sum(sizes), DIM, generator=generator, dtype=torch.float64)
-    return Sets.from_lengths(values.to(dtype), sizes)
-
-
-def split(sets: Sets, cuts: list[list[int]]) -> list[Sets]:
-    parts = [x.split(lengths) for x, lengths in zip(sets.to_list(), cuts, strict=True)]
-    return [Sets.from_list(list(pieces)) for pieces in zip(*parts, strict=True)]
-
-
-def gradients(encoder: nn.Module, value: Tensor) -> list[Tensor]:
-    weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)
-    found = torch.autograd.grad((value * weights).sum(), list(encoder.parameters()), allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(encoder.parameters(), found, strict=True)]
+from tests.encoders.pieces import DIM, draw, gradients, split
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-12) -> None:

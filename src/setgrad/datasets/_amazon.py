@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from setgrad.datasets._folder import data_folder
 from setgrad.datasets._task import Task, fill_counts, generators
 from setgrad.errors import DataError, FileFormatError, unknown_name
 from setgrad.sets import Choices, Sets
@@ -84,7 +84,7 @@ def amazon(
         raise unknown_name("Amazon category", category, AMAZON_CATEGORIES)
     if protocol not in AMAZON_PROTOCOLS:
         raise unknown_name("Amazon protocol", protocol, AMAZON_PROTOCOLS)
-    folder = _folder(data_dir)
+    folder = data_folder(data_dir, _FOLDER, "the Amazon registries")
     vectors = _read_vectors(folder / _VECTORS, category)
     lines, chosen = _read_registries(folder / f"1_100_100_100_{category}_regs.csv", len(vectors))
     rng, shuffle = generators(seed, 2)
@@ -103,17 +103,6 @@ def amazon(
         f"listed and, beside them, {_OTHERS[protocol]}; the listed ones are to be found."
     )
     return Task(f"amazon:{category}:{protocol}", description, train, validation, test, _SOURCE)
-
-
-def _folder(data_dir: str | Path | None) -> Path:
-    root = data_dir if data_dir is not None else os.environ.get("SETGRAD_DATA")
-    remedy = f"set the environment variable SETGRAD_DATA, or pass data_dir: the folder that contains {_FOLDER}"
-    if not root:
-        raise DataError(f"the Amazon registries are not part of setgrad; {remedy}")
-    folder = Path(root) / _FOLDER
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; {remedy}")
-    return folder
 
 
 def _read_vectors(path: Path, category: str) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from setgrad.datasets._amazon import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, amazon
 from setgrad.datasets._anomaly import ANOMALY_PICTURES, anomaly
@@ -15,8 +16,16 @@ from setgrad.datasets._compounds import COMPOUND_DATASETS, compounds
 from setgrad.datasets._digits import digits
 from setgrad.datasets._pair_sets import COMPOUND_PROTOCOLS
 from setgrad.datasets._synthetic import gaussian, moons
-from setgrad.datasets._task import Counts, Task
+from setgrad.datasets._task import Task
 from setgrad.errors import OptionError, unknown_name
+
+
+class Asked(TypedDict):
+    """Numbers of sets that were asked for; None for the usual number."""
+
+    n_train: int | None
+    n_validation: int | None
+    n_test: int | None
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class Request:
     variant: tuple[str, ...]
     seed: int
     data_dir: str | Path | None
-    counts: Counts
+    counts: Asked
 
 
 @dataclass(frozen=True)
@@ -44,67 +53,41 @@ class Loader:
 
 
 def _gaussian(r: Request) -> Task:
-    return gaussian(seed=r.seed, n_train=r.counts[0], n_validation=r.counts[1], n_test=r.counts[2])
+    return gaussian(seed=r.seed, **r.counts)
 
 
 def _moons(r: Request) -> Task:
-    return moons(seed=r.seed, n_train=r.counts[0], n_validation=r.counts[1], n_test=r.counts[2])
+    return moons(seed=r.seed, **r.counts)
 
 
 def _digits(r: Request) -> Task:
-    return digits(seed=r.seed, n_train=r.counts[0], n_validation=r.counts[1], n_test=r.counts[2])
+    return digits(seed=r.seed, **r.counts)
 
 
 def _amazon(r: Request) -> Task:
     category, protocol, *_ = (*r.variant, AMAZON_PROTOCOLS[0])
-    n_train, n_validation, n_test = r.counts
-    return amazon(
-        category,
-        protocol,
-        seed=r.seed,
-        data_dir=r.data_dir,
-        n_train=n_train,
-        n_validation=n_validation,
-        n_test=n_test,
-    )
+    return amazon(category, protocol, seed=r.seed, data_dir=r.data_dir, **r.counts)
 
 
 def _anomaly(r: Request) -> Task:
-    n_train, n_validation, n_test = r.counts
-    return anomaly(
-        r.variant[0], seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test
-    )
+    return anomaly(r.variant[0], seed=r.seed, data_dir=r.data_dir, **r.counts)
 
 
 def _celeba(r: Request) -> Task:
-    n_train, n_validation, n_test = r.counts
-    return celeba(seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test)
+    return celeba(seed=r.seed, data_dir=r.data_dir, **r.counts)
 
 
 def _bundles(r: Request) -> Task:
-    n_train, n_validation, n_test = r.counts
-    return bundles(
-        r.variant[0], seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test
-    )
+    return bundles(r.variant[0], seed=r.seed, data_dir=r.data_dir, **r.counts)
 
 
 def _compounds(r: Request) -> Task:
     dataset, protocol, *_ = (*r.variant, COMPOUND_PROTOCOLS[0])
-    n_train, n_validation, n_test = r.counts
-    return compounds(
-        dataset,
-        protocol,
-        seed=r.seed,
-        data_dir=r.data_dir,
-        n_train=n_train,
-        n_validation=n_validation,
-        n_test=n_test,
-    )
+    return compounds(dataset, protocol, seed=r.seed, data_dir=r.data_dir, **r.counts)
 
 
 def _bindingdb(r: Request) -> Task:
-    n_train, n_validation, n_test = r.counts
-    return bindingdb(seed=r.seed, data_dir=r.data_dir, n_train=n_train, n_validation=n_validation, n_test=n_test)
+    return bindingdb(seed=r.seed, data_dir=r.data_dir, **r.counts)
 
 
 LOADERS: dict[str, Loader] = {
@@ -201,7 +184,8 @@ def load(
         raise OptionError(f"{':'.join((head, *variant))!r} says too much; {_spelling(head, loader)}")
     if loader.variants and not rest and category is None:
         raise OptionError(f"{head!r} is a family of data sets; {_spelling(head, loader)}")
-    return loader.make(Request(variant, seed, data_dir, (n_train, n_validation, n_test)))
+    counts = Asked(n_train=n_train, n_validation=n_validation, n_test=n_test)
+    return loader.make(Request(variant, seed, data_dir, counts))
 
 
 def _spelling(head: str, loader: Loader) -> str:

@@ -8,8 +8,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, ItemWise, item_shape
+from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
+from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
 from setgrad.errors import unknown_name
 from setgrad.sets import Sets, segment_sum
@@ -34,7 +35,7 @@ class DeepSets(MergeableEncoder):
         if pooling not in POOLING:
             raise unknown_name("pooling", pooling, POOLING)
         self.shape, self.mean = item_shape(in_dim), pooling == "mean"
-        self.phi = phi if isinstance(phi, ItemEncoder) else ItemWise(phi, in_dim)
+        self.phi = item_encoder(phi, in_dim)
         require_itemwise(self.phi, "DeepSets")
         self.head = head
 

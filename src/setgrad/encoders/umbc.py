@@ -14,8 +14,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, ItemWise, item_shape
+from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
+from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import ACTIVATIONS, Softmax
 from setgrad.errors import OptionError, unknown_name
@@ -78,8 +79,7 @@ class UMBC(MergeableEncoder):
         if isinstance(self.activation, Softmax) and not self.normalize:
             raise OptionError("a sum of exponentials without normalisation has no bound; use normalize='set'")
         self.shape, self.heads, self.residual, self.random = item_shape(in_dim), heads, residual, random
-        encoder = nn.Flatten(1) if phi is None else phi
-        self.phi = encoder if isinstance(encoder, ItemEncoder) else ItemWise(encoder, in_dim)
+        self.phi = item_encoder(phi, in_dim)
         require_itemwise(self.phi, "UMBC")
         self.slots = nn.Parameter(torch.randn(slots, dim) * dim**-0.5)
         # Softplus of this is the deviation; it starts near a tenth of the slots' own.
