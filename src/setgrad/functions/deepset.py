@@ -52,7 +52,7 @@ class DeepSet(nn.Module, SetFunction):
         super().__init__()
         self.phi = make_item_encoder(in_dim, phi, width)
         contextual = isinstance(self.phi, ContextItems)
-        sizes = tuple(hidden) if hidden is not None else (256, 256) if contextual else (500, 500)
+        sizes = tuple(hidden) if hidden is not None else (512, 256) if contextual else (500, 500)
         self.rho = make_rho(self.phi.out_dim, sizes)
         use_skip = contextual if skip is None else skip
         self.skip = nn.Linear(self.phi.out_dim, 1) if use_skip else None

@@ -86,7 +86,7 @@ class SubsetSelector:
         layers: int = 2,
         heads: int = 4,
         attention: str = "auto",
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[int] = (512, 256),
         estimator: str | None = None,
         samples: int = 5,
         predict_samples: int | None = None,
