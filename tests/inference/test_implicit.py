@@ -438,3 +438,14 @@ def test_other_solvers(make):
     usual = mean_field(function, sets, estimator=Exact(), solver=TIGHT).logits
     newton = mean_field(function, sets, estimator=Exact(), solver=Implicit(solver=Newton(), tol=1e-12)).logits
     torch.testing.assert_close(newton, usual, rtol=1e-9, atol=1e-9)
+
+
+def test_a_set_whose_adjoint_system_is_not_solved_does_not_count_as_settled(seeded):
+    with seeded(0):
+        sets = Sets.from_list([torch.randn(4, 2, dtype=torch.float64) for _ in range(3)])
+        function = DeepSet(2, phi="mlp", width=8, hidden=(8,)).double()
+    weak = Implicit(tol=1e-8, adjoint=GMRES(tol=1e-12, restart=1, max_steps=1), on_failure="mask")
+    found = mean_field(function, sets, estimator=Exact(), solver=weak)
+    assert found.settled.all()
+    found.value.sum().backward()
+    assert not found.settled.any()

@@ -91,6 +91,7 @@ class Implicit(MeanFieldSolver):
             (solution.residual / 4).repeat(spread),
             solution.steps.repeat(spread),
             solution.status.repeat(spread),
+            solution,
         )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError, unknown_name
 from setgrad.functions import BoundSetFunction, Estimator, SetFunction, as_set_function
+from setgrad.implicit import Solution, Status
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max
 
@@ -26,7 +27,7 @@ class MeanField:
 
     `logits` belong to all items, or to the `coordinates` that were asked for; `value` is their sigmoid. `residual` says
     for each set how far from settled it is: the largest change of a probability in the last step. `status` is that of
-    `setgrad.implicit`, for each set, where the solver has one.
+    `setgrad.implicit`, for each set, where the solver has one, and `solution` what it returned.
     """
 
     logits: Tensor
@@ -34,11 +35,21 @@ class MeanField:
     residual: Tensor
     steps: int | Tensor
     status: Tensor | None = None
+    solution: Solution | None = None
 
     @property
     def value(self) -> Tensor:
         """Probability of each item to be chosen."""
         return torch.sigmoid(self.logits)
+
+    @property
+    def settled(self) -> Tensor:
+        """Which sets were solved; after a backward pass, those whose adjoint system was solved too."""
+        if self.status is None or self.solution is None:
+            return torch.ones_like(self.residual, dtype=torch.bool)
+        solved = self.status == Status.CONVERGED
+        adjoint = self.solution.adjoint
+        return solved if adjoint is None else solved & (adjoint.status == Status.CONVERGED)
 
 
 @final

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from setgrad.errors import TrainingError
 from setgrad.functions import Fresh
-from setgrad.implicit import Status
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel
@@ -148,10 +147,7 @@ class Trainer:
         torch._foreach_lerp_(
             [self.average[name] for name in weights_now], [p.detach() for p in weights_now.values()], 1 - keep
         )
-        settled = (
-            torch.ones_like(value) if found.status is None else (found.status == Status.CONVERGED).to(value).mean()
-        )
-        return torch.stack([value, settled]).detach()
+        return torch.stack([value, found.settled.to(value).mean()]).detach()
 
     def _descend(self, value: Tensor, rate: float) -> None:
         """One step of the parameters that the value depends on; the others have no gradient and stay."""
