@@ -10,7 +10,7 @@ from setgrad.sets import Sets as Sets
 __version__ = "0.1.0"
 
 # Rooms and names that are imported when first used, so that `import setgrad` stays quick.
-_ROOMS = ("sets", "implicit", "encoders", "functions", "inference", "selector", "datasets", "report", "cli")
+_ROOMS = ("sets", "implicit", "discrete", "encoders", "functions", "inference", "selector", "datasets", "report", "cli")
 _NAMES = {
     "read_table": "setgrad.sets",
     "write_table": "setgrad.sets",

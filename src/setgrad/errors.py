@@ -31,8 +31,16 @@ class ConvergenceError(SetgradError, ArithmeticError):
     """An equation that was not solved for some samples."""
 
 
+class SolverError(SetgradError, ArithmeticError):
+    """A discrete problem without an answer, or a solver that broke its promise."""
+
+
 class StateError(SetgradError, ValueError):
     """A running state that cannot be merged, reduced or gone on with."""
+
+
+class LostRankError(SetgradError, RuntimeError):
+    """Another process of a group failed or did not answer in time."""
 
 
 class NotFittedError(SetgradError, ValueError, AttributeError):

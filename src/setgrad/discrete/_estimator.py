@@ -1,0 +1,195 @@
+"""What every estimator is: a layer whose output is discrete and whose gradient is not 0.
+
+The backward pass of an estimator is a product with a vector, as for every layer: it turns the gradient of the loss
+with respect to z into one with respect to theta. Nowhere is a Jacobian formed, so that the answer may depend on the
+incoming gradient in a way that is not linear (Blackbox, IMLE).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._status import Status
+from setgrad.discrete.noise import Noise
+from setgrad.errors import OptionError
+
+
+class Estimator(nn.Module, ABC):
+    """A layer from theta to z.
+
+    Without noise z has the shape of theta. With noise it has an axis of samples in front, (S, *theta.shape), also for
+    one sample, and gradients are right for a loss that is the MEAN over that axis.
+    """
+
+    @abstractmethod
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Choose z; a generator given here goes before that of the estimator."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What the backward pass knows. All of it speaks of a maximisation, whatever the sense of the solver.
+
+    Attributes:
+        theta: What the solver saw, noise included.
+        clean: Theta before the noise, without an axis of samples.
+        z: What it answered.
+        usable: Which instances have an answer.
+    """
+
+    theta: Tensor
+    clean: Tensor
+    z: Tensor
+    usable: Tensor
+
+    @property
+    def samples(self) -> int:
+        """The number of samples on the first axis; 1 if there is none."""
+        return self.theta.shape[0] if self.theta.ndim > self.clean.ndim else 1
+
+
+class SolverEstimator(Estimator):
+    """An estimator around a solver. It says how to pull a gradient back from z to theta; the rest is here.
+
+    A forward pass calls the solver once. Instances without an answer ("mask") get no gradient.
+
+    Args:
+        solver: The map from theta to z.
+        noise: Added to theta; None for none. A temperature is `Tempered(noise, 0.5)`.
+        samples: How many draws of the noise.
+        generator: Source of chance; torch's global one if None.
+    """
+
+    def __init__(self, solver: Solver, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        check_samples(noise, samples)
+        self.solver = solver
+        self.noise = noise
+        self.samples = samples
+        self.generator = generator
+
+    @abstractmethod
+    def pull(self, choice: Choice, grad: Tensor) -> Tensor:
+        """From the gradient at z to the gradient at `choice.theta`, both for a maximisation."""
+
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Choose."""
+        clean = orient(theta, self.solver)
+        return self.choose(self.perturb(clean, generator), clean)
+
+    def perturb(self, theta: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Put draws of the noise on theta, if there is noise."""
+        return perturb(theta, self.noise, self.samples, generator or self.generator)
+
+    def choose(self, theta: Tensor, clean: Tensor) -> Tensor:
+        """Solve for oriented theta, with the gradient of this estimator."""
+        z, _ = _Choose.apply(theta, clean.detach(), self)
+        return z
+
+    def solve(self, theta: Tensor) -> Solved:
+        """Solve for oriented theta, without a gradient."""
+        return self.solver.run(orient(theta, self.solver))
+
+    def extra_repr(self) -> str:
+        """The parts, for print(model)."""
+        return f"{self.solver}, noise={self.noise}, samples={self.samples}"
+
+
+@final
+class _Choose(torch.autograd.Function):
+    """The solver forwards, the estimator's rule backwards."""
+
+    @staticmethod
+    def forward(theta: Tensor, clean: Tensor, estimator: SolverEstimator) -> tuple[Tensor, Tensor]:
+        solved = estimator.solve(theta)
+        known = usable(solved) if may_fail(estimator.solver) else torch.ones_like(solved.status, dtype=torch.bool)
+        return solved.value, known
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, SolverEstimator], output: tuple[Tensor, Tensor]) -> None:
+        theta, clean, ctx.estimator = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(theta, clean, *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        theta, clean, z, known = ctx.saved_tensors
+        pulled = ctx.estimator.pull(Choice(theta, clean, z, known), grad)
+        if may_fail(ctx.estimator.solver):
+            pulled = torch.where(spread(known, theta), pulled, 0)
+        return pulled, None, None
+
+
+@final
+class _Replace(torch.autograd.Function):
+    """The value of one tensor with the gradient of another."""
+
+    @staticmethod
+    def forward(hard: Tensor, soft: Tensor) -> Tensor:
+        return hard.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+def replace(hard: Tensor, soft: Tensor) -> Tensor:
+    """Hard values, exactly, with the gradient of soft ones of the same shape. A second derivative raises."""
+    value: Tensor = _Replace.apply(hard, soft)
+    return value
+
+
+def orient(theta: Tensor, solver: Solver) -> Tensor:
+    """Make it a maximisation. The only place that knows the sense: autograd turns the sign of a gradient back."""
+    return theta if solver.sense == "max" else -theta
+
+
+def may_fail(solver: Solver) -> bool:
+    """Whether a solution that was not refused can be without an answer; else there is nothing to mask."""
+    return solver.on_failure != "raise"
+
+
+def usable(solved: Solved) -> Tensor:
+    """Which instances have an answer; one that ran out of time has the best point found so far."""
+    return (solved.status == Status.SOLVED) | (solved.status == Status.TIME_LIMIT)
+
+
+def spread(flags: Tensor, like: Tensor) -> Tensor:
+    """Give values of instances the axes of an instance."""
+    return flags.reshape(*flags.shape, *(1,) * (like.ndim - flags.ndim))
+
+
+def where_finite(function: Callable[[Tensor], Tensor], theta: Tensor, dims: int) -> Tensor:
+    """Apply a function of whole instances. One with NaN or infinity becomes NaN, and no gradient comes out of it."""
+    finite = spread(theta.isfinite().flatten(theta.ndim - dims).all(-1), theta)
+    return torch.where(finite, function(torch.where(finite, theta, 0)), torch.nan)
+
+
+def perturb(theta: Tensor, noise: Noise | None, samples: int, generator: torch.Generator | None) -> Tensor:
+    """Put an axis of samples in front of theta and noise on it; without noise theta passes as it is."""
+    if noise is None:
+        return theta
+    return theta + noise.sample((samples, *theta.shape), dtype=theta.dtype, device=theta.device, generator=generator)
+
+
+def check_samples(noise: Noise | None, samples: int) -> None:
+    """Refuse numbers of samples that make no sense."""
+    if samples < 1:
+        raise OptionError(f"samples must be 1 or more, got {samples}")
+    if noise is None and samples > 1:
+        raise OptionError(f"without noise all {samples} samples would be the same; give noise, or samples=1")

@@ -1,0 +1,127 @@
+"""What every solver is: a batched map from theta to the best point z, with a status for each instance."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._status import Status, check_policy, settle
+from setgrad.errors import ShapeError, SolverError, unknown_name
+
+SENSES = ("max", "min")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """Points of theta's shape, and the status of each instance (its shape: the leading axes of theta)."""
+
+    value: Tensor
+    status: Tensor
+
+
+@final
+@dataclass
+class Counter:
+    """How much work a solver has done. A call solves a whole batch; `instances` counts the problems in it."""
+
+    calls: int = 0
+    instances: int = 0
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+        self.calls = self.instances = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solver(ABC):
+    """A batched map from theta to the point z of a finite set with the best product <theta, z>.
+
+    The last `dims` axes of theta make one instance, and z has the shape and dtype of theta. All axes before them are
+    batch: parameters of a solver (weights, graphs) may have batch axes too, which broadcast against those of theta from
+    the right, so that estimators can put samples in front. Ties go to the lower index. No gradient passes: an estimator
+    gives one.
+
+    Args:
+        sense: "max" for the largest product, "min" for the smallest.
+        on_failure: What to do about instances that have no answer: "raise", "warn", or "mask": their z is 0, and
+            estimators give them no gradient.
+
+    Attributes:
+        counter: Calls and instances so far.
+    """
+
+    sense: str = "max"
+    on_failure: str = "raise"
+    counter: Counter = field(default_factory=Counter, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.sense not in SENSES:
+            raise unknown_name("sense", self.sense, SENSES)
+        check_policy(self.on_failure)
+
+    @property
+    def dims(self) -> int:
+        """How many axes at the end of theta make one instance."""
+        return 1
+
+    @abstractmethod
+    def solve(self, theta: Tensor) -> Tensor | Solved:
+        """Maximise <theta, z> for finite theta of shape (*batch, *instance), whatever the sense: `run` has seen to it.
+
+        There is one instance or more, and half-precision theta comes as float32. Points alone mean that all instances
+        are solved.
+        """
+
+    @torch.no_grad()
+    def run(self, theta: Tensor) -> Solved:
+        """Solve a batch; the result says which instances have no answer, and their points are 0."""
+        self.check(theta)
+        batch = theta.shape[: theta.ndim - self.dims]
+        self.counter.calls += 1
+        self.counter.instances += batch.numel()
+        if not batch.numel():
+            return Solved(torch.zeros_like(theta), torch.zeros(batch, dtype=torch.long, device=theta.device))
+        finite = theta.isfinite().flatten(len(batch)).all(-1) if self.dims else theta.isfinite()
+        known = torch.where(_spread(finite, self.dims), theta, 0)
+        if known.element_size() < 4:
+            known = known.float()  # sums of half-precision numbers would choose for the solver
+        found = self.solve(known if self.sense == "max" else -known)
+        value, status = (found.value, found.status) if isinstance(found, Solved) else (found, None)
+        name = type(self).__name__
+        if value.shape != theta.shape:
+            raise SolverError(
+                f"{name} returned points of shape {tuple(value.shape)} for theta of shape {tuple(theta.shape)}; "
+                "both must be the same"
+            )
+        if status is None:
+            status = torch.zeros(batch, dtype=torch.long, device=theta.device)
+        status = torch.where(finite, status, Status.NONFINITE)
+        settle(status, self.on_failure, name)
+        # An instance that ran out of time may still have a point that is allowed.
+        usable = (status == Status.SOLVED) | (status == Status.TIME_LIMIT)
+        return Solved(torch.where(_spread(usable, self.dims), value.to(theta), 0), status)
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        """The points alone."""
+        return self.run(theta).value
+
+    def check(self, theta: Tensor) -> None:
+        """Refuse a theta that this solver cannot take. Solvers with more demands add theirs."""
+        name = type(self).__name__
+        if not theta.is_floating_point():
+            raise ShapeError(f"{name} takes theta of floats, not {theta.dtype}; use theta.float()")
+        if theta.ndim < self.dims or 0 in theta.shape[theta.ndim - self.dims :]:
+            raise ShapeError(
+                f"{name} takes theta whose last {self.dims} axes make one instance that is not empty, got shape "
+                f"{tuple(theta.shape)}"
+            )
+
+
+def _spread(flags: Tensor, dims: int) -> Tensor:
+    """Give flags of instances the axes of an instance."""
+    return flags.reshape(*flags.shape, *(1,) * dims)

@@ -1,0 +1,91 @@
+"""What every distribution over discrete points is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import DataError, OptionError, ShapeError
+
+
+class Distribution(ABC):
+    """A law over the points z that a solver can return, with probability in proportion to exp(score of z).
+
+    Logits have shape (*batch, *instance), and points the shape (samples, *batch, *instance). A logit of minus infinity
+    excludes its entry; NaN and plus infinity are refused. Half precision is worked in single precision. Gradients pass
+    to the logits, never to points. Distributions are values: nothing in them changes.
+    """
+
+    logits: Tensor
+
+    @abstractmethod
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw independent points from exactly this law: shape (samples, *batch, *instance), no gradient."""
+
+    @abstractmethod
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Logarithm of the probability of points whose last axes are those of the logits.
+
+        What the law cannot produce has minus infinity, and no gradient.
+        """
+
+    @property
+    @abstractmethod
+    def marginals(self) -> Tensor:
+        """The mean of z, in the shape of the logits."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Entropy of each instance, in nats."""
+
+    @abstractmethod
+    def kl(self, other: Self) -> Tensor:
+        """The divergence KL(self || other) of each instance; infinity where `other` excludes what self can draw."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """A point of the largest probability, in the shape of the logits; ties go to the lower index. No gradient."""
+
+
+def check_logits(logits: Tensor, dims: int, name: str) -> Tensor:
+    """Refuse logits without a meaning; give them back in single precision at least."""
+    if not logits.is_floating_point():
+        raise ShapeError(f"{name} takes logits of floats, not {logits.dtype}; use logits.float()")
+    if logits.ndim < dims or 0 in logits.shape[logits.ndim - dims :]:
+        raise ShapeError(
+            f"{name} takes logits whose last {dims} axes make one instance that is not empty, got {tuple(logits.shape)}"
+        )
+    if bool((logits.isnan() | (logits == torch.inf)).any()):
+        raise DataError(
+            f"{name} got logits with NaN or plus infinity; look for a rate that is too high, or bound the logits "
+            "(minus infinity is allowed, and excludes an entry)"
+        )
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
+def check_samples(samples: int) -> None:
+    """Refuse a negative number of samples."""
+    if samples < 0:
+        raise OptionError(f"samples must be 0 or more, got {samples}")
+
+
+def check_points(z: Tensor, logits: Tensor, dims: int, name: str) -> Tensor:
+    """Refuse points that do not fit the logits; give them back in the dtype of the logits, without gradient."""
+    instance = logits.shape[logits.ndim - dims :]
+    if z.ndim < dims or z.shape[z.ndim - dims :] != instance:
+        raise ShapeError(f"{name} has instances of shape {tuple(instance)}, and the points have {tuple(z.shape)}")
+    return z.detach().to(logits)
+
+
+def gradient(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """Gradient of a function of each instance, in every grad mode; where autograd records, it has a gradient too."""
+    differentiable = torch.is_grad_enabled() and logits.requires_grad
+    with torch.inference_mode(False), torch.enable_grad():
+        logits = logits if differentiable else logits.detach().clone().requires_grad_()
+        (found,) = torch.autograd.grad(function(logits).sum(), logits, create_graph=differentiable)
+    return found

@@ -1,0 +1,74 @@
+"""The matrix-tree theorem in logarithms: nodes are eliminated one by one, and no number is ever subtracted.
+
+The weight of all spanning trees is a determinant of the Laplacian. Eliminating a node v multiplies it by the sum W of
+the weights at v, and adds w(i, v) w(j, v) / W to the weight of each edge {i, j} that is left. All terms are positive,
+so weights of any range keep their digits, which a determinant by LU does not.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete.distributions._logs import log_add
+from setgrad.discrete.noise import Gumbel
+
+
+def eliminate(weights: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Log of the summed weight of all spanning trees, and what sampling needs of each step.
+
+    Args:
+        weights: Log-weights of the edges, (*batch, n, n), symmetric and finite; the diagonal is not read.
+
+    Returns:
+        The log-sums (*batch), and for the nodes n - 1, ..., 1 the log-weights of their edges to the nodes before them,
+        (*batch, v), with the share of each new weight that leads through v, (*batch, v, v).
+    """
+    total = weights.new_zeros(weights.shape[:-2])
+    steps = []
+    for v in range(weights.shape[-1] - 1, 0, -1):
+        row = weights[..., v, :v]
+        degree = row.logsumexp(-1)
+        through = row[..., :, None] + row[..., None, :] - degree[..., None, None]
+        weights = log_add(weights[..., :v, :v], through)
+        total = total + degree
+        steps.append((row.detach(), (through - weights).detach().exp()))
+    return total, steps
+
+
+@torch.no_grad()
+def sample_trees(steps: list[tuple[Tensor, Tensor]], samples: int, generator: torch.Generator | None) -> Tensor:
+    """Undo the elimination: put the nodes back into a tree, one by one.
+
+    An edge that led through v is cut. Each piece of the tree that remains is tied to v at one of its nodes, drawn by
+    the weight of its edge to v.
+
+    Returns:
+        Adjacency matrices of bool, (samples, *batch, n, n).
+    """
+    first = steps[-1][0]
+    tree = torch.zeros((samples, *first.shape[:-1], 1, 1), dtype=torch.bool, device=first.device)
+    for row, share in reversed(steps):
+        v = row.shape[-1]
+        chance = torch.rand(tree.shape, dtype=row.dtype, device=row.device, generator=generator).triu(1)
+        kept = tree & (chance + chance.mT >= share)
+        pieces = connected(kept)
+        noise = Gumbel().sample((samples, *row.shape), dtype=row.dtype, device=row.device, generator=generator)
+        scores = row + noise
+        best = torch.where(pieces, scores[..., None, :], -torch.inf).amax(-1)
+        grown = tree.new_zeros((*tree.shape[:-2], v + 1, v + 1))
+        grown[..., :v, :v] = kept
+        grown[..., v, :v] = grown[..., :v, v] = scores == best
+        tree = grown
+    return tree
+
+
+def connected(adjacent: Tensor) -> Tensor:
+    """Which nodes a path joins, for adjacency matrices of bool: paths of twice the length in each round."""
+    n = adjacent.shape[-1]
+    reach = adjacent | torch.eye(n, dtype=torch.bool, device=adjacent.device)
+    length = 1
+    while length < n - 1:
+        reach = reach.float() @ reach.float() > 0
+        length *= 2
+    return reach

@@ -1,0 +1,32 @@
+"""Sums in logarithms whose derivatives of every order are finite."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, pad
+
+# Stands for minus infinity: exp gives exactly 0, and differences of two such numbers are not NaN.
+FLOOR = -1e30
+
+
+def floored(logits: Tensor) -> Tensor:
+    """Logits with FLOOR, and no gradient, in place of minus infinity."""
+    return torch.where(logits > -torch.inf, logits, FLOOR)
+
+
+def log_add(a: Tensor, b: Tensor) -> Tensor:
+    """log(exp(a) + exp(b)). That of torch has second derivatives of NaN where the terms are far apart."""
+    # `where` and not maximum: at ties, maximum would halve gradients, which is wrong for the second derivative.
+    first = a >= b
+    high, low = torch.where(first, a, b), torch.where(first, b, a)
+    return high - logsigmoid(high - low)
+
+
+def log_suffix_sums(logs: Tensor) -> Tensor:
+    """out[j] = log of the sum over i >= j of exp(logs[i]): windows that double, so no table of n by n."""
+    shift = 1
+    while shift < logs.shape[-1]:
+        logs = log_add(logs, pad(logs[..., shift:], (0, shift), value=FLOOR))
+        shift *= 2
+    return logs

@@ -1,0 +1,127 @@
+"""Rankings made by drawing items one after the other without replacement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, check_samples
+from setgrad.discrete.distributions._logs import floored, log_suffix_sums
+from setgrad.discrete.distributions._prefixes import prefixes
+from setgrad.discrete.noise import Gumbel
+from setgrad.discrete.solvers.ranking import Ranking
+from setgrad.errors import OptionError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PlackettLuce(Distribution):
+    """The law of ranks: the next place goes to an item that is left with probability softmax(logits of those left).
+
+    A point z holds the rank of every item, 1 for the first, as `Ranking` does. With `length`, only that many places are
+    filled, and all other items have the rank length + 1.
+
+    Ranking the logits with Gumbel noise samples this law exactly. The SET of the first k items has a law of its own,
+    which sums over their k! orders; it is not the law of `KSubset` with the same logits, whose sets have probability in
+    proportion to the product of their weights.
+
+    Sampling, `log_prob` and `mode` work for any n; `marginals` too if all places are filled (memory of n^2). Entropy,
+    divergence, and the marginals of a part of the places have no closed form: they sum over sets, up to 14 items.
+
+    Args:
+        logits: (*batch, n).
+        length: Places to fill; None for all. Excluded items are never placed, so it is at most the number of others.
+
+    Example:
+        >>> ranks = PlackettLuce(torch.tensor([0.0, 2.0, 1.0]))
+        >>> ranks.mode
+        tensor([3., 1., 2.])
+        >>> ranks.log_prob(ranks.mode).exp()
+        tensor(0.4863)
+        >>> PlackettLuce(torch.tensor([0.0, 2.0, 1.0]), length=1).mode
+        tensor([2., 1., 2.])
+    """
+
+    logits: Tensor
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logits", check_logits(self.logits, 1, "PlackettLuce"))
+        allowed = self.logits > -torch.inf
+        least = int(allowed.sum(-1).min()) if allowed.numel() else self.logits.shape[-1]
+        if not 0 <= self.places <= least:
+            raise OptionError(
+                f"PlackettLuce cannot fill {self.places} places: an instance has {least} items that are not excluded "
+                "by a logit of minus infinity; give a length from 0 to that number"
+            )
+
+    @property
+    def places(self) -> int:
+        """How many places are filled."""
+        return self.logits.shape[-1] if self.length is None else self.length
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
+        """Rank the logits with Gumbel noise."""
+        check_samples(samples)
+        logits = self.logits.detach().double()
+        noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
+        return self._ranks(logits + noise).to(self.logits.dtype)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Sum over places: the item there against all that are left."""
+        z = check_points(z, self.logits, 1, "PlackettLuce")
+        n, places = z.shape[-1], self.places
+        ordered, order = z.sort(-1)
+        expected = torch.arange(1, n + 1, dtype=z.dtype, device=z.device).clamp(max=places + 1)
+        shape = torch.broadcast_shapes(z.shape, self.logits.shape)
+        logits = floored(self.logits).expand(shape).gather(-1, order.expand(shape))
+        excluded = (self.logits == -torch.inf) & (z <= places)
+        valid = (ordered == expected).all(-1) & ~excluded.any(-1)
+        each = (logits - log_suffix_sums(logits))[..., :places]
+        return torch.where(valid, torch.where(valid[..., None], each, 0).sum(-1), -torch.inf)
+
+    @property
+    def marginals(self) -> Tensor:
+        """The mean rank of each item."""
+        logits = floored(self.logits)
+        if self.places >= logits.shape[-1] - 1:
+            # An item stands behind another with probability sigmoid(difference); the item itself counts 1/2.
+            return 0.5 + torch.sigmoid(logits[..., None, :] - logits[..., :, None]).sum(-1)
+        mean = torch.full_like(logits, self.places + 1)
+        for place, (masses, _, following) in enumerate(prefixes(logits, self.places)):
+            mean = mean - (self.places - place) * (masses[..., None] * following.exp()).sum(-2)
+        return mean
+
+    def entropy(self) -> Tensor:
+        """Sum over places: the mean entropy of the item there, given which came before."""
+        total = self.logits.new_zeros(self.logits.shape[:-1])
+        for masses, _, following in prefixes(floored(self.logits), self.places):
+            total = total - (masses * (following.exp() * following).sum(-1)).sum(-1)
+        return total
+
+    def kl(self, other: PlackettLuce) -> Tensor:
+        """Sum over places: the mean divergence of the item there, given which came before."""
+        if other.places != self.places or other.logits.shape[-1] != self.logits.shape[-1]:
+            raise OptionError(
+                f"no divergence between {self.places} of {self.logits.shape[-1]} places and {other.places} of "
+                f"{other.logits.shape[-1]}: both laws must rank as many of as many"
+            )
+        impossible = ((self.logits > -torch.inf) & (other.logits == -torch.inf)).any(-1) & (self.places > 0)
+        total = torch.zeros_like(impossible, dtype=self.logits.dtype)
+        pairs = zip(
+            prefixes(floored(self.logits), self.places), prefixes(floored(other.logits), self.places), strict=True
+        )
+        for (masses, _, mine), (_, _, theirs) in pairs:
+            total = total + (masses * (mine.exp() * (mine - theirs)).sum(-1)).sum(-1)
+        return torch.where(impossible, torch.inf, total)
+
+    @property
+    def mode(self) -> Tensor:
+        """The items in the order of their logits."""
+        return self._ranks(self.logits.detach())
+
+    def _ranks(self, scores: Tensor) -> Tensor:
+        return Ranking().solve(-scores).clamp(max=self.places + 1)

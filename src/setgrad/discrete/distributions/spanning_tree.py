@@ -1,0 +1,123 @@
+"""Spanning trees of a graph, with probability in proportion to the product of their edges' weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._solver import Solved
+from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, check_samples, gradient
+from setgrad.discrete.distributions._elimination import connected, eliminate, sample_trees
+from setgrad.discrete.distributions._logs import FLOOR
+from setgrad.discrete.solvers.spanning_tree import SpanningTree
+from setgrad.errors import OptionError, ShapeError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RandomSpanningTree(Distribution):
+    """The law p(z) = exp(<logits, z>) / Z over the symmetric adjacency matrices z of spanning trees of n nodes.
+
+    As in `SpanningTree`, an edge {i, j} puts a one at (i, j) and at (j, i), so its log-weight is the sum of the two
+    logits, which need not be equal. Minus infinity in either place excludes the edge; the diagonal is not read. Logits
+    of any range keep their digits. Time and memory grow with n^3.
+
+    Args:
+        logits: (*batch, n, n).
+
+    Example:
+        >>> trees = RandomSpanningTree(torch.zeros(4, 4))
+        >>> trees.log_partition.exp()  # Cayley: 4^2 trees of 4 nodes
+        tensor(16.)
+        >>> trees.marginals[0]
+        tensor([0.0000, 0.5000, 0.5000, 0.5000])
+    """
+
+    logits: Tensor
+
+    def __post_init__(self) -> None:
+        logits = check_logits(self.logits, 2, "RandomSpanningTree")
+        if logits.shape[-1] != logits.shape[-2]:
+            raise ShapeError(f"RandomSpanningTree takes logits of nodes by nodes, got shape {tuple(logits.shape)}")
+        object.__setattr__(self, "logits", logits)
+        if not bool(connected(self._edges)[..., 0, :].all()):
+            raise OptionError(
+                "the edges that are not excluded by a logit of minus infinity do not connect all nodes of some "
+                "instance, so it has no spanning tree; allow more edges"
+            )
+
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
+        """Put eliminated nodes back one by one."""
+        check_samples(samples)
+        if not self._steps:
+            return self.logits.new_zeros((samples, *self.logits.shape))
+        return sample_trees(self._steps, samples, generator).to(self.logits.dtype)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Score minus log-partition, if z is a tree."""
+        z = check_points(z, self.logits, 2, "RandomSpanningTree")
+        one = z == 1
+        whole = ((z == 0) | (one & self._edges)).flatten(-2).all(-1) & (z == z.mT).flatten(-2).all(-1)
+        # n - 1 edges that connect n nodes are a tree.
+        tree = (one.sum((-2, -1)) == 2 * (z.shape[-1] - 1)) & connected(one)[..., 0, :].all(-1)
+        score = torch.where(one & self._edges, self.logits, 0).sum((-2, -1))
+        return torch.where(whole & tree, score - self.log_partition, -torch.inf)
+
+    @property
+    def log_partition(self) -> Tensor:
+        """Logarithm of Z, for each instance."""
+        return self._log_sum(self.logits)
+
+    @property
+    def marginals(self) -> Tensor:
+        """Probability of each edge, at both of its places: the gradient of the log-partition."""
+        return gradient(self._log_sum, self.logits)
+
+    def entropy(self) -> Tensor:
+        """Log-partition minus the mean score."""
+        score = torch.where(self._edges, self.marginals * torch.where(self._edges, self.logits, 0), 0)
+        return self.log_partition - score.sum((-2, -1))
+
+    def kl(self, other: RandomSpanningTree) -> Tensor:
+        """Mean difference of scores, and difference of log-partitions."""
+        if other.logits.shape[-1] != self.logits.shape[-1]:
+            raise ShapeError(
+                f"no divergence between trees of {self.logits.shape[-1]} and of {other.logits.shape[-1]} nodes"
+            )
+        both = self._edges & other._edges
+        means = self.marginals
+        difference = torch.where(both, self.logits, 0) - torch.where(both, other.logits, 0)
+        impossible = ((means > 0) & ~other._edges).flatten(-2).any(-1)
+        value = (means * difference).sum((-2, -1)) - self.log_partition + other.log_partition
+        return torch.where(impossible, torch.inf, value)
+
+    @property
+    def mode(self) -> Tensor:
+        """The maximum spanning tree, by Prim's algorithm."""
+        found = SpanningTree().solve(torch.where(self._edges, self.logits.detach(), -torch.inf))
+        return found.value if isinstance(found, Solved) else found
+
+    @property
+    def _edges(self) -> Tensor:
+        """Which edges exist, at both of their places."""
+        allowed = self.logits.detach() > -torch.inf
+        return allowed & allowed.mT & ~torch.eye(allowed.shape[-1], dtype=torch.bool, device=allowed.device)
+
+    @cached_property
+    def _steps(self) -> list[tuple[Tensor, Tensor]]:
+        """The elimination in double precision, for sampling; kept because samples need no graph."""
+        with torch.no_grad():
+            return eliminate(self._weights(self.logits).double())[1]
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        known = torch.where(self._edges, logits, 0)
+        return torch.where(self._edges, known + known.mT, FLOOR)
+
+    def _log_sum(self, logits: Tensor) -> Tensor:
+        total, _ = eliminate(self._weights(logits))
+        # For a single node the sum does not depend on the logits; autograd asks for a path all the same.
+        return total + 0 * torch.where(self._edges, logits, 0).sum((-2, -1))

@@ -1,0 +1,151 @@
+"""Implicit maximum likelihood with a step that adapts."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._estimator import Choice, SolverEstimator, spread
+from setgrad.discrete._solver import Solver
+from setgrad.discrete.estimators._difference import difference, relative_move, scaled
+from setgrad.discrete.noise import Noise
+from setgrad.errors import OptionError, unknown_name
+
+# Of each mode: the first alpha, the rate of its change.
+_MODES = {"default": (1.0, 0.05), "paper": (0.0, 1e-3), "reference": (1.0, 1e-4)}
+_SMALLEST, _LARGEST = 1e-6, 1e6
+
+
+@final
+class AIMLE(SolverEstimator):
+    """IMLE whose lambda follows from a share alpha of theta's length, and alpha from how many entries a step changes.
+
+    "Adaptive perturbation-based gradient estimation for discrete latent variable models" (Minervini et al., 2023).
+    If fewer entries of z than `target` change, alpha grows, else it shrinks. Three modes:
+
+    - "default": lambda for each sample of each instance, alpha times |theta| / |gradient|; alpha changes by a factor,
+      at most exp(rate), which tends to 1 at the target; the moving average has no memory of its first value. An
+      instance's gradient does not depend on the rest of the batch.
+    - "paper": Algorithm 1. One lambda, from the mean of |theta| / |gradient| over batch and samples; alpha starts at 0
+      and changes by +-rate. This couples the instances of a batch.
+    - "reference": the authors' code, without its factor sqrt(samples). One lambda from the norms over the whole batch,
+      which couples instances too.
+
+    Alpha and the average are buffers: they are saved with the model, and only change in training, at each backward
+    pass. The way back calls the solver once.
+
+    Args:
+        solver: The map from theta to z.
+        noise: Gumbel for a categorical choice, `SumOfGamma(k)` for k of n; None for a black-box solver.
+        samples: How many draws.
+        central: Step to both sides, as in Algorithm 1, or to one.
+        mode: "default", "paper" or "reference".
+        target: How many entries of a sample should change, on average.
+        alpha: The first alpha; None for the mode's own (1, 0, 1).
+        rate: The rate of its change; None for the mode's own (0.05, 0.001, 0.0001).
+        decay: Memory of the moving average.
+        generator: Source of chance.
+
+    Example:
+        >>> from setgrad.discrete import SumOfGamma
+        >>> from setgrad.discrete import TopK
+        >>> theta = torch.zeros(8, 10, requires_grad=True)
+        >>> layer = AIMLE(TopK(3), noise=SumOfGamma(3), samples=2, generator=torch.Generator().manual_seed(0))
+        >>> layer(theta)[..., 0].mean().backward()
+        >>> list(layer.state_dict())
+        ['alpha', 'average', 'updates']
+    """
+
+    alpha: Tensor
+    average: Tensor
+    updates: Tensor
+
+    def __init__(
+        self,
+        solver: Solver,
+        *,
+        noise: Noise | None,
+        samples: int = 1,
+        central: bool = True,
+        mode: str = "default",
+        target: float = 1.0,
+        alpha: float | None = None,
+        rate: float | None = None,
+        decay: float = 0.9,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(solver, noise=noise, samples=samples, generator=generator)
+        if mode not in _MODES:
+            raise unknown_name("mode", mode, _MODES)
+        start = _MODES[mode][0] if alpha is None else alpha
+        self.rate = _MODES[mode][1] if rate is None else rate
+        if not 0 < target < math.inf or not 0 < self.rate < math.inf or not 0 <= decay < 1:
+            raise OptionError(
+                f"AIMLE needs target > 0, rate > 0 and decay in [0, 1), got {target}, {self.rate} and {decay}"
+            )
+        if not 0 <= start < math.inf or (mode == "default" and start == 0):
+            raise OptionError(f"alpha starts at 0 or more, and above 0 in the default mode, got {start}")
+        self.central = central
+        self.mode = mode
+        self.target = target
+        self.decay = decay
+        self.register_buffer("alpha", torch.tensor(float(start)))
+        self.register_buffer("average", torch.tensor(0.0 if mode == "default" else 1.0))
+        self.register_buffer("updates", torch.tensor(0))
+
+    def pull(self, choice: Choice, grad: Tensor) -> Tensor:
+        """The difference over its step; then alpha adapts."""
+        each = choice.samples * grad
+        alpha = self.alpha.to(each)
+        if self.mode == "default":
+            move, inverse = relative_move(self, choice, each, alpha)
+        else:
+            lam = alpha * self._ratio(choice, each)
+            # At alpha = 0 nothing moves and nothing changes: the gradient is 0, and not 0/0.
+            move, inverse = lam * each, torch.where(lam > 0, 1 / lam, 0)
+        change = difference(self, choice, move, central=self.central)
+        if self.training:
+            self._adapt(choice, each, change)
+        return scaled(change, inverse / (choice.samples * (2 if self.central else 1)))
+
+    def _ratio(self, choice: Choice, grad: Tensor) -> Tensor:
+        """|theta| / |gradient| for the whole batch."""
+        axes = tuple(range(-self.solver.dims, 0))
+        known = spread(choice.usable & _finite(choice, grad), grad)
+        theta = torch.linalg.vector_norm(torch.where(known, choice.clean, 0), dim=axes)
+        size = torch.linalg.vector_norm(torch.where(known, grad, 0), dim=axes)
+        if self.mode == "reference":
+            whole = size.square().sum()
+            return torch.where(whole > 0, (theta.square().sum() / whole).sqrt(), 0)
+        moved = size > 0
+        ratios = torch.where(moved, theta / size, 0)
+        return ratios.sum() / moved.sum().clamp(min=1)
+
+    def _adapt(self, choice: Choice, grad: Tensor, change: Tensor) -> None:
+        """Let alpha follow the number of entries that changed. No value leaves the device."""
+        first = choice.usable.ndim
+        counts = (change != 0).flatten(first).sum(-1)
+        if self.mode != "default":
+            self.average.lerp_(counts.to(self.average).mean(), 1 - self.decay)
+            room = self.target - self.average
+            up = room > 0 if self.mode == "reference" else room >= 0
+            self.alpha.add_(torch.where(up, self.rate, -self.rate)).clamp_(min=0)
+            self.updates.add_(1)
+            return
+        # An instance without a gradient cannot change, whatever alpha is, so it has no say.
+        says = choice.usable & _finite(choice, grad) & (grad != 0).flatten(first).any(-1)
+        some = says.any()
+        mean = (counts * says).sum().to(self.average) / says.sum().clamp(min=1)
+        self.updates.add_(some)
+        self.average.copy_(torch.where(some, torch.lerp(self.average, mean, 1 - self.decay), self.average))
+        level = self.average / (1 - self.decay ** self.updates.clamp(min=1).to(self.average))
+        factor = torch.exp(self.rate * (1 - level / self.target).clamp(-1, 1))
+        self.alpha.copy_(torch.where(some, (self.alpha * factor).clamp(_SMALLEST, _LARGEST), self.alpha))
+
+
+def _finite(choice: Choice, grad: Tensor) -> Tensor:
+    """Which instances have a gradient of numbers."""
+    return grad.isfinite().flatten(choice.usable.ndim).all(-1)

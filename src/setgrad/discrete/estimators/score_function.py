@@ -1,0 +1,117 @@
+"""Score functions: unbiased gradients of a mean loss, for losses that need no derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.discrete.distributions._base import Distribution
+from setgrad.errors import OptionError, ShapeError
+
+
+def reinforce(losses: Tensor, log_prob: Tensor, *, baseline: Tensor | float = 0.0) -> Tensor:
+    """A loss to call `backward` on: its value is the mean of the losses, its gradient the score function's.
+
+    It passes two gradients: to the distribution, the mean of (loss - baseline) times the gradient of the
+    log-probability; and to whatever else the losses depend on, their own.
+
+    Args:
+        losses: One for each sample: (S, *batch).
+        log_prob: Log-probabilities of the samples, of the same shape.
+        baseline: What to subtract. It may depend on anything but the sample that it is subtracted for.
+
+    Returns:
+        Shape (*batch).
+
+    Example:
+        >>> log_prob = torch.tensor([-1.0, -2.0], requires_grad=True)
+        >>> reinforce(torch.tensor([3.0, 5.0]), log_prob).backward()
+        >>> log_prob.grad
+        tensor([1.5000, 2.5000])
+    """
+    if losses.shape != log_prob.shape or not losses.ndim:
+        raise ShapeError(
+            f"losses have shape {tuple(losses.shape)} and log-probabilities {tuple(log_prob.shape)}; both must be "
+            "(samples, *batch)"
+        )
+    advantage = (losses - baseline).detach()
+    # The difference is 0, and has the gradient of log_prob.
+    return (losses + advantage * (log_prob - log_prob.detach())).mean(0)
+
+
+def rloo(losses: Tensor, log_prob: Tensor) -> Tensor:
+    """`reinforce`, where the baseline of each sample is the mean loss of all others.
+
+    Args:
+        losses: One for each sample: (S, *batch), with 2 or more samples.
+        log_prob: Log-probabilities of the samples, of the same shape.
+
+    Returns:
+        Shape (*batch).
+
+    Example:
+        >>> from setgrad.discrete import KSubset
+        >>> logits = torch.zeros(4, requires_grad=True)
+        >>> q = KSubset(logits, k=2)
+        >>> z = q.sample(8, generator=torch.Generator().manual_seed(0))
+        >>> rloo(z[:, 0], q.log_prob(z)).backward()
+        >>> bool(logits.grad[0] > 0)
+        True
+    """
+    return reinforce(losses, log_prob, baseline=leave_one_out(losses.detach()))
+
+
+def leave_one_out(values: Tensor) -> Tensor:
+    """For each entry of the first axis, the mean of all others."""
+    if values.shape[0] < 2:
+        raise OptionError("the mean of all other samples needs 2 samples or more; raise samples, or use reinforce")
+    return (values.sum(0) - values) / (values.shape[0] - 1)
+
+
+@final
+class ScoreFunction(nn.Module):
+    """Draw samples, ask for their losses, and return a loss with the score function's gradient.
+
+    Args:
+        family: From theta to a distribution.
+        samples: How many draws; 2 or more with a baseline.
+        baseline: Subtract the mean loss of the other samples, which keeps the mean and lowers the variance.
+        generator: Source of chance.
+
+    Example:
+        >>> from setgrad.discrete import KSubset
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> layer = ScoreFunction(lambda theta: KSubset(theta, 2), samples=4, generator=generator)
+        >>> theta = torch.zeros(3, 5, requires_grad=True)
+        >>> layer(theta, lambda z: z[..., 0]).mean().backward()
+        >>> theta.grad.shape
+        torch.Size([3, 5])
+    """
+
+    def __init__(
+        self,
+        family: Callable[[Tensor], Distribution],
+        *,
+        samples: int,
+        baseline: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if samples < 1 + baseline:
+            raise OptionError(f"samples must be {1 + baseline} or more, got {samples}")
+        self.family = family
+        self.samples = samples
+        self.baseline = baseline
+        self.generator = generator
+
+    def forward(
+        self, theta: Tensor, loss: Callable[[Tensor], Tensor], *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """From theta (*batch, *instance) and losses of points (S, *batch, *instance) -> (S, *batch), to (*batch)."""
+        q = self.family(theta)
+        z = q.sample(self.samples, generator=generator or self.generator)
+        losses, log_prob = loss(z), q.log_prob(z)
+        return rloo(losses, log_prob) if self.baseline else reinforce(losses, log_prob)

@@ -1,0 +1,72 @@
+"""Choices of k items by k softmaxes, each without what the last one took."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace
+from setgrad.discrete.noise import Gumbel, Noise
+from setgrad.discrete.solvers.top_k import TopK
+from setgrad.errors import OptionError
+
+
+@final
+class SoftSub(Estimator):
+    """Relaxed samples of k items without replacement: entries above 0 that sum to k, of shape (S, *theta.shape).
+
+    An entry may be a little above 1 while the temperature is high.
+    "Reparameterizable subset sampling via continuous relaxations" (Xie and Ermon, 2019). Here the noise is Gumbel
+    noise and not its negative, and every pick is masked in all later rounds, not in the next one alone: copies in
+    circulation differ in both.
+
+    Args:
+        k: Number of items.
+        temperature: Above 0. As it falls the samples come near to the k largest of theta + noise.
+        hard: Return the k largest themselves, with the gradient of the soft sample.
+        noise: Gumbel for samples, None for a relaxed top-k in the shape of theta.
+        samples: How many draws.
+        generator: Source of chance.
+
+    Example:
+        >>> layer = SoftSub(2, temperature=0.5, generator=torch.Generator().manual_seed(0))
+        >>> layer(torch.zeros(3, 6)).sum(-1).round(decimals=4)
+        tensor([[2., 2., 2.]])
+    """
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        temperature: float = 1.0,
+        hard: bool = False,
+        noise: Noise | None = Gumbel(),  # noqa: B008 -- a frozen value
+        samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_samples(noise, samples)
+        if k < 1 or not temperature > 0:
+            raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
+        self.k = k
+        self.temperature = temperature
+        self.hard = hard
+        self.noise = noise
+        self.samples = samples
+        self.generator = generator
+
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw."""
+        if self.k > theta.shape[-1]:
+            raise OptionError(f"SoftSub cannot choose {self.k} of {theta.shape[-1]} items; lower k")
+        seen = perturb(theta, self.noise, self.samples, generator or self.generator)
+        tiny = torch.finfo(seen.dtype).tiny
+        logits, total = seen, torch.zeros_like(seen)
+        for turn in range(self.k):
+            picked = (logits / self.temperature).softmax(-1)
+            total = total + picked
+            if turn + 1 < self.k:
+                logits = logits + (1 - picked).clamp(min=tiny).log()
+        return replace(TopK(self.k).solve(seen.detach()), total) if self.hard else total

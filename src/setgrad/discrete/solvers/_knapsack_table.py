@@ -1,0 +1,57 @@
+"""The table of the knapsack problem with whole weights, a batch at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete.solvers._shapes import slices
+
+# Cells of the table of decisions, one byte each.
+_ROOM = 2**26
+
+
+def best_items(theta: Tensor, weights: Tensor, room: Tensor) -> Tensor:
+    """Ones at the items to take: theta (count, n), weights (n,) or (count, n), room (count,)."""
+    n, most = theta.shape[1], int(room.max())
+    parts = [
+        _fill(theta[part], weights if weights.ndim == 1 else weights[part], room[part], most)
+        for part in slices(len(theta), n * (most + 1), _ROOM)
+    ]
+    return torch.cat(parts)
+
+
+def _fill(theta: Tensor, weights: Tensor, room: Tensor, most: int) -> Tensor:
+    """From the last item to the first the best worth for each room left, then from the first item on the decisions.
+
+    Going forwards an item is taken wherever that loses nothing, so equal items go to the lower index.
+    """
+    n = theta.shape[1]
+    # An item that is worth nothing is never taken: minus infinity loses against leaving it.
+    worth = torch.where(theta > 0, theta, -torch.inf).T.contiguous()
+    shared = weights.ndim == 1
+    # One list for all needs no look-up for each instance: shifting the table is enough.
+    shifts = weights.tolist() if shared else []
+    each = weights if shared else weights.T.contiguous()
+    best = theta.new_zeros(most + 1, len(theta))
+    take = torch.zeros(n, most + 1, len(theta), dtype=torch.bool, device=theta.device)
+    rooms = torch.arange(most + 1, device=theta.device)[:, None]
+    for item in reversed(range(n)):
+        if shared:
+            shift = shifts[item]
+            if shift > most:
+                continue
+            taken, left = best[: most + 1 - shift] + worth[item], best[shift:]
+            torch.ge(taken, left, out=take[item, shift:])
+            torch.maximum(left, taken, out=left)
+        else:
+            after = rooms - each[item]
+            taken = (best.gather(0, after.clamp(min=0)) + worth[item]).masked_fill_(after < 0, -torch.inf)
+            torch.ge(taken, best, out=take[item])
+            best = torch.maximum(best, taken)
+    z = torch.zeros_like(worth)
+    for item in range(n):
+        chosen = take[item].gather(0, room[None])[0]
+        z[item] = chosen
+        room = room - torch.where(chosen, each[item], 0)
+    return z.T

@@ -1,0 +1,34 @@
+"""Parameters of solvers: made into tensors once, brought to the batch axes, dtype and device of a theta later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.errors import ShapeError
+
+
+def as_tensor(value: Any) -> Tensor:
+    """A tensor from whatever the user wrote: a number, a list, an array or a tensor."""
+    # By way of NumPy, because torch would make single precision of Python's numbers.
+    return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def spread(name: str, value: Tensor, batch: torch.Size, *own: int) -> Tensor:
+    """A parameter whose last axes are `own`, with the batch axes of theta (broadcast from the right).
+
+    Example:
+        >>> spread("weights", torch.ones(4, 3), torch.Size([2, 4]), 3).shape
+        torch.Size([2, 4, 3])
+    """
+    shape = (*batch, *own)
+    try:
+        return value.expand(shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"{name} of shape {tuple(value.shape)} does not broadcast to {shape}, which theta asks for: the last "
+            f"{len(own)} axes make one instance, those before them must equal theta's batch axes, or be 1 or absent"
+        ) from None

@@ -1,0 +1,127 @@
+"""Cheapest paths across a grid by value iteration on the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._solver import Solver
+from setgrad.errors import OptionError, ShapeError
+
+# The host asks the device only now and then whether all instances are done: rounds too many change nothing.
+_PATIENCE = 8
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GridPath(Solver):
+    """The cheapest path from one cell of a grid to another; theta holds the cost of every cell, (*batch, h, w).
+
+    z is 1 on the cells of the path, both ends included. The sense is "min" by default; with "max", theta is minus the
+    costs. A cheapest simple path with negative costs is a hard problem, and estimators do ask with perturbed costs, so
+    **costs below 0 count as 0**: the answer is then best for the clamped costs. Keep costs positive (softplus) for the
+    exact best point. Of equal paths the one that keeps to the lower cell numbers, read from the goal, is taken.
+
+    Args:
+        neighbours: 8 for king's moves, 4 for moves along rows and columns.
+        start: Row and column of the first cell; negative numbers count from the end.
+        goal: Row and column of the last cell.
+
+    Example:
+        >>> GridPath()(torch.tensor([[1.0, 1.0, 9.0], [9.0, 9.0, 1.0], [9.0, 9.0, 1.0]]))
+        tensor([[1., 1., 0.],
+                [0., 0., 1.],
+                [0., 0., 1.]])
+    """
+
+    neighbours: int = 8
+    start: tuple[int, int] = (0, 0)
+    goal: tuple[int, int] = (-1, -1)
+    sense: str = field(default="min", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.neighbours not in (4, 8):
+            raise OptionError(f"a cell has 4 or 8 neighbours, not {self.neighbours}")
+
+    @property
+    def dims(self) -> int:
+        """Rows by columns."""
+        return 2
+
+    def check(self, theta: Tensor) -> None:
+        """Refuse ends that lie outside the grid."""
+        super().check(theta)
+        height, width = theta.shape[-2:]
+        for row, column in (self.start, self.goal):
+            if not (-height <= row < height and -width <= column < width):
+                raise ShapeError(f"the cell ({row}, {column}) lies outside a grid of {height} x {width}")
+
+    def solve(self, theta: Tensor) -> Tensor:
+        """Spread distances from the start, then walk back from the goal."""
+        height, width = theta.shape[-2:]
+        # The batch goes last, where it is contiguous whatever part of the grid an operation touches.
+        cost = (-theta).clamp(min=0).reshape(-1, height, width).permute(1, 2, 0).contiguous()
+        start, goal = (row % height * width + column % width for row, column in (self.start, self.goal))
+        distance, round_ = self._spread(cost, start)
+        path = self._walk(distance, round_, _padded(start, width), _padded(goal, width))
+        return path[1:-1, 1:-1].permute(2, 0, 1).reshape(theta.shape)
+
+    def _spread(self, cost: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Distance of every cell in a frame of infinity, and the round in which it last fell."""
+        height, width, count = cost.shape
+        distance = cost.new_full((height + 2, width + 2, count), torch.inf)
+        inner = distance[1:-1, 1:-1]
+        inner[start // width, start % width] = cost[start // width, start % width]
+        round_ = torch.zeros(distance.shape, dtype=torch.int32, device=cost.device)
+        for number in range(1, height * width + 1):
+            columns = torch.minimum(distance[:-2], distance[2:])
+            if self.neighbours == 8:
+                columns = torch.minimum(columns, distance[1:-1])
+                near = torch.minimum(columns[:, :-2], columns[:, 2:])
+            else:
+                near = torch.minimum(distance[1:-1, :-2], distance[1:-1, 2:])
+            new = torch.minimum(near, columns[:, 1:-1]).add_(cost)
+            fell = new < inner
+            if number % _PATIENCE == 0 and not bool(fell.any()):
+                break
+            round_[1:-1, 1:-1].masked_fill_(fell, number)
+            torch.minimum(inner, new, out=inner)
+        return distance, round_
+
+    def _walk(self, distance: Tensor, round_: Tensor, start: int, goal: int) -> Tensor:
+        """Mark the cells from the goal back to the start.
+
+        A neighbour at the least distance is always one that the path may come from. Across cells that cost nothing
+        the distance stands still; there the least round leads back, because a cell falls only after the one it
+        followed. So the walk cannot turn in a circle.
+        """
+        wide, count = distance.shape[1:]
+        far, when = distance.reshape(-1, count), round_.reshape(-1, count)
+        moves = torch.tensor(self._moves(wide), device=distance.device)[:, None]
+        here = torch.full((count,), goal, device=distance.device)
+        path = torch.zeros_like(far)
+        path[goal] = 1
+        for number in range(1, len(far)):
+            near = here + moves
+            away = far.gather(0, near)
+            late = when.gather(0, near).masked_fill_(away > away.amin(0), 2**31 - 1)
+            back = near.gather(0, late.argmin(0, keepdim=True))[0]
+            here = torch.where(here == start, here, back)
+            path.scatter_(0, here[None], 1)
+            if number % _PATIENCE == 0 and bool((here == start).all()):
+                break
+        return path.reshape(distance.shape)
+
+    def _moves(self, wide: int) -> list[int]:
+        """Steps to the neighbours, in the order of their numbers."""
+        steps = [-wide - 1, -wide, -wide + 1, -1, 1, wide - 1, wide, wide + 1]
+        return steps if self.neighbours == 8 else [-wide, -1, 1, wide]
+
+
+def _padded(cell: int, width: int) -> int:
+    """The number of a cell once the grid has a frame."""
+    return (cell // width + 1) * (width + 2) + cell % width + 1

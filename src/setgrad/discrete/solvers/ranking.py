@@ -1,0 +1,33 @@
+"""Ranks of entries: a solver over permutations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._solver import Solver
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ranking(Solver):
+    """The rank of every entry, 1 to n: the permutation z of these numbers with the best product <theta, z>.
+
+    The smallest product gives rank 1 to the largest entry, which is what retrieval calls a rank, so this is the default
+    sense; `sense="max"` gives rank n to the largest entry. Of equal entries the lower index has the lower rank.
+
+    Example:
+        >>> Ranking()(torch.tensor([0.1, 2.0, 0.5]))
+        tensor([3., 1., 2.])
+    """
+
+    sense: str = field(default="min", kw_only=True)
+
+    def solve(self, theta: Tensor) -> Tensor:
+        """Sort, and write each entry's place at the entry."""
+        order = theta.argsort(dim=-1, stable=True)
+        ranks = torch.arange(1, theta.shape[-1] + 1, dtype=theta.dtype, device=theta.device)
+        return torch.empty_like(theta).scatter_(-1, order, ranks.expand_as(theta))

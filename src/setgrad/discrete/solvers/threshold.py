@@ -1,0 +1,35 @@
+"""Every entry decides for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._solver import Solver
+from setgrad.discrete.solvers._parameters import as_tensor, spread
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Threshold(Solver):
+    """Ones at all entries better than the threshold: the best point of <theta - threshold, z> among all 0/1 vectors.
+
+    An entry that equals the threshold is 0.
+
+    Args:
+        threshold: A number, or a tensor that broadcasts to theta.
+
+    Example:
+        >>> Threshold(0.5)(torch.tensor([0.2, 0.5, 0.9]))
+        tensor([0., 0., 1.])
+    """
+
+    threshold: float | Tensor = 0.0
+
+    def solve(self, theta: Tensor) -> Tensor:
+        """Compare; for the smallest product both sides come with their signs changed."""
+        level = spread("threshold", as_tensor(self.threshold).to(theta), theta.shape[:-1], theta.shape[-1])
+        return torch.gt(theta, level if self.sense == "max" else -level).to(theta.dtype)

@@ -1,0 +1,112 @@
+"""ONE table of estimators, and what each may be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._estimator import Estimator
+from setgrad.discrete._solver import Solver
+from setgrad.discrete.estimators import (
+    AIMLE,
+    IMLE,
+    LPGD,
+    SIMPLE,
+    Blackbox,
+    GumbelSoftmax,
+    Identity,
+    Perturbed,
+    ReinMax,
+    RelaxedTopK,
+    SoftSub,
+    StraightThrough,
+)
+from setgrad.discrete.noise import Antithetic, Gumbel, Normal, SumOfGamma, Tempered
+from setgrad.discrete.solvers.top_k import ArgMax, TopK
+
+N = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An estimator of k of N items."""
+
+    name: str
+    # Takes `samples` and `generator` if `sampled`, and a solver if `solves`.
+    make: Callable[..., Estimator]
+    k: int = 2
+    sampled: bool = True
+    # Whether the output has an axis of samples.
+    axis: bool = True
+    solves: bool = True
+    # Calls of the solver in the backward pass.
+    back: int = 0
+    hard: bool = True
+    # The largest entry that z may have.
+    most: float = 1.0
+    # Whether a second derivative raises.
+    once: bool = True
+    # The least mean cosine with the exact gradient of a categorical problem; see test_direction.
+    cosine: float | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def build(
+        self, *, samples: int = 3, seed: int = 0, solver: Solver | None = None, k: int | None = None
+    ) -> Estimator:
+        options: dict[str, Any] = {}
+        k = self.k if k is None else k
+        if self.sampled:
+            options = {"samples": samples, "generator": torch.Generator().manual_seed(seed)}
+        if self.solves:
+            return self.make(solver or (ArgMax() if k == 1 else TopK(k)), **options)
+        return self.make(k, **options) if self.k > 1 else self.make(**options)
+
+
+def soft(theta: Tensor) -> Tensor:
+    return theta.softmax(-1)
+
+
+def plain(make: Callable[..., Estimator], **options: Any) -> Callable[..., Estimator]:
+    return lambda *args, **more: make(*args, **options, **more)
+
+
+CASES = [
+    Case("Identity", plain(Identity), sampled=False, axis=False),
+    Case("Identity-std", plain(Identity, projection="std"), sampled=False, axis=False),
+    Case("Identity-sampled", plain(Identity, projection="std", noise=Gumbel()), cosine=0.6),
+    Case("Blackbox", plain(Blackbox, lam=5.0), sampled=False, axis=False, back=1),
+    Case("IMLE", plain(IMLE, noise=Gumbel()), back=1, cosine=0.6),
+    Case("IMLE-central", plain(IMLE, noise=Gumbel(), central=True), back=1, cosine=0.65),
+    Case("IMLE-relative", plain(IMLE, noise=Gumbel(), lam=0.3, relative=True), back=1, cosine=0.75),
+    Case("IMLE-gamma", plain(IMLE, noise=SumOfGamma(2), lam=3.0), back=1),
+    Case("AIMLE", plain(AIMLE, noise=Gumbel(), alpha=0.3), back=1, cosine=0.75),
+    Case("AIMLE-forward", plain(AIMLE, noise=Gumbel(), alpha=0.3, central=False), back=1, cosine=0.75),
+    Case("AIMLE-paper", plain(AIMLE, noise=Gumbel(), mode="paper", alpha=0.3), back=1, cosine=0.75),
+    Case("AIMLE-reference", plain(AIMLE, noise=Gumbel(), mode="reference", alpha=0.3), back=1, cosine=0.75),
+    Case("LPGD", plain(LPGD, tau=1.0, noise=Gumbel()), back=1, cosine=0.6),
+    Case("LPGD-average", plain(LPGD, tau=1.0, rho=5.0, side="average", noise=Gumbel()), back=1, cosine=0.6),
+    Case("LPGD-relaxed", plain(LPGD, tau=1.0, rho=0.5, relaxation=lambda x: x.clamp(0, 1), noise=Gumbel())),
+    Case("StraightThrough", plain(StraightThrough, noise=Gumbel()), cosine=0.3),
+    Case("StraightThrough-soft", plain(StraightThrough, noise=Gumbel(), soft=soft), cosine=0.85),
+    Case("Perturbed", plain(Perturbed, noise=Gumbel()), axis=False, hard=False, cosine=0.7),
+    Case("Perturbed-plain", plain(Perturbed, noise=Tempered(Normal(), 2.0), reduce=False), axis=False, hard=False),
+    Case("Perturbed-mirrored", plain(Perturbed, noise=Antithetic(Gumbel())), axis=False, hard=False),
+    Case("GumbelSoftmax", plain(GumbelSoftmax), k=1, solves=False, hard=False, once=False, cosine=0.85),
+    Case("GumbelSoftmax-hard", plain(GumbelSoftmax, hard=True), k=1, solves=False, cosine=0.85),
+    Case("ReinMax", plain(ReinMax), k=1, solves=False, cosine=0.95),
+    Case("SoftSub", plain(SoftSub), solves=False, hard=False, most=2.0, once=False, cosine=0.85),
+    Case("SoftSub-hard", plain(SoftSub, hard=True), solves=False, cosine=0.85),
+    Case("RelaxedTopK", plain(RelaxedTopK), sampled=False, axis=False, solves=False, hard=False),
+    Case("RelaxedTopK-hard", plain(RelaxedTopK, noise=Gumbel(), hard=True), solves=False, cosine=0.8),
+    Case("SIMPLE", plain(SIMPLE), solves=False, cosine=0.9),
+]
+SAMPLED = [case for case in CASES if case.sampled]
+SOLVING = [case for case in CASES if case.solves]
+# One step serves the whole batch in these modes.
+COUPLED = {"AIMLE-paper", "AIMLE-reference"}

@@ -1,0 +1,234 @@
+"""Blackbox, IMLE, AIMLE and LPGD against their formulas, written out in loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.discrete.estimators import AIMLE, IMLE, LPGD, Blackbox, Identity
+from setgrad.discrete.noise import Gumbel
+from setgrad.discrete.solvers.top_k import ArgMax, TopK
+from tests.discrete.oracles import Fixed, Points, draws
+
+S, B, N, K = 3, 4, 6, 2
+
+
+def pulled(layer: torch.nn.Module, theta: Tensor, grad: Tensor) -> Tensor:
+    """What comes back for a loss whose mean over samples has the gradient `grad` at each sample."""
+    leaf = theta.clone().requires_grad_()
+    z = layer(leaf)
+    losses = (z * grad).flatten(theta.ndim - 1).sum(-1) if z.ndim == theta.ndim else (z * grad).sum((-1, -2)).mean(0)
+    (found,) = torch.autograd.grad(losses.sum(), leaf)
+    return found
+
+
+@pytest.mark.parametrize("lam", [0.1, 1.0, 10.0])
+def test_blackbox_minimises_as_in_the_paper(lam: float) -> None:
+    omega, grad = draws(B, N), draws(B, N, seed=1)
+    y = TopK(K, sense="min")
+    truth = (y(omega + lam * grad) - y(omega)) / lam
+    torch.testing.assert_close(pulled(Blackbox(TopK(K, sense="min"), lam=lam), omega, grad), truth)
+    assert lam < 1 or truth.any()
+
+
+@pytest.mark.parametrize("central", [False, True])
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("sense", ["max", "min"])
+def test_imle(central: bool, relative: bool, sense: str) -> None:
+    theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
+    sign = 1 if sense == "max" else -1
+    solve, lam = TopK(K), 0.7
+    truth = torch.zeros(B, N, dtype=torch.float64)
+    for b in range(B):
+        seen = [sign * theta[b] + noise[s, b] for s in range(S)]
+        length = math.sqrt(sum(float(x @ x) for x in seen) / S)
+        for s in range(S):
+            step = lam * length / float(grads[s, b].norm()) if relative else lam
+            low = solve(seen[s] - step * grads[s, b])
+            high = solve(seen[s] + step * grads[s, b]) if central else solve(seen[s])
+            truth[b] += sign * (high - low) / (step * (2 if central else 1)) / S
+    layer = IMLE(TopK(K, sense=sense), noise=Fixed(noise), samples=S, lam=lam, central=central, relative=relative)
+    torch.testing.assert_close(pulled(layer, theta, grads), truth)
+    assert truth.any()
+
+
+@pytest.mark.parametrize("central", [False, True])
+def test_same_draws_in_any_number_give_the_same_gradient(central: bool) -> None:
+    theta, noise, grad = draws(B, N), draws(1, B, N, seed=1), draws(1, B, N, seed=2)
+    for make in (
+        lambda **o: IMLE(TopK(K), central=central, **o),
+        lambda **o: AIMLE(TopK(K), central=central, **o),
+        lambda **o: AIMLE(TopK(K), central=central, mode="paper", alpha=0.5, **o),
+        lambda **o: AIMLE(TopK(K), central=central, mode="reference", **o),
+        lambda **o: LPGD(TopK(K), tau=2.0, rho=1.0, **o),
+    ):
+        one = pulled(make(noise=Fixed(noise), samples=1), theta, grad)
+        many = pulled(make(noise=Fixed(noise.expand(7, B, N)), samples=7), theta, grad.expand(7, B, N))
+        torch.testing.assert_close(one, many)
+        assert one.any()
+
+
+def test_relative_steps_do_not_feel_the_scale_of_the_loss() -> None:
+    theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
+    layer = IMLE(TopK(K), noise=Fixed(noise), samples=S, lam=0.5, relative=True)
+    one = pulled(layer, theta, grads)
+    for scale in (1e-200, 1e-3, 1e3, 1e200):
+        torch.testing.assert_close(pulled(layer, theta, scale * grads) / scale, one)
+
+
+def test_paper_mode_is_algorithm_1() -> None:
+    theta, noise = draws(B, N), draws(S, B, N, seed=1)
+    layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, mode="paper", rate=0.2, target=1.5)
+    solve, alpha, average = TopK(K), 0.0, 1.0
+    for turn in range(12):
+        grads = draws(S, B, N, seed=10 + turn)
+        lam = alpha * sum(theta[b].norm() / grads[s, b].norm() for b in range(B) for s in range(S)) / (B * S)
+        g = solve(theta + noise + lam * grads) - solve(theta + noise - lam * grads)
+        truth = g.mean(0) / (2 * lam) if alpha else torch.zeros_like(theta)
+        torch.testing.assert_close(pulled(layer, theta, grads), truth)
+        average = 0.9 * average + 0.1 * (g != 0).sum().item() / (B * S)
+        alpha = max(alpha + (0.2 if average <= 1.5 else -0.2), 0.0)
+        assert layer.alpha.item() == pytest.approx(alpha)
+        assert layer.average.item() == pytest.approx(average)
+    assert layer.updates == 12
+
+
+def test_reference_mode_is_the_ratio_of_all_norms() -> None:
+    theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
+    layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, mode="reference", central=False)
+    # theta counts once for each sample in both places, so there is no factor sqrt(S)
+    lam = theta.expand(S, B, N).norm() / grads.norm()
+    g = TopK(K)(theta + noise) - TopK(K)(theta + noise - lam * grads)
+    torch.testing.assert_close(pulled(layer, theta, grads), g.mean(0) / lam)
+    assert layer.alpha.item() == pytest.approx(1 + 1e-4 if layer.average < 1 else 1 - 1e-4)
+
+
+def test_default_mode_is_imle_with_the_alpha_of_the_moment() -> None:
+    theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
+    layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, alpha=0.25)
+    fixed = IMLE(TopK(K), noise=Fixed(noise), samples=S, lam=0.25, relative=True, central=True)
+    torch.testing.assert_close(pulled(layer, theta, grads), pulled(fixed, theta, grads))
+    assert layer.alpha != 0.25
+
+
+@pytest.mark.parametrize(
+    ("central", "target", "start"), [(False, 0.5, 1.0), (True, 1.0, 0.01), (True, 1.0, 30.0), (False, 2.0, 0.01)]
+)
+def test_the_statistic_settles_at_its_target(central: bool, target: float, start: float) -> None:
+    theta, b = draws(32, 20).requires_grad_(), draws(32, 20, seed=1).abs()
+    generator = torch.Generator().manual_seed(0)
+    layer = AIMLE(TopK(3), noise=Gumbel(), samples=4, central=central, target=target, alpha=start, generator=generator)
+    levels = []
+    for _ in range(250):
+        ((layer(theta) - b) ** 2).sum(-1).mean().backward()
+        levels.append(layer.average.item())
+    assert sum(levels[-50:]) / 50 == pytest.approx(target, rel=0.05)
+
+
+def test_the_default_mode_forgets_its_first_average() -> None:
+    theta, noise = draws(B, N), draws(S, B, N, seed=1)
+    layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, target=1.5, decay=0.8, rate=0.3)
+    alpha, counts = 1.0, []
+    for turn in range(6):
+        grads = draws(S, B, N, seed=10 + turn)
+        seen = theta + noise
+        length = (seen.norm(dim=-1, keepdim=True) ** 2).mean(0).sqrt()
+        move = alpha * length * grads / grads.norm(dim=-1, keepdim=True)
+        counts.append((TopK(K)(seen + move) != TopK(K)(seen - move)).sum().item() / (B * S))
+        weights = [0.8 ** (turn - i) for i in range(turn + 1)]
+        level = sum(w * c for w, c in zip(weights, counts, strict=True)) / sum(weights)
+        alpha *= math.exp(0.3 * max(-1.0, min(1.0, 1 - level / 1.5)))
+        pulled(layer, theta, grads)
+        assert layer.alpha.item() == pytest.approx(alpha, rel=1e-5)
+
+
+def test_eval_freezes_the_state() -> None:
+    theta, grads = draws(B, N), draws(1, B, N, seed=2)
+    for mode in ("default", "paper", "reference"):
+        layer = AIMLE(TopK(K), noise=Gumbel(), mode=mode, generator=torch.Generator().manual_seed(0))
+        before = {name: value.clone() for name, value in layer.state_dict().items()}
+        pulled(layer.eval(), theta, grads)
+        assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+        pulled(layer.train(), theta, grads)
+        assert layer.updates == 1
+        assert not torch.equal(before["alpha"], layer.alpha)
+
+
+def test_state_is_saved() -> None:
+    theta, noise, grads = draws(B, N), draws(1, B, N, seed=1), draws(1, B, N, seed=2)
+    layer = AIMLE(TopK(K), noise=Fixed(noise))
+    for _ in range(5):
+        pulled(layer, theta, grads)
+    other = AIMLE(TopK(K), noise=Fixed(noise))
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(pulled(other, theta, grads), pulled(layer, theta, grads))
+    assert other.alpha == layer.alpha
+    assert other.updates == 6
+
+
+def test_instances_without_gradient_have_no_say() -> None:
+    theta, noise, grads = draws(B, N), draws(1, B, N, seed=1), draws(1, B, N, seed=2)
+    layer = AIMLE(TopK(K), noise=Fixed(noise))
+    assert not pulled(layer, theta, 0 * grads).any()
+    assert layer.updates == 0
+    assert layer.alpha == 1
+    pulled(layer, theta, grads * torch.tensor([1.0, 0.0, 0.0, 0.0])[:, None])
+    alone = AIMLE(TopK(K), noise=Fixed(noise[:, :1]))
+    pulled(alone, theta[:1], grads[:, :1])
+    assert layer.average == alone.average
+
+
+def test_an_unreachable_target_does_not_run_away() -> None:
+    layer = AIMLE(ArgMax(), noise=None, target=100.0, rate=5.0)
+    for _ in range(20):
+        found = pulled(layer, draws(B, N), draws(B, N, seed=1))
+    assert found.isfinite().all()
+    assert layer.alpha.item() == pytest.approx(1e6)
+
+
+def test_theta_of_zeros_without_noise_still_steps() -> None:
+    grad = draws(B, N, seed=1)
+    found = pulled(AIMLE(ArgMax(), noise=None), torch.zeros(B, N, dtype=torch.float64), grad)
+    assert found.isfinite().all()
+    assert found.any()
+
+
+@pytest.mark.parametrize("sense", ["max", "min"])
+def test_lpgd_without_rho_is_blackbox(sense: str) -> None:
+    theta, grad = draws(B, N), draws(B, N, seed=1)
+    for tau in (0.3, 3.0):
+        truth = pulled(Blackbox(TopK(K, sense=sense), lam=tau), theta, grad)
+        assert torch.equal(pulled(LPGD(TopK(K, sense=sense), tau=tau), theta, grad), truth)
+        central = pulled(IMLE(TopK(K, sense=sense), noise=None, lam=tau, central=True), theta, grad)
+        torch.testing.assert_close(pulled(LPGD(TopK(K, sense=sense), tau=tau, side="average"), theta, grad), central)
+    upper = pulled(LPGD(TopK(K, sense=sense), tau=3.0, side="upper"), theta, grad)
+    torch.testing.assert_close((truth + upper) / 2, central)
+
+
+@pytest.mark.parametrize("sense", ["max", "min"])
+@pytest.mark.parametrize("side", ["lower", "upper", "average"])
+def test_lpgd_in_the_whole_space_is_identity(sense: str, side: str) -> None:
+    theta, grad = draws(B, N), draws(B, N, seed=1)
+
+    def plane(x: Tensor) -> Tensor:
+        return x - (x.sum(-1, keepdim=True) - K) / N
+
+    for relaxation, projection in ((lambda x: x, None), (plane, "mean")):
+        layer = LPGD(TopK(K, sense=sense), tau=math.inf, rho=0.7, side=side, relaxation=relaxation)
+        truth = pulled(Identity(TopK(K, sense=sense), projection=projection), theta, grad)
+        torch.testing.assert_close(pulled(layer, theta, grad), truth)
+
+
+@pytest.mark.parametrize("tau", [1.5, math.inf])
+def test_lpgd_finds_the_proximal_point(tau: float) -> None:
+    """Over points of zeros and ones of any number, by listing them."""
+    points = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 4).double()
+
+    theta, grad, rho = draws(B, 4), 2 * draws(B, 4, seed=1), 0.6
+    z = Points(points=points)(theta)
+    values = theta @ points.T / tau - grad @ points.T
+    values = values - (points - z[:, None]).square().sum(-1) / (2 * rho)
+    truth = (z - points[values.argmax(-1)]) / (tau if tau < math.inf else rho)
+    torch.testing.assert_close(pulled(LPGD(Points(points=points), tau=tau, rho=rho), theta, grad), truth)
+    assert truth.any()

@@ -1,0 +1,265 @@
+"""Estimators that promise the right mean keep it: against exact laws, within 4 standard errors."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.discrete.distributions.k_subset import KSubset
+from setgrad.discrete.estimators import (
+    SFESS,
+    SIMPLE,
+    FenchelYoung,
+    GumbelSoftmax,
+    Perturbed,
+    ReinMax,
+    ScoreFunction,
+    SoftSub,
+    reinforce,
+    rloo,
+)
+from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
+from setgrad.discrete.solvers.top_k import ArgMax, TopK
+from setgrad.errors import OptionError, ShapeError
+from tests.discrete.oracles import assert_mean, draws, exact_gradient, plackett_luce, subsets
+
+COPIES = 4000
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def per_copy(layer: Callable[[Tensor], Tensor], theta: Tensor, copies: int = COPIES) -> tuple[Tensor, Tensor]:
+    """Values and gradients of a loss (copies,) for copies of one theta."""
+    leaf = theta.expand(copies, -1).clone().requires_grad_()
+    values = layer(leaf)
+    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+
+NOISES = [Gumbel(), Tempered(Gumbel(), 0.7), Antithetic(Gumbel()), Tempered(Antithetic(Gumbel()), 1.3)]
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=str)
+@pytest.mark.parametrize("reduce", [True, False])
+@pytest.mark.parametrize("samples", [2, 5])
+def test_perturbed_argmax_with_gumbel_noise_is_a_softmax(noise: Noise, reduce: bool, samples: int) -> None:
+    theta, slope = draws(6), draws(6, seed=1)
+    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    layer = Perturbed(ArgMax(), noise=noise, samples=samples, reduce=reduce, generator=generator())
+    values, grads = per_copy(lambda t: layer(t) @ slope, theta)
+    leaf = theta.clone().requires_grad_()
+    truth = (leaf / scale).softmax(-1) @ slope
+    assert_mean(values, truth.detach())
+    assert_mean(grads, torch.autograd.grad(truth, leaf)[0])
+
+
+@pytest.mark.parametrize("noise", [Gumbel(), Antithetic(Gumbel())], ids=str)
+def test_perturbed_top_k_with_gumbel_noise_is_plackett_luce(noise: Noise) -> None:
+    theta, slope = draws(5), draws(5, seed=1)
+    layer = Perturbed(TopK(2, sense="min"), noise=noise, samples=4, generator=generator())
+    values, grads = per_copy(lambda t: layer(t) @ slope, theta)
+    leaf = theta.clone().requires_grad_()
+    truth = plackett_luce(-leaf, 2) @ slope
+    assert_mean(values, truth.detach())
+    assert_mean(grads, torch.autograd.grad(truth, leaf)[0])
+
+
+@pytest.mark.parametrize("noise", [Normal(), Antithetic(Normal()), Tempered(Normal(), 2.0)], ids=str)
+def test_perturbed_argmax_of_two_with_normal_noise_is_a_normal_law(noise: Noise) -> None:
+    theta = torch.tensor([0.3, -0.5], dtype=torch.float64)
+    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    layer = Perturbed(ArgMax(), noise=noise, samples=4, generator=generator())
+    values, grads = per_copy(lambda t: layer(t)[:, 0], theta)
+    z = 0.8 / (scale * math.sqrt(2))
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / (scale * math.sqrt(2))
+    assert_mean(values, torch.tensor(0.5 * (1 + math.erf(z / math.sqrt(2)))))
+    assert_mean(grads, torch.tensor([density, -density]))
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("samples", [1, 4, 5])
+def test_each_solution_is_compared_with_those_of_other_noise(mirrored: bool, samples: int) -> None:
+    theta, slope = draws(6), draws(6, seed=1)
+    noise = Antithetic(Gumbel()) if mirrored else Gumbel()
+    eps = noise.sample((samples, 6), dtype=theta.dtype, generator=generator())
+    z = ArgMax()(theta + eps)
+    half = (samples + 1) // 2 if mirrored else samples
+    truth = torch.zeros(6, dtype=theta.dtype)
+    for s in range(samples):
+        others = [z[t] @ slope for t in range(samples) if t % half != s % half]
+        base = sum(others) / len(others) if others else 0.0
+        truth += (z[s] @ slope - base) * (1 - torch.exp(-eps[s])) / samples
+    leaf = theta.clone().requires_grad_()
+    (Perturbed(ArgMax(), noise=noise, samples=samples, generator=generator())(leaf) @ slope).backward()
+    torch.testing.assert_close(leaf.grad, truth)
+
+
+def test_leaving_one_out_lowers_the_variance() -> None:
+    theta, slope = draws(6), 3 + draws(6, seed=1)
+    spread = []
+    for reduce in (True, False):
+        layer = Perturbed(ArgMax(), noise=Gumbel(), samples=10, reduce=reduce, generator=generator())
+        spread.append(per_copy(lambda t, layer=layer: layer(t) @ slope, theta)[1].var(0).sum())
+    assert spread[0] < 0.5 * spread[1]
+
+
+def test_fenchel_young_is_the_log_partition() -> None:
+    theta = draws(6)
+    target = torch.eye(6, dtype=torch.float64)[2]
+    layer = FenchelYoung(ArgMax(), noise=Gumbel(), samples=3, generator=generator())
+    values, grads = per_copy(lambda t: layer(t, target.expand_as(t)), theta)
+    assert_mean(values, theta.logsumexp(-1) + 0.5772156649015329 - theta[2])
+    assert_mean(grads, theta.softmax(-1) - target)
+
+
+def test_fenchel_young_without_noise_is_the_perceptron() -> None:
+    theta, target = draws(4, 5).requires_grad_(), TopK(2)(draws(4, 5, seed=1))
+    solver = TopK(2, sense="min")
+    layer = FenchelYoung(solver, noise=None)
+    losses = layer(theta, target)
+    best = TopK(2, sense="min")(theta)
+    torch.testing.assert_close(losses, (theta * (target - best)).sum(-1))
+    assert (losses >= 0).all()
+    losses.sum().backward()
+    torch.testing.assert_close(theta.grad, target - best)
+    assert solver.counter.calls == 1
+
+
+def test_fenchel_young_masks_and_raises() -> None:
+    theta = draws(3, 5).requires_grad_()
+    spoilt = theta * torch.tensor([[1.0], [torch.nan], [1.0]])
+    layer = FenchelYoung(TopK(2, on_failure="mask"), noise=Gumbel(), samples=2, generator=generator())
+    losses = layer(spoilt, TopK(2)(theta))
+    assert losses[1] == 0
+    (grad,) = torch.autograd.grad(losses.sum(), spoilt)
+    assert not grad[1].any()
+    assert grad.isfinite().all()
+    (grad,) = torch.autograd.grad((layer(theta, TopK(2)(theta)) ** 2).sum(), theta, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+    with pytest.raises(ShapeError, match="target"):
+        layer(theta, torch.zeros(5))
+
+
+def bumpy(z: Tensor) -> Tensor:
+    """A loss with all orders of interaction."""
+    return torch.sin(3 * (z @ draws(z.shape[-1], seed=7))) + 4.0 + z @ draws(z.shape[-1], seed=8)
+
+
+SCORES: dict[str, Callable[..., torch.nn.Module]] = {
+    "reinforce": lambda **o: ScoreFunction(lambda t: KSubset(t, 3), baseline=False, **o),
+    "rloo": lambda **o: ScoreFunction(lambda t: KSubset(t, 3), **o),
+    "SFESS": lambda **o: SFESS(3, linear=False, **o),
+    "SFESS-linear": lambda **o: SFESS(3, **o),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("samples", [2, 6])
+def test_score_functions_of_subsets(name: str, samples: int) -> None:
+    theta = draws(6)
+    layer = SCORES[name](samples=samples, generator=generator())
+    values, grads = per_copy(lambda t: layer(t, bumpy), theta)
+    points = subsets(6, 3)
+    chances = (points @ theta).softmax(-1)
+    assert_mean(values, chances @ bumpy(points))
+    assert_mean(grads, exact_gradient(theta, points, bumpy))
+
+
+def test_control_variates_lower_the_variance() -> None:
+    theta = draws(6)
+    spread = {
+        name: per_copy(lambda t, m=make: m(samples=6, generator=generator())(t, bumpy), theta)[1].var(0).sum().item()
+        for name, make in SCORES.items()
+    }
+    assert spread["rloo"] < 0.2 * spread["reinforce"]
+    assert spread["SFESS"] == pytest.approx(spread["rloo"])
+    # A linear loss leaves nothing to chance.
+    slope = draws(6, seed=1)
+    _, grads = per_copy(lambda t: SFESS(3, samples=2, generator=generator())(t, lambda z: z @ slope), theta, copies=20)
+    torch.testing.assert_close(grads, exact_gradient(theta, subsets(6, 3), lambda z: z @ slope).expand(20, 6))
+
+
+def test_linear_part_helps_a_smooth_loss() -> None:
+    theta, slope = draws(6), draws(6, seed=1)
+
+    def smooth(z: Tensor) -> Tensor:
+        return (z @ slope) ** 2 / 5 + z @ slope
+
+    with_part, without = (SFESS(3, samples=6, linear=linear, generator=generator()) for linear in (True, False))
+    spread = per_copy(lambda t: with_part(t, smooth), theta)[1].var(0).sum()
+    assert spread < 0.5 * per_copy(lambda t: without(t, smooth), theta)[1].var(0).sum()
+
+
+def test_surrogates_pass_the_gradient_of_the_loss_itself() -> None:
+    weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    theta = draws(5, 6)
+    for make in SCORES.values():
+        value = make(samples=4, generator=generator())(theta.requires_grad_(), lambda z: weight * z[..., 0])
+        (grad,) = torch.autograd.grad(value.sum(), weight)
+        torch.testing.assert_close(grad, value.sum().detach() / 2)
+
+
+def test_score_functions_of_bad_input() -> None:
+    with pytest.raises(OptionError, match="2 samples or more"):
+        rloo(torch.zeros(1, 3), torch.zeros(1, 3))
+    with pytest.raises(ShapeError, match=r"\(samples, \*batch\)"):
+        reinforce(torch.zeros(4), torch.zeros(4, 3))
+    with pytest.raises(OptionError, match="2 or more"):
+        ScoreFunction(lambda t: KSubset(t, 1), samples=1)
+    with pytest.raises(OptionError, match="2 samples or more"):
+        SFESS(1, samples=1)
+    with pytest.raises(OptionError, match="linear=False"):
+        SFESS(1, samples=2, generator=generator())(draws(3).requires_grad_(), lambda z: z.detach().sum(-1))
+    with pytest.raises(ShapeError, match="one for each sample"):
+        SFESS(1, samples=2, generator=generator())(draws(3).requires_grad_(), lambda z: z)
+
+
+def test_reinmax_is_exact_for_quadratic_losses() -> None:
+    theta, square = draws(5), draws(5, 5, seed=2)
+
+    def quadratic(z: Tensor) -> Tensor:
+        return torch.einsum("...i,ij,...j->...", z, square, z) + z @ draws(5, seed=3)
+
+    layer = ReinMax(samples=2, generator=generator())
+    values, grads = per_copy(lambda t: quadratic(layer(t)).mean(0), theta)
+    points = torch.eye(5, dtype=torch.float64)
+    truth = exact_gradient(theta, points, quadratic)
+    assert_mean(values, theta.softmax(-1) @ quadratic(points))
+    assert_mean(grads, truth)
+    # The first-order estimator is not.
+    plain = theta.expand(COPIES, -1).clone().requires_grad_()
+    z = layer(plain).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(quadratic(z).mean(0).sum(), z)
+    (first,) = torch.autograd.grad((slope * plain.softmax(-1)).sum(), plain)
+    with pytest.raises(AssertionError, match="standard errors"):
+        assert_mean(first, truth)
+
+
+def test_simple_is_exact_for_linear_losses() -> None:
+    theta, slope = draws(6), draws(6, seed=1)
+    layer = SIMPLE(3, samples=2, generator=generator())
+    _, grads = per_copy(lambda t: (layer(t) @ slope).mean(0), theta, copies=10)
+    truth = exact_gradient(theta, subsets(6, 3), lambda z: z @ slope)
+    torch.testing.assert_close(grads, truth.expand(10, 6), rtol=1e-10, atol=1e-12)
+    z = layer(theta.expand(COPIES, -1))
+    assert_mean(z.flatten(0, 1), KSubset(theta, 3).marginals)
+
+
+@pytest.mark.parametrize("layer", [GumbelSoftmax(hard=True), ReinMax(), GumbelSoftmax(temperature=1e-4)], ids=repr)
+def test_hard_samples_follow_the_softmax(layer: torch.nn.Module) -> None:
+    theta = draws(5)
+    z = layer(theta.expand(COPIES, -1), generator=generator())[0]
+    assert_mean(z, theta.softmax(-1))
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_soft_sub_samples_without_replacement(hard: bool) -> None:
+    # A negative sign of the noise or a mask for the next round alone would both show.
+    theta = draws(5)
+    layer = SoftSub(3, hard=hard, temperature=1e-4, generator=generator())
+    z = layer(theta.expand(COPIES, -1))[0]
+    assert_mean(z, plackett_luce(theta, 3))
