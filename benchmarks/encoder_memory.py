@@ -32,7 +32,7 @@ from benchmarks._apart import GIVE_BACK, answer, ask, spread
 from benchmarks._machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
 from benchmarks._tables import seconds, size, table
 from setgrad.encoders import UMBC, NpyChunks, stream
-from setgrad.encoders.streaming import chunks_of
+from setgrad.encoders._chunks import chunks_of
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 FLAT, SLOWER = 0.05, 1.6

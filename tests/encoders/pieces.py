@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,3 +31,15 @@ def gradients(encoder: nn.Module, value: Tensor) -> list[Tensor]:
     weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)
     found = torch.autograd.grad((value * weights).sum(), list(encoder.parameters()), allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(encoder.parameters(), found, strict=True)]
+
+
+class Orders:
+    """Stands for a NumPy generator that draws given permutations, one after another."""
+
+    def __init__(self, orders: Sequence[Sequence[int]]) -> None:
+        self.left = list(orders)
+
+    def permutation(self, count: int) -> np.ndarray:
+        order = self.left.pop(0)
+        assert len(order) == count
+        return np.array(order)

@@ -243,7 +243,7 @@ def test_max_reads_names_and_refuses_chance(seeded):
     with seeded(1), pytest.raises(OptionError, match="dropout"):
         chancy.stream(draw([40], dtype=torch.float32))
     with pytest.raises(OptionError, match="unknown gradient"):
-        encoder.stream(tokens, gradient="sample")
+        encoder.stream(tokens, gradient="magic")
     with pytest.raises(DataError, match="gave no chunk"):
         encoder.stream([])
     with pytest.raises(DataError, match="NaN"):

@@ -16,18 +16,18 @@ from setgrad.encoders import (
     DSMIL,
     SSE,
     UMBC,
+    ChunkedEncoder,
     DeepSets,
     DiffEM,
     FSPool,
     MaxPool,
-    MergeableEncoder,
     OnSlots,
     SetTransformer,
     TransformerHead,
     hierarchical_sse,
     stream,
 )
-from setgrad.errors import ShapeError
+from setgrad.errors import OptionError, ShapeError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, draw, gradients, split
 
@@ -44,9 +44,10 @@ class Case:
 
     name: str
     make: Callable[[], Any]
-    # Whether sets may be read in pieces, and items have weights.
+    # Whether there is a state that pieces of sets can be added to.
     pieces: bool = False
-    layout_in_head: bool = False
+    # Whether sets may be read in chunks, in several passes perhaps, and items have weights.
+    several: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -55,35 +56,24 @@ class Case:
 CASES = [
     Case("umbc", lambda: UMBC(DIM, 8, 4, heads=2), pieces=True),
     Case("umbc, transformer head", lambda: UMBC(DIM, 8, 4, head=TransformerHead(8, outputs=2)), pieces=True),
-    Case(
-        "umbc, fspool head",
-        lambda: UMBC(DIM, 8, 4, head=OnSlots(FSPool(8, pieces=3))),
-        pieces=True,
-        layout_in_head=True,
-    ),
-    Case(
-        "umbc, em head",
-        lambda: UMBC(DIM, 8, 4, head=OnSlots(DiffEM(8, components=2))),
-        pieces=True,
-        layout_in_head=True,
-    ),
+    Case("umbc, fspool head", lambda: UMBC(DIM, 8, 4, head=OnSlots(FSPool(8, pieces=3))), pieces=True),
+    Case("umbc, em head", lambda: UMBC(DIM, 8, 4, head=OnSlots(DiffEM(8, components=2))), pieces=True),
     Case("sse", lambda: SSE(DIM, 8, 4, heads=2, phi=_phi(), head=nn.Linear(8, 2)), pieces=True),
     Case("sse, random", lambda: SSE(DIM, 8, 4, random=True), pieces=True),
-    Case(
-        "sse, hierarchical", lambda: hierarchical_sse(DIM, [(6, 8), (3, 4), (1, 4)]), pieces=True, layout_in_head=True
-    ),
+    Case("sse, hierarchical", lambda: hierarchical_sse(DIM, [(6, 8), (3, 4), (1, 4)]), pieces=True),
     Case("deep sets, sum", lambda: DeepSets(DIM, _phi()), pieces=True),
     Case("deep sets, mean", lambda: DeepSets(DIM, _phi(), pooling="mean"), pieces=True),
     Case("max", lambda: MaxPool(DIM, _phi(), head=nn.Linear(5, 2)), pieces=True),
     Case("set transformer", lambda: SetTransformer(DIM, 8, outputs=2, layers=1)),
     Case("set transformer, induced", lambda: SetTransformer(DIM, 8, inducing=3, layers=2, head=nn.Linear(8, 2))),
     Case("fspool", lambda: FSPool(DIM, _phi(), pieces=4)),
-    Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2)),
+    Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2), several=True),
     Case("ab-mil", lambda: ABMIL(DIM, _phi(), hidden=4, branches=2, head=nn.Linear(10, 2)), pieces=True),
     Case("ab-mil, no gate", lambda: ABMIL(DIM, hidden=4, gated=False), pieces=True),
-    Case("ds-mil", lambda: DSMIL(DIM, _phi(), classes=2, hidden=4)),
+    Case("ds-mil", lambda: DSMIL(DIM, _phi(), classes=2, hidden=4), several=True),
 ]
 PIECES = [case for case in CASES if case.pieces]
+STREAMS = [case for case in CASES if case.pieces or case.several]
 
 
 def build(case: Case, seeded: Any, dtype: torch.dtype = torch.float64) -> Any:
@@ -102,6 +92,11 @@ def encoder(request: pytest.FixtureRequest, seeded: Any) -> Any:
 
 @pytest.fixture(params=PIECES, ids=str)
 def reader(request: pytest.FixtureRequest, seeded: Any) -> Any:
+    return build(request.param, seeded)
+
+
+@pytest.fixture(params=STREAMS, ids=str)
+def streamer(request: pytest.FixtureRequest, seeded: Any) -> Any:
     return build(request.param, seeded)
 
 
@@ -175,20 +170,20 @@ def test_any_partition_in_any_order_gives_the_whole(reader):
 
 @pytest.mark.parametrize("gradient", ["full", "exact"])
 @pytest.mark.parametrize("size", [1, 5, 100])
-def test_streams_give_value_and_gradient_of_the_whole(reader, gradient, size):
+def test_streams_give_value_and_gradient_of_the_whole(streamer, gradient, size):
     sets = draw()
-    value = reader.stream(sets, gradient=gradient, chunk_size=size)
-    close(value, reader(sets))
-    close(gradients(reader, value), gradients(reader, reader(sets)), 1e-11)
+    value = streamer.stream(sets, gradient=gradient, chunk_size=size)
+    close(value, streamer(sets))
+    close(gradients(streamer, value), gradients(streamer, streamer(sets)), 1e-11)
 
 
-def test_a_weight_counts_an_item_that_often(reader):
+def test_a_weight_counts_an_item_that_often(streamer):
     sets = draw([4, 2])
     weights = torch.tensor([2.0, 0.0, 1.0, 3.0, 1.0, 1.0])
     repeated = Sets.from_list([sets[0][[0, 0, 2, 3, 3, 3]], sets[1]])
-    close(reader(sets, weights), reader(repeated))
-    close(gradients(reader, reader(sets, weights)), gradients(reader, reader(repeated)), 1e-11)
-    close(reader(sets, torch.zeros(6)), reader(draw([0, 0])))
+    close(streamer(sets, weights), streamer(repeated))
+    close(gradients(streamer, streamer(sets, weights)), gradients(streamer, streamer(repeated)), 1e-11)
+    close(streamer(sets, torch.zeros(6)), streamer(draw([0, 0])))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -217,30 +212,24 @@ def test_derivatives_agree_with_differences(encoder, seeded):
 class OfValues(nn.Module):
     """An encoder as a function of one tensor, for sets of fixed sizes."""
 
-    def __init__(self, encoder: Any, *, begun: bool = False) -> None:
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder, self.layout = encoder, draw().layout
         # Made here, so that they are constants of a traced program.
-        known = (self.layout.ids, self.layout.positions, self.layout.slots, self.layout.mask, self.layout.lengths)
-        assert all(len(part) for part in known)
-        self.start = encoder.begin(len(self.layout)) if begun else None
+        known = ("ids", "positions", "slots", "mask", "lengths", "offsets")
+        assert all(len(getattr(self.layout, name)) for name in known)
 
     def forward(self, values: Tensor) -> Tensor:
-        sets = Sets(values, self.layout)
-        return self.encoder(sets) if self.start is None else self.encoder.finish(self.encoder.update(self.start, sets))
+        return self.encoder(Sets(values, self.layout))
 
 
 # torch looks at .grad of every tensor that it is given, and silences that warning only where it is no error.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_encoders_give_the_same(case, seeded):
-    """A state that begins is made outside: dynamo cannot trace how a layout copies its numbers to the device."""
-    if case.layout_in_head:
-        pytest.skip("the head makes a layout, and dynamo cannot trace torch.tensor of a NumPy array")
     encoder = build(case, seeded)
     torch.compiler.reset()
-    plain = OfValues(encoder, begun=case.pieces)
-    compiled = torch.compile(plain, backend="eager", fullgraph=False)
+    compiled = torch.compile(OfValues(encoder), backend="eager")
     values = draw().values
     close(compiled(values), encoder(draw()))
     close(gradients(encoder, compiled(values)), gradients(encoder, encoder(draw())), 1e-11)
@@ -254,9 +243,10 @@ def test_encoders_are_exported(encoder):
     close(program.module()(other), plain(other))
 
 
-def test_the_transformer_head_is_exported_for_any_batch_and_size(seeded):
+@pytest.mark.parametrize("inducing", [None, 3])
+def test_the_transformer_head_is_exported_for_any_batch_and_size(inducing, seeded):
     with seeded(0):
-        head = TransformerHead(8, outputs=2, inducing=3, decode=0).double().eval()
+        head = TransformerHead(8, outputs=2, inducing=inducing).double().eval()
     x, mask = torch.linspace(0, 1, 2 * 5 * 8, dtype=torch.float64).reshape(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
     batch, size = torch.export.Dim("batch", min=2), torch.export.Dim("size", min=2, max=10**6)
     shapes = ({0: batch, 1: size}, {0: batch, 1: size})
@@ -267,14 +257,13 @@ def test_the_transformer_head_is_exported_for_any_batch_and_size(seeded):
 
 
 def test_items_of_another_width_are_refused(encoder):
-    if isinstance(encoder, UMBC | DeepSets):
-        pytest.skip("these two leave the check to phi")
     with pytest.raises(ShapeError, match=r"reads items of shape \(3,\)"):
         encoder(Sets.from_lengths(torch.zeros(4, DIM + 1, dtype=torch.float64), [4]))
 
 
-def test_every_encoder_of_pieces_but_max_streams_by_the_function(reader):
-    if isinstance(reader, MaxPool):
-        return
-    assert isinstance(reader, MergeableEncoder)
-    close(stream(reader, draw(), chunk_size=4), reader(draw()))
+def test_what_cannot_be_read_in_chunks_says_so(encoder):
+    if isinstance(encoder, ChunkedEncoder):
+        close(stream(encoder, draw(), chunk_size=4), encoder(draw()))
+    else:
+        with pytest.raises(OptionError, match="must see all items of a set at once; let UMBC read the chunks"):
+            stream(encoder, draw())

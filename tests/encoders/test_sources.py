@@ -96,6 +96,26 @@ def test_a_mapped_array_is_read_in_pieces(items, tmp_path):
     assert [c.shape for c in NpyChunks(tmp_path / "none.npy")] == [(0, 3)]
 
 
+def test_arrays_in_other_orders_are_read_as_they_are(items, tmp_path):
+    """Columns one after the other, and the bytes of another machine."""
+    for number, array in enumerate((np.asfortranarray(items), items.astype(">f4"), items.reshape(ROWS, 3, 1))):
+        np.save(tmp_path / f"{number}.npy", array)
+        for _ in range(2):
+            found = list(NpyChunks(tmp_path / f"{number}.npy", chunk_size=10))
+            np.testing.assert_array_equal(np.concatenate(found), array)
+            assert [len(c) for c in found] == [10, 10, 5] and all(c.dtype.isnative for c in found)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(items, tmp_path):
+    np.save(tmp_path / "items.npy", items)
+    chunks = iter(NpyChunks(tmp_path / "items.npy", chunk_size=10))
+    next(chunks)
+    whole = (tmp_path / "items.npy").read_bytes()
+    (tmp_path / "items.npy").write_bytes(whole[:-100])
+    with pytest.raises(FileFormatError, match="was cut short while it was read"):
+        list(chunks)
+
+
 @pytest.mark.parametrize("prefetch", [None, False, True])
 @pytest.mark.parametrize("kind", ["npy", "parquet", "function"])
 def test_streams_of_files_are_the_whole_set(encoder, items, table, tmp_path, kind, prefetch):
@@ -235,6 +255,13 @@ def test_a_bar_counts_the_chunks(monkeypatch, capsys):
     assert shown(source, 5, 0) is source and shown(source, None, 1) is source
     assert numbers(shown(source, 5, 1)()) == list(range(5))
     assert "reading chunks" in capsys.readouterr().err
+
+
+def test_without_rich_there_are_chunks_and_no_bar(monkeypatch, capsys):
+    watch(monkeypatch)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert numbers(shown(lambda: map(chunk, range(5)), 5, 1)()) == list(range(5))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_stream_shows_its_chunks(encoder, items, monkeypatch, capsys):

@@ -2,6 +2,8 @@
 
 from setgrad.encoders._base import ItemEncoder as ItemEncoder
 from setgrad.encoders._base import ItemWise as ItemWise
+from setgrad.encoders._max_state import MaxState as MaxState
+from setgrad.encoders._mergeable import ChunkedEncoder as ChunkedEncoder
 from setgrad.encoders._mergeable import MergeableEncoder as MergeableEncoder
 from setgrad.encoders._mergeable import SetEncoder as SetEncoder
 from setgrad.encoders._state import State as State
@@ -17,10 +19,11 @@ from setgrad.encoders.fspool import FSPool as FSPool
 from setgrad.encoders.images import ImageItems as ImageItems
 from setgrad.encoders.linear import LinearItems as LinearItems
 from setgrad.encoders.max_pool import MaxPool as MaxPool
-from setgrad.encoders.max_pool import MaxState as MaxState
 from setgrad.encoders.mil import ABMIL as ABMIL
 from setgrad.encoders.mil import DSMIL as DSMIL
 from setgrad.encoders.mlp import MLPItems as MLPItems
+from setgrad.encoders.prefixes import chunk_prefixes as chunk_prefixes
+from setgrad.encoders.prefixes import item_prefixes as item_prefixes
 from setgrad.encoders.sequences import PairItems as PairItems
 from setgrad.encoders.set_transformer import SetTransformer as SetTransformer
 from setgrad.encoders.set_transformer import TransformerHead as TransformerHead

@@ -45,7 +45,7 @@ class ItemWise(ItemEncoder):
     def __init__(self, module: nn.Module, in_dim: int | Sequence[int]) -> None:
         super().__init__()
         self.module = module
-        kind = next(module.parameters(), torch.zeros(0))
+        kind = place_of(module)
         modes = {part: part.training for part in module.modules()}
         # As in prediction: one item must not move running statistics, nor be too few for them.
         module.eval()
@@ -62,6 +62,11 @@ class ItemWise(ItemEncoder):
     def forward(self, sets: Sets) -> Tensor:
         """Apply the module to all items at once."""
         return self.module(sets.values)
+
+
+def place_of(module: nn.Module) -> Tensor:
+    """A tensor of a module, for its device and type; one on the CPU for a module without any."""
+    return next(module.parameters(), next(module.buffers(), torch.zeros(0)))
 
 
 def item_shape(in_dim: int | Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a set encoder is, and one that reads a set in pieces of any partition with the same result."""
+"""What a set encoder is, one that goes through a set in chunks, and one whose state of any partition is the same."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder
+from setgrad.encoders._base import ItemEncoder, place_of
+from setgrad.encoders._passes import Kept, Passes
+from setgrad.encoders._pooling import item_features
 from setgrad.encoders._state import State
-from setgrad.errors import OptionError, ShapeError
-from setgrad.sets import Sets, segment_sum
+from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.sets import Layout, Sets, segment_sum
 
 
 class SetEncoder(nn.Module, abc.ABC):
@@ -23,44 +25,19 @@ class SetEncoder(nn.Module, abc.ABC):
         """Codes `(b, ...)`."""
 
 
-class MergeableEncoder(SetEncoder):
-    """An encoder whose state adds up over items: `begin`, any number of `update`, `merge`, then `finish`."""
+class ChunkedEncoder(SetEncoder):
+    """An encoder that can go through a set in chunks, once or several times, with the code of the whole set."""
 
     phi: ItemEncoder
+    shape: tuple[int, ...]
 
     @abc.abstractmethod
-    def queries(self, generator: torch.Generator | None = None) -> Tensor | None:
-        """What items are compared with, with a graph; None for encoders without slots."""
-
-    @abc.abstractmethod
-    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """The state of these items alone, relative to `level` where one is given."""
-
-    @abc.abstractmethod
-    def finish(self, state: State) -> Tensor:
-        """The code of what was read, `(b, ...)`."""
+    def encode(self, passes: Passes) -> Tensor:
+        """Codes `(b, ...)` of the items that lie on a way."""
 
     def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
         """Codes of whole sets. `weights` `(total,)` says how often each item counts."""
-        return self.finish(self.update(self.begin(len(sets)), sets, weights))
-
-    def begin(self, batch: int = 1, *, generator: torch.Generator | None = None) -> State:
-        """The state of sets without items. Random slots are drawn here, from `generator` if there is one."""
-        return self.read(self.nothing(batch), next(self.parameters()).new_zeros(0), self.queries(generator), None)
-
-    def nothing(self, batch: int) -> Sets:
-        """A batch of sets without items."""
-        where = next(self.parameters())
-        return Sets.from_lengths(where.new_zeros(0, *self.item_shape), [0] * batch).to(where.device)
-
-    def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
-        """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
-        if len(chunk) != len(state):
-            raise ShapeError(
-                f"the state belongs to {len(state)} sets, the chunk has pieces of {len(chunk)}; give one piece for "
-                "each set, empty where there is nothing new"
-            )
-        return state.merge(self.read(chunk, item_weights(weights, chunk), state.slots, None))
+        return self.encode(Kept.of(sets, item_weights(weights, sets)))
 
     def stream(
         self,
@@ -87,10 +64,61 @@ class MergeableEncoder(SetEncoder):
             prefetch=prefetch,
         )
 
+    def features(self, sets: Sets) -> Tensor:
+        """What phi sees of every item, `(total, width)`."""
+        return item_features(self.phi, sets, self.shape, next(self.parameters(), None))
+
     @property
-    @abc.abstractmethod
     def item_shape(self) -> tuple[int, ...]:
         """Shape of one item."""
+        return self.shape
+
+    def nothing(self, batch: int) -> Sets:
+        """A batch of sets without items."""
+        where = place_of(self)
+        return Sets(where.new_zeros(0, *self.shape), Layout.from_lengths([0] * batch, where.device))
+
+
+class MergeableEncoder(ChunkedEncoder):
+    """An encoder whose state adds up over items: `begin`, any number of `update`, `merge`, then `finish`."""
+
+    @abc.abstractmethod
+    def queries(self, generator: torch.Generator | None = None) -> Tensor | None:
+        """What items are compared with, with a graph; None for encoders without slots."""
+
+    @abc.abstractmethod
+    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """The state of these items alone, relative to `level` where one is given."""
+
+    @abc.abstractmethod
+    def finish(self, state: State) -> Tensor:
+        """The code of what was read, `(b, ...)`."""
+
+    def encode(self, passes: Passes) -> Tensor:
+        """One pass."""
+        return self.finish(passes.sums(self.read, self.queries(passes.slots)))
+
+    def begin(self, batch: int = 1, *, generator: torch.Generator | None = None) -> State:
+        """The state of sets without items. Random slots are drawn here, from `generator` if there is one."""
+        nothing = self.nothing(batch)
+        return self.read(nothing, item_weights(None, nothing), self.queries(generator), None)
+
+    def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
+        """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
+        require_pieces(chunk, len(state))
+        return state.merge(self.read(chunk, item_weights(weights, chunk), state.slots, None))
+
+
+def require_pieces(chunk: Sets, batch: int) -> None:
+    """Refuse a chunk that has no piece of every set, and one whose numbers would spoil a state for good."""
+    if len(chunk) != batch:
+        raise ShapeError(
+            f"the state belongs to {batch} sets, the chunk has pieces of {len(chunk)}; give one piece for each set, "
+            "empty where there is nothing new"
+        )
+    # A compiled program cannot stop at a number.
+    if chunk.dtype.is_floating_point and not torch.compiler.is_compiling() and not bool(chunk.values.isfinite().all()):
+        raise DataError("a chunk holds NaN or infinity; remove or impute such items first")
 
 
 def item_weights(weights: Any, chunk: Sets) -> Tensor:

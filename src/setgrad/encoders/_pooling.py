@@ -18,12 +18,18 @@ def item_encoder(phi: nn.Module | None, in_dim: int | Sequence[int]) -> ItemEnco
     return module if isinstance(module, ItemEncoder) else ItemWise(module, in_dim)
 
 
-def item_features(phi: ItemEncoder, sets: Sets, shape: tuple[int, ...]) -> Tensor:
-    """Features of every item, after a check that the items are those the encoder was made for."""
+def item_features(phi: ItemEncoder, sets: Sets, shape: tuple[int, ...], like: Tensor | None) -> Tensor:
+    """Features of every item, after a check that the items are those the encoder was made for.
+
+    Items that are floating-point numbers take the type of `like`, a weight of the encoder, if it has any; whole numbers
+    are left as they are, since they may be names.
+    """
     if tuple(sets.item_shape) != shape:
         raise ShapeError(
             f"this encoder reads items of shape {shape}, but the sets hold items of {tuple(sets.item_shape)}"
         )
+    if like is not None and sets.dtype.is_floating_point and sets.dtype != like.dtype:
+        sets = sets.with_values(sets.values.to(like.dtype))
     return phi(sets)
 
 

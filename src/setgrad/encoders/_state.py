@@ -6,7 +6,6 @@ at once gives. Sums of exponentials are kept relative to the largest exponent so
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -14,8 +13,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.errors import FileFormatError, ShapeError, StateError
-from setgrad.files import replacing
+from setgrad.encoders._state_files import read_tensors, write_tensors
+from setgrad.errors import ShapeError, StateError
 
 # What must be left of a sum of exponentials after a subtraction, in units of rounding, for a few digits to be right.
 _LEFT = 1e3
@@ -51,8 +50,8 @@ class State:
             sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
             return replace(self, sums=sums, count=self.count + other.count)
         level = torch.maximum(self.level, other.level)
-        mine, theirs = (_shrink(old, level) for old in (self.level, other.level))
-        sums = tuple(_times(a, mine) + _times(b, theirs) for a, b in zip(self.sums, other.sums, strict=True))
+        mine, theirs = (shrink(old, level) for old in (self.level, other.level))
+        sums = tuple(times(a, mine) + times(b, theirs) for a, b in zip(self.sums, other.sums, strict=True))
         return State(sums, level, self.count + other.count, self.slots)
 
     def remove(self, other: State) -> State:
@@ -64,8 +63,8 @@ class State:
         if self.level is None or other.level is None:
             sums = tuple(a - b for a, b in zip(self.sums, other.sums, strict=True))
             return replace(self, sums=sums, count=self.count - other.count)
-        share = _shrink(other.level, self.level)
-        sums = tuple(a - _times(b, share) for a, b in zip(self.sums, other.sums, strict=True))
+        share = shrink(other.level, self.level)
+        sums = tuple(a - times(b, share) for a, b in zip(self.sums, other.sums, strict=True))
         left = sums[0] / self.sums[0].clamp(min=torch.finfo(sums[0].dtype).tiny)
         count = self.count - other.count
         lost = (left < _LEFT * torch.finfo(left.dtype).eps) & (count > 0)[:, None, None]
@@ -81,31 +80,28 @@ class State:
         level, slots = (None if t is None else t.detach() for t in (self.level, self.slots))
         return State(tuple(s.detach() for s in self.sums), level, self.count.detach(), slots)
 
+    def take(self, numbers: Tensor) -> State:
+        """The states of the sets with these numbers, `(m,)`."""
+        level = None if self.level is None else self.level[numbers]
+        return State(tuple(s[numbers] for s in self.sums), level, self.count[numbers], self.slots)
+
+    def only(self, some: Tensor) -> State:
+        """The same state where `some` `(b,)` is true, and that of nothing elsewhere."""
+        rows = [some.reshape(-1, *[1] * (s.dim() - 1)) for s in self.sums]
+        sums = tuple(torch.where(row, s, 0.0) for row, s in zip(rows, self.sums, strict=True))
+        level = None if self.level is None else torch.where(some[:, None, None], self.level, -torch.inf)
+        return State(sums, level, torch.where(some, self.count, 0.0), self.slots)
+
     def save(self, path: str | Path) -> None:
         """Write the state to a file, to be read back by `State.load` and gone on with."""
-        from safetensors.torch import save_file
-
-        plain = self.detach()
-        named = {f"sums.{i}": s for i, s in enumerate(plain.sums)} | {"count": plain.count}
-        named |= {name: t for name, t in (("level", plain.level), ("slots", plain.slots)) if t is not None}
-        with replacing(Path(path)) as temporary:
-            save_file({k: v.contiguous().cpu() for k, v in named.items()}, temporary, {"format": _FORMAT})
+        named = {f"sums.{i}": s for i, s in enumerate(self.sums)} | {"count": self.count}
+        named |= {name: t for name, t in (("level", self.level), ("slots", self.slots)) if t is not None}
+        write_tensors(path, named, _FORMAT)
 
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> State:
         """Read a state that `save` wrote."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                kind = (file.metadata() or {}).get("format")
-                named = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
-            raise FileFormatError(
-                f"{path} cannot be read as a state: {error}; write it again with state.save"
-            ) from None
-        if kind != _FORMAT or "count" not in named or "sums.0" not in named:
-            raise FileFormatError(f"{path} holds no encoder state; give a file that state.save wrote")
+        named = read_tensors(path, _FORMAT, device)
         sums = tuple(named[f"sums.{i}"] for i in range(sum(name.startswith("sums.") for name in named)))
         return State(sums, named.get("level"), named["count"], named.get("slots"))
 
@@ -124,10 +120,11 @@ class State:
             )
 
 
-def _shrink(old: Tensor, level: Tensor) -> Tensor:
+def shrink(old: Tensor, level: Tensor) -> Tensor:
     """Factor from one level to a higher one; 0 from none."""
     return torch.where(old == -torch.inf, 0.0, (old - torch.where(level == -torch.inf, 0.0, level)).exp())
 
 
-def _times(x: Tensor, factor: Tensor) -> Tensor:
+def times(x: Tensor, factor: Tensor) -> Tensor:
+    """Sums `(b, ...)` times a factor for their first axes."""
     return x * factor.reshape(*factor.shape, *[1] * (x.dim() - factor.dim()))

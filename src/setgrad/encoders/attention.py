@@ -133,9 +133,10 @@ def in_pieces(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
     """Softmax attention. In float64 a GPU keeps all scores of a call, so that long sets are asked in pieces there."""
-    rows = max(1, _SCORES // max(1, k.shape[:-1].numel()))
-    if q.dtype != torch.float64 or q.device.type != "cuda" or q.shape[-2] <= rows:
+    if q.dtype != torch.float64 or q.device.type != "cuda":
+        # Sizes are not looked at, so that an exported program takes any.
         return scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    rows = max(1, _SCORES // max(1, k.shape[:-1].numel()))
     return torch.cat([scaled_dot_product_attention(part, k, v, attn_mask=seen) for part in q.split(rows, -2)], -2)
 
 

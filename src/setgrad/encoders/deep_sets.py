@@ -12,7 +12,7 @@ from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
 from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
-from setgrad.errors import unknown_name
+from setgrad.errors import OptionError, unknown_name
 from setgrad.sets import Sets, segment_sum
 
 POOLING = ("sum", "mean")
@@ -32,6 +32,8 @@ class DeepSets(MergeableEncoder):
         self, in_dim: int | Sequence[int], phi: nn.Module, *, pooling: str = "sum", head: nn.Module | None = None
     ) -> None:
         super().__init__()
+        if pooling == "max":
+            raise OptionError("a maximum is no sum and has a state of its own; use MaxPool(in_dim, phi)")
         if pooling not in POOLING:
             raise unknown_name("pooling", pooling, POOLING)
         self.shape, self.mean = item_shape(in_dim), pooling == "mean"
@@ -39,17 +41,12 @@ class DeepSets(MergeableEncoder):
         require_itemwise(self.phi, "DeepSets")
         self.head = head
 
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one item."""
-        return self.shape
-
     def queries(self, generator: torch.Generator | None = None) -> None:
         """There are no slots."""
 
     def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
         """Sum the features."""
-        features = self.phi(chunk)
+        features = self.features(chunk)
         kind = wide(features.dtype)
         total = segment_sum(features.to(kind) * weights.to(kind)[:, None], chunk)
         return State((total,), None, counted(chunk, weights, kind), None)
@@ -60,5 +57,5 @@ class DeepSets(MergeableEncoder):
         if self.mean:
             some = (state.count > 0)[:, None]
             total = torch.where(some, total / torch.where(some, state.count[:, None], 1.0), 0.0)
-        pooled = total.to(next(self.phi.parameters(), total).dtype)
+        pooled = total.to(next(self.parameters(), total).dtype)
         return pooled if self.head is None else self.head(pooled)

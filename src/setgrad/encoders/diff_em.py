@@ -1,28 +1,31 @@
 """Differentiable expectation-maximisation (Kim, 2022): the code of a set is the mixture of Gaussians fitted to it.
 
 The fit starts from a learned prior and takes a few steps of maximum a posteriori EM, all of them differentiable. Each
-step is a sum over items given the last one's mixture, so that sets could be read in pieces with one pass for each
-step; the code is not a function of one sum, and this is no mergeable encoder.
+step is a sum over items given the last one's mixture: long sets are read in pieces, with one pass for each step. The
+code is not a function of one sum, and this is no mergeable encoder.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import SetEncoder, wide
-from setgrad.encoders._pooling import item_encoder, item_features
+from setgrad.encoders._mergeable import ChunkedEncoder, counted, wide
+from setgrad.encoders._passes import Passes
+from setgrad.encoders._pooling import item_encoder
+from setgrad.encoders._state import State
 from setgrad.errors import OptionError
-from setgrad.sets import Sets, segment_mean
+from setgrad.sets import Sets, segment_sum
 
 
 @final
-class DiffEM(SetEncoder):
+class DiffEM(ChunkedEncoder):
     """Weight, mean and variance of every component of the mixtures fitted to a set.
 
     The code is `(b, mixtures * components, 1 + 2 * width)`; that of nothing is the prior.
@@ -68,38 +71,69 @@ class DiffEM(SetEncoder):
         self.spread = nn.Parameter(math.log(math.expm1(1.0)) + 1e-3 * torch.randn(size))
         self.head = head
 
-    def forward(self, sets: Sets) -> Tensor:
-        """Codes, or what the head makes of them."""
-        features = item_features(self.phi, sets, self.shape)
-        kind = wide(features.dtype)
+    def encode(self, passes: Passes) -> Tensor:
+        """One pass for the centre, and one for each step."""
+        passes, kind = passes.through(self.features), wide(self.means.dtype)
         # The mixture of a shifted set is the shifted mixture: near 0 the squares below lose no digits. The centre
         # cancels in value and in derivative, so it needs no graph.
-        centre = segment_mean(features.detach().to(kind), sets)
-        centred = features.to(kind) - centre.index_select(0, sets.layout.ids)
-        x, mask = sets.with_values(centred).padded()
-        share, mean, variance = self._fit(x, mask, self.means.to(kind) - centre[:, None])
-        code = torch.cat([share[..., None], mean + centre[:, None], variance], -1).to(features.dtype)
+        with torch.no_grad():
+            found = passes.sums(_total, None)
+            centre = found.sums[0] / found.count.clamp(min=torch.finfo(kind).tiny)[:, None]
+        mean0, variance0 = self.means.to(kind) - centre[:, None], nn.functional.softplus(self.spread).to(kind)
+        share = mean0.new_full(mean0.shape[:2], 1 / self.components)
+        mixture = torch.cat([share[..., None], mean0, variance0.expand_as(mean0)], -1)
+        for _ in range(self.steps):
+            weight, first, second = passes.sums(_Belonging(centre, self.mixtures), mixture).sums
+            mixture = self._fit(weight, first, second, mean0, variance0)
+        share, mean, variance = mixture.split([1, *[self.phi.out_dim] * 2], -1)
+        code = torch.cat([share, mean + centre[:, None], variance], -1).to(self.means.dtype)
         return code if self.head is None else self.head(code)
 
-    def _fit(self, x: Tensor, mask: Tensor, mean0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """EM on `(b, n, width)` from the prior means `(b, components, width)`."""
-        squares, tau = x.square(), self.strength
-        variance0 = nn.functional.softplus(self.spread).to(x.dtype)
-        mean, variance = mean0, variance0.expand_as(mean0)
-        share = x.new_full(mean.shape[:2], 1 / self.components)
-        for _ in range(self.steps):
-            sharp = (1 / variance).transpose(1, 2)
-            constant = (mean.square() / variance + variance.log()).sum(-1) - 2 * share.log()
-            logits = x @ (mean.transpose(1, 2) * sharp) - (squares @ sharp + constant[:, None]) / 2
-            belongs = torch.softmax(self._by_mixture(logits), -1).flatten(-2) * mask[..., None]
-            weight = (belongs.sum(1) + tau)[..., None]
-            mean = (belongs.transpose(1, 2) @ x + tau * mean0) / weight
-            second = (belongs.transpose(1, 2) @ squares + tau * (variance0 + mean0.square())) / weight
-            # The prior alone is a bound from below; only rounding can fall under it.
-            variance = torch.maximum(second - mean.square(), tau * variance0 / weight)
-            weight = self._by_mixture(weight[..., 0])
-            share = (weight / weight.sum(-1, keepdim=True)).flatten(-2)
-        return share, mean, variance
+    def _fit(self, weight: Tensor, first: Tensor, second: Tensor, mean0: Tensor, variance0: Tensor) -> Tensor:
+        """The mixture `(b, components, 1 + 2 * width)` of items with these moments, and of the prior."""
+        tau = self.strength
+        weight = (weight + tau)[..., None]
+        mean = (first + tau * mean0) / weight
+        # The prior alone is a bound from below; only rounding can fall under it.
+        variance = (second + tau * (variance0 + mean0.square())) / weight - mean.square()
+        variance = torch.maximum(variance, tau * variance0 / weight)
+        parts = by_mixture(weight[..., 0], self.mixtures)
+        share = (parts / parts.sum(-1, keepdim=True)).flatten(-2)
+        return torch.cat([share[..., None], mean, variance], -1)
 
-    def _by_mixture(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.mixtures, self.components))
+
+def _total(features: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+    """Sums of the features, for their mean."""
+    kind = wide(features.dtype)
+    total = segment_sum(features.values.to(kind) * weights.to(kind)[:, None], features)
+    return State((total,), None, counted(features, weights, kind), None)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Belonging:
+    """Weight, first and second moment of the items that belong to each component of a mixture."""
+
+    centre: Tensor
+    mixtures: int
+
+    def __call__(self, features: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        if queries is None:
+            raise OptionError("items belong to a mixture; give one")
+        kind, width = self.centre.dtype, self.centre.shape[-1]
+        share, mean, variance = queries.split([1, width, width], -1)
+        centred = features.values.to(kind) - self.centre.index_select(0, features.layout.ids)
+        x, _ = features.with_values(centred).padded()
+        counts, _ = features.with_values(weights.to(kind)).padded()
+        squares, sharp = x.square(), (1 / variance).transpose(1, 2)
+        constant = (mean.square() / variance + variance.log()).sum(-1) - 2 * share[..., 0].log()
+        logits = x @ (mean.transpose(1, 2) * sharp) - (squares @ sharp + constant[:, None]) / 2
+        # Padding has weight 0.
+        belongs = torch.softmax(by_mixture(logits, self.mixtures), -1).flatten(-2) * counts[..., None]
+        turned = belongs.transpose(1, 2)
+        return State((belongs.sum(1), turned @ x, turned @ squares), None, counted(features, weights, kind), None)
+
+
+def by_mixture(x: Tensor, mixtures: int) -> Tensor:
+    """Components apart by their mixture."""
+    return x.unflatten(-1, (mixtures, -1))

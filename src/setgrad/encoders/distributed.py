@@ -15,33 +15,34 @@ the others with `LostRankError`, at once or after the time limit of the group (`
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from setgrad.encoders._mergeable import MergeableEncoder
-from setgrad.encoders._state import State, _shrink, _times
-from setgrad.encoders.streaming import Plan, check_options, pieces_of, state_of, watched
-from setgrad.errors import DataError, OptionError, SetgradError, ShapeError, StateError
+from setgrad.encoders import _ranks
+from setgrad.encoders._base import place_of
+from setgrad.encoders._chunks import pieces_of, watched
+from setgrad.encoders._max_state import MaxState
+from setgrad.encoders._mergeable import ChunkedEncoder, MergeableEncoder, item_weights
+from setgrad.encoders._passes import Kept, Passes
+from setgrad.encoders._ranks import Meeting, all_reduce, elsewhere, largest_numbers
+from setgrad.encoders._state import State
+from setgrad.encoders.streaming import Again, check_options, noted, seed_of
+from setgrad.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
-    # A torch without distributed has no such class, and setgrad works with it all the same.
-    Group = dist.ProcessGroup | None
+    from setgrad.encoders._ranks import Group
 # Below minus the batch that any rank could have.
 _NONE = -(2**31)
+Kind = TypeVar("Kind", State, MaxState)
 
 
-class LostRankError(SetgradError, RuntimeError):
-    """Another process of the group failed or did not answer in time."""
-
-
-def merge_over(state: State, *, group: Group = None) -> State:
+def merge_over(state: Kind, *, group: Group = None) -> Kind:
     """The state of the items of all ranks, on every rank, with the gradient described at the top of this module.
 
     Args:
@@ -60,15 +61,28 @@ def merge_over(state: State, *, group: Group = None) -> State:
         >>> torch.equal(merged.count, state.count)
         True
     """
-    numbers = [len(state), sum(s.numel() for s in state.sums)]
-    numbers += [0 if t is None else t.numel() for t in (state.level, state.slots)]
-    found = _largest([*numbers, *(-n for n in numbers)], state.count.device, group)
+    numbers: list[int] = _sizes(state)
+    found = largest_numbers([*numbers, *(-n for n in numbers)], _device(state), group)
     if found != [*numbers, *(-n for n in numbers)]:
         raise ShapeError(
             "the ranks hold states of different encoders or batches; every rank needs the same encoder and a piece, "
             "which may be empty, of each set of the same batch"
         )
-    return _sum(_settle(state, group), group)
+    if isinstance(state, MaxState):
+        return _ranks.largest(state, group)
+    return _ranks.total(_ranks.settle(state, group), group)
+
+
+def _sizes(state: State | MaxState) -> list[int]:
+    """As many numbers for every kind of state, which differ if states cannot be merged."""
+    if isinstance(state, MaxState):
+        return [len(state), state.value.numel(), state.items.numel(), -1]
+    sizes = [0 if part is None else part.numel() for part in (state.level, state.slots)]
+    return [len(state), sum(s.numel() for s in state.sums), *sizes]
+
+
+def _device(state: State | MaxState) -> torch.device:
+    return state.length.device if isinstance(state, MaxState) else state.count.device
 
 
 def begin_over(
@@ -78,12 +92,13 @@ def begin_over(
 
     The seed of rank 0 is used everywhere, so that the slots have a graph on every rank.
     """
-    (seed,) = _largest([_seed(encoder, generator, group)], _device(encoder), group)
-    return encoder.begin(batch, generator=_seeded(encoder, seed))
+    device = place_of(encoder).device
+    (seed,) = largest_numbers([_seed(encoder, generator, group)], device, group)
+    return encoder.begin(batch, generator=torch.Generator(device).manual_seed(seed))
 
 
 def stream_over(
-    encoder: MergeableEncoder,
+    encoder: ChunkedEncoder,
     source: Any,
     *,
     gradient: str = "exact",
@@ -98,7 +113,8 @@ def stream_over(
 
     With "exact" each rank goes through its shard twice and keeps one chunk in memory; what travels is one state, once
     in each direction. Slots are the same on all ranks. A source without chunks (`[]`) is a shard without items. If
-    reading fails on one rank, all of them raise.
+    reading fails on one rank, all of them raise. Items that won a maximum (`MaxPool`, `DSMIL`) travel to all ranks, and
+    each runs them again.
 
     Args:
         encoder: The same encoder on every rank; for DDP wrap it as `Sharded`.
@@ -111,17 +127,17 @@ def stream_over(
         prefetch: Read the next chunk in a thread while the last one is computed; None does so for files.
         group: The process group; None for all processes.
     """
-    check_options(gradient, chunk_size, samples)
-    device, meeting = _device(encoder), _Meeting(group)
+    check_options(encoder, gradient, chunk_size, samples)
+    device = place_of(encoder).device
     try:
         mine = pieces_of(source, chunk_size, device, gradient)
     except Exception:
-        _largest([0, _NONE, 0, 1], device, group)
+        largest_numbers([0, _NONE, 0, 1], device, group)
         raise
     size = [0, _NONE] if mine is None else [mine, -mine]
-    most, least, seed, failed = _largest([*size, _seed(encoder, None, group), 0], device, group)
+    most, least, seed, failed = largest_numbers([*size, _seed(encoder, None, group), 0], device, group)
     if failed:
-        raise _elsewhere()
+        raise elsewhere()
     if least == _NONE:
         raise DataError("no rank has a chunk; for sets without items give one chunk of empty pieces")
     if most != -least:
@@ -130,15 +146,25 @@ def stream_over(
             "which may be empty, of each set of the same batch"
         )
     chunks = watched(source, chunk_size, device, verbose, prefetch)
-    queries = encoder.queries(_seeded(encoder, seed))
-    plan = Plan(encoder, chunks, most, None if gradient == "exact" else samples, generator, meeting.settle)
+    slots = torch.Generator(device).manual_seed(seed)
+    ranks = Meeting(group, device)
+    kept = gradient == "full" and torch.is_grad_enabled()
+    passes: Passes
+    if kept:
+        nothing = encoder.nothing(most)
+        # A rank without chunks has a state too.
+        start = (nothing, item_weights(None, nothing))
+        passes = Kept(lambda: itertools.chain([start], noted(ranks.reads(chunks), most)), slots, ranks)
+    else:
+        drawn = samples if gradient == "sample" else None
+        passes = Again(encoder, ranks.reads(chunks), most, drawn, generator, seed_of(encoder), slots, ranks)
     try:
-        state = state_of(plan, queries, graph=gradient == "full")
+        return encoder.encode(passes)
     except Exception:
-        if not meeting.over:
-            meeting.call_off(encoder.begin(most))
+        # The others wait for what this rank reads.
+        if ranks.awaited:
+            ranks.agree(failed=True)
         raise
-    return encoder.finish(_sum(state, group))
 
 
 @final
@@ -155,10 +181,10 @@ class Sharded(nn.Module):
     """
 
     def __init__(
-        self, encoder: MergeableEncoder, *, gradient: str = "exact", chunk_size: int = 4096, group: Group = None
+        self, encoder: ChunkedEncoder, *, gradient: str = "exact", chunk_size: int = 4096, group: Group = None
     ) -> None:
         super().__init__()
-        check_options(gradient, chunk_size, 1)
+        check_options(encoder, gradient, chunk_size, 1)
         self.encoder, self.gradient, self.chunk_size, self.group = encoder, gradient, chunk_size, group
 
     def forward(self, source: Any) -> Tensor:
@@ -172,110 +198,16 @@ def mean_gradients(parameters: Iterable[nn.Parameter], *, group: Group = None) -
     for kind in dict.fromkeys((p.dtype, p.device) for p in wanted):
         some = [p for p in wanted if (p.dtype, p.device) == kind]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in some])
-        _all_reduce(flat, dist.ReduceOp.SUM, group)
+        all_reduce(flat, dist.ReduceOp.SUM, group)
         flat /= dist.get_world_size(group)
         for p, mean in zip(some, flat.split([p.numel() for p in some]), strict=True):
             p.grad = mean.reshape(p.shape).clone()
 
 
-@final
-class _SumOver(torch.autograd.Function):
-    """Sum over ranks; the cotangents are summed too, because every rank's loss depends on every rank's term."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return _all_reduce(x.clone(), dist.ReduceOp.SUM, group)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        return _SumOver.apply(cotangent, ctx.group), None
-
-
-class _Meeting:
-    """The one point between the passes where ranks agree on a level, or hear that one of them failed."""
-
-    def __init__(self, group: Group) -> None:
-        self.group, self.over = group, False
-
-    def settle(self, state: State) -> State:
-        self.over = True
-        return _settle(state, self.group)
-
-    def call_off(self, start: State) -> None:
-        self.over = True
-        with contextlib.suppress(LostRankError):
-            _settle(start, self.group, failed=True)
-
-
-def _settle(state: State, group: Group, *, failed: bool = False) -> State:
-    """The same content relative to the largest level of all ranks, so that sums add up."""
-    kind = state.count.dtype
-    parts = [state.count.new_full((1,), float(failed))]
-    parts += [] if state.level is None else [state.level.detach().flatten()]
-    slots = None if state.slots is None else state.slots.detach().flatten().to(kind)
-    parts += [] if slots is None else [slots, -slots]
-    largest = _all_reduce(torch.cat(parts), dist.ReduceOp.MAX, group).split([len(part) for part in parts])
-    if bool(largest[0]):
-        raise _elsewhere()
-    # The largest and the smallest agree only if all do, and then every rank finds the same.
-    if slots is not None and bool((largest[-1] != -largest[-2]).any()):
-        raise StateError("the ranks have different slots; start from begin_over, which gives all of them the same")
-    if state.level is None:
-        return state
-    level = largest[1].reshape(state.level.shape)
-    factor = _shrink(state.level, level)
-    return replace(state, sums=tuple(_times(s, factor) for s in state.sums), level=level)
-
-
-def _sum(state: State, group: Group) -> State:
-    """Add up states that are relative to one level, in one message."""
-    parts = [*state.sums, state.count]
-    whole = _SumOver.apply(torch.cat([part.flatten() for part in parts]), group)
-    *sums, count = (
-        total.reshape(part.shape).to(part.dtype)
-        for total, part in zip(whole.split([part.numel() for part in parts]), parts, strict=True)
-    )
-    return replace(state, sums=tuple(sums), count=count)
-
-
-def _largest(numbers: Sequence[int], device: torch.device, group: Group) -> list[int]:
-    return _all_reduce(torch.tensor(numbers, device=device), dist.ReduceOp.MAX, group).tolist()
-
-
-def _all_reduce(x: Tensor, how: Any, group: Group) -> Tensor:
-    """Reduce in place, with errors that say what happened."""
-    if not (dist.is_available() and dist.is_initialized()):
-        raise OptionError(
-            "there is no process group; start the program with torchrun and call "
-            "torch.distributed.init_process_group first"
-        )
-    try:
-        dist.all_reduce(x, how, group)
-    except RuntimeError as error:
-        raise LostRankError(
-            f"another process ended or did not answer in time, so the sum over ranks cannot be made: {error}\n"
-            "Look at the messages of the other processes, then start all of them again"
-        ) from error
-    return x
-
-
-def _elsewhere() -> LostRankError:
-    return LostRankError("another rank could not read its shard; its own message says why")
-
-
-def _seed(encoder: MergeableEncoder, generator: torch.Generator | None, group: Group) -> int:
+def _seed(encoder: ChunkedEncoder, generator: torch.Generator | None, group: Group) -> int:
     """What this rank offers as a seed of the slots: a number on the first rank, less than any on the others."""
     if not encoder.training:
         return 0
     # Drawn on every rank, so that generators that were in step stay so.
     mine = int(torch.randint(2**62, (), generator=generator, device="cpu" if generator is None else generator.device))
     return mine if dist.is_initialized() and dist.get_rank(group) == 0 else -1
-
-
-def _seeded(encoder: MergeableEncoder, seed: int) -> torch.Generator:
-    return torch.Generator(_device(encoder)).manual_seed(seed)
-
-
-def _device(encoder: MergeableEncoder) -> torch.device:
-    return next(encoder.parameters()).device

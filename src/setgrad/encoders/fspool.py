@@ -52,7 +52,7 @@ class FSPool(SetEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Codes `(b, width)`, or what the head makes of them."""
-        features, layout = item_features(self.phi, sets, self.shape), sets.layout
+        features, layout = item_features(self.phi, sets, self.shape, self.knots), sets.layout
         # By value, then by set: a stable sort leaves each set sorted. The items of set b stay in its own rows.
         order = features.detach().sort(dim=0, descending=True, stable=True).indices
         order = order.gather(0, layout.ids[order].sort(dim=0, stable=True).indices)

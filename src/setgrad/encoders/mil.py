@@ -9,10 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, counted, require_itemwise, wide
-from setgrad.encoders._pooling import first_arg_max, item_encoder, item_features
+from setgrad.encoders._mergeable import (
+    ChunkedEncoder,
+    MergeableEncoder,
+    counted,
+    item_weights,
+    require_itemwise,
+    wide,
+)
+from setgrad.encoders._passes import Kept, Passes
+from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
-from setgrad.sets import Sets, segment_max, segment_softmax, segment_sum
+from setgrad.errors import OptionError
+from setgrad.sets import Sets, segment_matmul, segment_max, segment_softmax, segment_sum, unpad
 
 
 @final
@@ -57,26 +66,13 @@ class ABMIL(MergeableEncoder):
         self.weigh = nn.Linear(hidden, branches, bias=False)
         self.head = head
 
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one item."""
-        return self.shape
-
     def queries(self, generator: torch.Generator | None = None) -> None:
         """There are no slots."""
 
     def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
         """Sum the items times the exponentials of their scores."""
-        features = item_features(self.phi, chunk, self.shape)
-        kind = wide(features.dtype)
-        # An item of weight 0 is no item, and must not set the level.
-        scores = torch.where((weights > 0)[:, None], self._scores(features).to(kind), -torch.inf)[..., None]
-        # The level cancels in value and in derivative, so it needs no graph.
-        level = segment_max(scores.detach(), chunk) if level is None else level
-        top = torch.where(level == -torch.inf, 0.0, level).index_select(0, chunk.layout.ids)
-        shares = (scores - top).exp() * weights.to(kind)[:, None, None]
-        total = segment_sum(shares[..., None] * features.to(kind)[:, None, None], chunk)
-        return State((segment_sum(shares, chunk), total), level, counted(chunk, weights, kind), None)
+        features = self.features(chunk)
+        return weighed_sum(self._scores(features).to(wide(features.dtype)), features, chunk, weights, level)
 
     def finish(self, state: State) -> Tensor:
         """Divide by the weights and apply the head."""
@@ -88,7 +84,7 @@ class ABMIL(MergeableEncoder):
 
     def attention(self, sets: Sets) -> Tensor:
         """The weights of the items, `(total, branches)`: they sum to 1 in every set that has items."""
-        return segment_softmax(self._scores(self.phi(sets)), sets)
+        return segment_softmax(self._scores(self.features(sets)), sets)
 
     def _scores(self, features: Tensor) -> Tensor:
         seen = torch.tanh(self.look(features))
@@ -96,12 +92,12 @@ class ABMIL(MergeableEncoder):
 
 
 @final
-class DSMIL(SetEncoder):
+class DSMIL(ChunkedEncoder):
     """Two streams: the score of the best item, and that of a mean weighed by likeness to the best item.
 
-    The best item, one for each class, must be known before the others can be compared with it, which takes two
-    passes: this is no mergeable encoder. Of equal scores the first item in order is the best. A bag without items has
-    0 as its best score and 0 as its mean.
+    The best item, one for each class, must be known before the others can be compared with it: a stream is read
+    twice, and this is no mergeable encoder. Of equal scores the first item in order is the best. A bag without items
+    has 0 as its best score and 0 as its mean.
 
     Args:
         in_dim: Number of features of an item, or its shape.
@@ -134,28 +130,46 @@ class DSMIL(SetEncoder):
         self.score, self.ask, self.value = nn.Linear(width, classes), nn.Linear(width, hidden), nn.Linear(width, width)
         self.score_bag = nn.Linear(classes * width, classes)
 
-    def forward(self, sets: Sets) -> Tensor:
+    def encode(self, passes: Passes) -> Tensor:
         """The mean of both streams, `(b, classes)`."""
-        best, bag = self.streams(sets)
+        best, bag = self._streams(passes)
         return (best + bag) / 2
 
     def streams(self, sets: Sets) -> tuple[Tensor, Tensor]:
         """Scores of the best items and of the weighed means, each `(b, classes)`; training uses a loss on either."""
-        features = item_features(self.phi, sets, self.shape)
-        kind = wide(features.dtype)
-        scores = self.score(features)
-        first = first_arg_max(scores, sets)
-        some = first >= 0
-        # One row more, for bags without items to point at.
-        rows = torch.where(some, first, len(scores))
-        best = torch.where(some, _with_zeros(scores).gather(0, rows), 0.0)
-        asked = self.ask(features)
-        critical = _with_zeros(asked)[rows]
-        likeness = torch.einsum("th,tch->tc", asked, critical[sets.layout.ids]) * asked.shape[1] ** -0.5
-        shares = segment_softmax(likeness.to(kind), sets)
-        means = segment_sum(shares[..., None] * self.value(features).to(kind)[:, None], sets)
-        return best, self.score_bag(means.flatten(1).to(features.dtype))
+        return self._streams(Kept.of(sets, item_weights(None, sets)))
+
+    def _streams(self, passes: Passes) -> tuple[Tensor, Tensor]:
+        passes = passes.through(self.features)
+        found = passes.best(self.score)
+        critical = found.held
+        # Each class looks at its own item.
+        scores = torch.einsum("bcw,cw->bc", critical, self.score.weight) + self.score.bias
+        state = passes.sums(self._read, torch.where(found.some[..., None], self.ask(critical), 0.0))
+        weight, total = state.sums
+        some = weight > 0
+        means = torch.where(some[..., None], total / torch.where(some, weight, 1.0)[..., None], 0.0)
+        bag = self.score_bag(means.flatten(1).to(self.score.weight.dtype))
+        return torch.where(found.some, scores, 0.0), bag
+
+    def _read(self, features: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Sum the items times the exponentials of their likeness to the best one."""
+        if queries is None:
+            raise OptionError("items are compared with the best one; give it")
+        kind, asked = wide(features.dtype), self.ask(features.values)
+        likeness = unpad(features.with_values(asked).padded()[0] @ queries.transpose(1, 2), features)
+        scores = (likeness * asked.shape[1] ** -0.5).to(kind)
+        return weighed_sum(scores, self.value(features.values), features, weights, level)
 
 
-def _with_zeros(x: Tensor) -> Tensor:
-    return torch.cat([x, x.new_zeros(1, x.shape[1])])
+def weighed_sum(scores: Tensor, values: Tensor, chunk: Sets, weights: Tensor, level: Tensor | None) -> State:
+    """Sums of values `(total, width)` times the exponentials of scores `(total, branches)`, and of these."""
+    kind = scores.dtype
+    # An item of weight 0 is no item, and must not set the level.
+    scores = torch.where((weights > 0)[:, None], scores, -torch.inf)[..., None]
+    # The level cancels in value and in derivative, so it needs no graph.
+    level = segment_max(scores.detach(), chunk) if level is None else level
+    top = torch.where(level == -torch.inf, 0.0, level).index_select(0, chunk.layout.ids)
+    shares = (scores - top).exp() * weights.to(kind)[:, None, None]
+    total = segment_matmul(shares[..., 0].T, values.to(kind), chunk).transpose(0, 1)[:, :, None]
+    return State((segment_sum(shares, chunk), total), level, counted(chunk, weights, kind), None)

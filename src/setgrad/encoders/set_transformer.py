@@ -157,6 +157,7 @@ class SetTransformer(SetEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Codes `(b, outputs, dim)`, or what the head makes of them."""
-        x, mask = sets.with_values(self.embed(item_features(self.phi, sets, self.shape))).padded()
+        features = item_features(self.phi, sets, self.shape, self.embed.weight)
+        x, mask = sets.with_values(self.embed(features)).padded()
         out = self.attend(x, None if sets.layout.uniform else mask)
         return out if self.head is None else self.head(out)

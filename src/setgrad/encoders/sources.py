@@ -50,11 +50,24 @@ class NpyChunks:
         return max(1, math.ceil(len(self._mapped()) / self.chunk_size))
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        for number in range(len(self)):
-            # A mapping of its own for every piece, which goes with it.
-            yield np.array(self._mapped()[number * self.chunk_size : (number + 1) * self.chunk_size])
+        whole = self._mapped()
+        shape, kind, first = whole.shape, whole.dtype, int(whole.offset)
+        rows, turned = len(whole), not whole.flags.c_contiguous
+        del whole
+        for start in range(0, max(1, rows), self.chunk_size):
+            size = min(self.chunk_size, rows - start)
+            if turned:
+                # Rows of such a file lie scattered; a mapping of its own for every piece goes with it.
+                yield np.array(self._mapped()[start : start + size])
+                continue
+            # Not through a mapping, whose pages would lie in memory beside the copy.
+            width = math.prod(shape[1:])
+            piece = np.fromfile(self.path, kind, size * width, offset=first + start * width * kind.itemsize)
+            if len(piece) != size * width:
+                raise FileFormatError(f"{self.path} was cut short while it was read; write it again with np.save")
+            yield piece.astype(kind.newbyteorder("="), copy=False).reshape(size, *shape[1:])
 
-    def _mapped(self) -> np.ndarray:
+    def _mapped(self) -> np.memmap:
         try:
             array = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
@@ -63,7 +76,7 @@ class NpyChunks:
             raise FileFormatError(
                 f"{self.path} cannot be mapped as an array: {error}; write it again with np.save"
             ) from None
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim < 1:
+        if not isinstance(array, np.memmap) or array.dtype.kind not in "fiub" or array.ndim < 1:
             raise FileFormatError(f"{self.path} must hold one array of numbers with an item in each row (np.save)")
         return array
 
@@ -228,7 +241,10 @@ def shown(chunks: Chunks, total: int | None, verbose: int) -> Chunks:
 
 
 def _with_bar(chunks: Chunks, total: int) -> Iterator[Sets]:
-    from rich.console import Console
-    from rich.progress import track
-
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        yield from chunks()
+        return
     yield from track(chunks(), "reading chunks", total, console=Console(stderr=True), transient=True)

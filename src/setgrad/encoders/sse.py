@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, counted, require_itemwise, wide
-from setgrad.encoders._pooling import item_encoder, item_features
+from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import SlotSigmoid
 from setgrad.errors import OptionError
@@ -69,11 +69,6 @@ class SSE(MergeableEncoder):
         self.read_items = nn.Linear(self.phi.out_dim, 2 * dim)
         self.head = head
 
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one item."""
-        return self.shape
-
     def queries(self, generator: torch.Generator | None = None) -> Tensor:
         """The projected slots, `(slots, dim)`."""
         slots: Tensor = self.slots
@@ -88,7 +83,7 @@ class SSE(MergeableEncoder):
         """Share the items out among the slots and sum them up."""
         if queries is None:
             raise OptionError("SSE reads with slots; start from encoder.begin()")
-        features = self.read_items(item_features(self.phi, chunk, self.shape))
+        features = self.read_items(self.features(chunk))
         keys, values = (part.unflatten(-1, (self.heads, -1)) for part in features.chunk(2, -1))
         asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
         kind = wide(values.dtype)

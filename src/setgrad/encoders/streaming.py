@@ -2,34 +2,41 @@
 
 Three gradients. "full" keeps the graph of every chunk. "exact" reads all chunks without a graph, and in the backward
 pass reads them again, one at a time: the cotangent of the state is the same for all of them, so that memory is that of
-one chunk. "sample" does so for a few chunks drawn without replacement, weighted so that its mean is the exact gradient.
+one chunk. "sample" does so for a few pieces of each set, drawn without replacement and weighted so that its mean is the
+exact gradient.
+
+Encoders that need several passes, each with what the last one found, get their gradient pass by pass from the last to
+the first. The chunks of each are drawn independently, so that the mean of the product is the product of the means.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.encoders._mergeable import MergeableEncoder, item_weights
+from setgrad.encoders._base import place_of
+from setgrad.encoders._chunks import Watch, only, pieces_of, require_same, watched
+from setgrad.encoders._max_state import distinct_items, max_state
+from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, require_itemwise
+from setgrad.encoders._passes import Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
-from setgrad.encoders.sources import Chunks, prefetched, reads_disk, shown
+from setgrad.encoders.sources import Chunks
 from setgrad.errors import DataError, OptionError, unknown_name
-from setgrad.sets import Layout, Sets
+from setgrad.sets import Sets
 
 GRADIENTS = ("full", "exact", "sample")
-# Sums of the second pass may differ from those of the first by rounding, not by more.
+# Values of a second run may differ from those of the first by rounding, not by more.
 _CHANGED = 1e-3
 
 
 def stream(
-    encoder: MergeableEncoder,
+    encoder: ChunkedEncoder,
     source: Any,
     *,
     gradient: str = "exact",
@@ -42,13 +49,14 @@ def stream(
     """Code of sets that are read in chunks.
 
     Args:
-        encoder: `UMBC` or another encoder whose state adds up.
+        encoder: `UMBC` or another encoder that reads in pieces. Most read the source once, and again for the gradient;
+            `DSMIL` twice and `DiffEM` once more than it has steps.
         source: `Sets`; one set as an array or tensor, which may be mapped from disk; a list of chunks, each a `Sets`
             with a piece of every set, or an array with a piece of the one set; `NpyChunks` or `ParquetChunks`; or a
             function that gives such chunks anew at every call.
         gradient: "full", "exact" or "sample".
         chunk_size: Items of each set in a chunk, where the source does not say.
-        samples: Chunks that "sample" differentiates.
+        samples: Pieces of each set that "sample" differentiates.
         generator: Draws them.
         verbose: 1 shows a bar for each pass where the number of chunks is known.
         prefetch: Read the next chunk in a thread while the last one is computed; None does so for files. A function
@@ -62,123 +70,116 @@ def stream(
         >>> torch.allclose(z, encoder(Sets.from_list([x])), atol=1e-6)
         True
     """
-    check_options(gradient, chunk_size, samples)
-    device = next(encoder.parameters()).device
+    check_options(encoder, gradient, chunk_size, samples)
+    device = place_of(encoder).device
     batch = pieces_of(source, chunk_size, device, gradient)
     if batch is None:
         raise DataError("the source gave no chunk; for sets without items give one chunk of empty pieces")
     chunks = watched(source, chunk_size, device, verbose, prefetch)
-    drawn = None if gradient == "exact" else samples
-    plan = Plan(encoder, chunks, batch, drawn, generator)
-    return encoder.finish(state_of(plan, encoder.queries(), graph=gradient == "full"))
+    if gradient == "full" and torch.is_grad_enabled():
+        return encoder.encode(Kept(lambda: noted(chunks, batch)))
+    drawn = samples if gradient == "sample" else None
+    return encoder.encode(Again(encoder, chunks, batch, drawn, generator, seed_of(encoder)))
 
 
-def check_options(gradient: str, chunk_size: int, samples: int) -> None:
+def check_options(encoder: ChunkedEncoder, gradient: str, chunk_size: int, samples: int) -> None:
     """Refuse what no stream can do."""
+    if not isinstance(encoder, ChunkedEncoder):
+        raise OptionError(
+            f"{type(encoder).__name__} must see all items of a set at once; let UMBC read the chunks, and put it on "
+            "the slots: UMBC(..., head=OnSlots(encoder)), or head=TransformerHead(...) for a Set Transformer"
+        )
+    require_itemwise(encoder.phi, type(encoder).__name__)
     if gradient not in GRADIENTS:
         raise unknown_name("gradient", gradient, GRADIENTS)
     if chunk_size < 1 or samples < 1:
         raise OptionError(f"chunk_size and samples must be at least 1, not {chunk_size} and {samples}")
+    if gradient != "full":
+        _refuse_batch_norm(encoder)
 
 
-def pieces_of(source: Any, chunk_size: int, device: torch.device, gradient: str) -> int | None:
-    """How many sets a chunk has pieces of; None if there is no chunk."""
-    first = next(iter(chunks_of(source, chunk_size, device)()), None)
-    if first is None:
-        return None
-    if first.values.requires_grad and gradient != "full":
-        raise OptionError("items that require a gradient are only differentiated with gradient='full'")
-    return len(first)
+def noted(chunks: Chunks, batch: int) -> Iterator[tuple[Sets, Tensor]]:
+    """Chunks and the weights of their items, which are all 1; an error at the end if there was NaN."""
+    watch = Watch(batch)
+    for chunk in chunks():
+        yield watch.note(chunk), item_weights(None, chunk)
+    watch.close()
 
 
-def watched(source: Any, chunk_size: int, device: torch.device, verbose: int, prefetch: bool | None) -> Chunks:
-    """The chunks of a source, read ahead and with a bar if that is wanted."""
-    chunks = chunks_of(source, chunk_size, device)
-    ahead = reads_disk(source) if prefetch is None else prefetch
-    return shown(prefetched(chunks) if ahead else chunks, _count(source, chunk_size), verbose)
-
-
-def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
-    """A function that gives the chunks of a source from its beginning, at every call, on a device."""
-    if isinstance(source, Sets):
-        return lambda: (piece.to(device) for piece in _pieces(source, chunk_size))
-    if isinstance(source, Tensor | np.ndarray):
-        return lambda: (
-            _as_chunk(source[start : start + chunk_size], device) for start in range(0, max(1, len(source)), chunk_size)
-        )
-    if callable(source):
-        return lambda: (_as_chunk(chunk, device) for chunk in source())
-    if isinstance(source, Iterator):
-        raise DataError(
-            "this source can be read only once, and the backward pass reads it again; give a list of chunks, or a "
-            "function that returns a new iterator at every call"
-        )
-    if isinstance(source, Iterable):
-        return lambda: (_as_chunk(chunk, device) for chunk in source)
-    raise DataError(f"chunks cannot be read from {type(source).__name__}; give Sets, an array, a list or a function")
-
-
-def _count(source: Any, chunk_size: int) -> int | None:
-    if isinstance(source, Sets):
-        return max(1, math.ceil(source.layout.longest / chunk_size))
-    if isinstance(source, Tensor | np.ndarray):
-        return max(1, math.ceil(len(source) / chunk_size))
-    return len(source) if hasattr(source, "__len__") else None
+def seed_of(encoder: ChunkedEncoder) -> int:
+    """What dropout is drawn from in every pass. In evaluation nothing is, and the caller's generator is left alone."""
+    return int(torch.randint(2**62, ())) if encoder.training else 0
 
 
 @final
-@dataclass(frozen=True)
-class Plan:
-    """What is read, and how: `samples` chunks are differentiated, all if None.
+@dataclass(frozen=True, eq=False)
+class Again(Passes):
+    """Chunks that are read without a graph, and again for the gradient: `samples` of them, all if None."""
 
-    `settle` turns what the first pass found into a state with the same content at a level that others agree on.
-    """
-
-    encoder: MergeableEncoder
+    encoder: ChunkedEncoder
     chunks: Chunks
     batch: int
     samples: int | None
     generator: np.random.Generator | None
-    settle: Callable[[State], State] | None = None
+    seed: int
+    slots: torch.Generator | None = None
+    ranks: Ranks | None = None
+    features: Callable[[Sets], Tensor] | None = None
 
+    def through(self, features: Callable[[Sets], Tensor]) -> Again:
+        """Features are computed anew in every pass."""
+        return replace(self, features=features)
 
-def state_of(plan: Plan, queries: Tensor | None, *, graph: bool) -> State:
-    """The state of a source, with the graph of every chunk or with a second pass for the gradient."""
-    encoder = plan.encoder
-    if graph:
-        state = _start(plan, queries)
-        for chunk in plan.chunks():
-            state = encoder.update(state, _checked(chunk))
-        return state if plan.settle is None else plan.settle(state)
-    _refuse_batch_norm(encoder)
-    parameters = [p for p in encoder.parameters() if p.requires_grad]
-    *sums, count, level = _Read.apply(plan, queries, *parameters)
-    return State(tuple(sums), level if level.dim() else None, count, queries)
+    def seen(self, chunk: Sets) -> Sets:
+        """A chunk as it comes to those who read it."""
+        return chunk if self.features is None else chunk.with_values(self.features(chunk))
 
+    def sums(self, read: Read, queries: Tensor | None) -> State:
+        """One pass now, and one in the backward pass."""
+        parameters = [p for p in self.encoder.parameters() if p.requires_grad]
+        *sums, count, level = _Sums.apply(self, read, queries, *parameters)
+        state = State(tuple(sums), level if level.dim() else None, count, queries)
+        return state if self.ranks is None else self.ranks.total(state)
 
-def _start(plan: Plan, queries: Tensor | None) -> State:
-    """The state of sets without items."""
-    nothing = plan.encoder.nothing(plan.batch)
-    return plan.encoder.read(nothing, item_weights(None, nothing), queries, None)
+    def best(self, score: Callable[[Tensor], Tensor]) -> Winners:
+        """One pass that keeps the winners; these few are run again, with a graph."""
+        watch = Watch(self.batch)
+        with torch.no_grad():
+            nothing = self.encoder.nothing(self.batch)
+            state = max_state(score(self.seen(nothing).values), nothing, item_weights(None, nothing))
+            for number, chunk in enumerate(self.chunks()):
+                with replayed(self.seed, number, chunk):
+                    values = score(self.seen(watch.note(chunk)).values)
+                state = state.merge(max_state(values, chunk, item_weights(None, chunk)))
+            watch.close()
+        state = state if self.ranks is None else self.ranks.largest(state)
+        items, place = distinct_items(state)
+        rows, some = self.seen(Sets.from_lengths(items, [len(items)])).values, state.number >= 0
+        found = winners(rows, place, some)
+        values = found.pick(score(found.rows).detach())
+        if not torch.allclose(values[some], state.value[some], rtol=_CHANGED, atol=_CHANGED):
+            raise OptionError(
+                "phi gave other values when it was run again, as dropout and batch normalisation do while training; "
+                "put it into evaluation mode (encoder.phi.eval()) or use gradient='full'"
+            )
+        return found
 
 
 @final
-class _Read(torch.autograd.Function):
-    """The state of a source as a function of the encoder's parameters."""
+class _Sums(torch.autograd.Function):
+    """The state of a source as a function of what items are compared with and of the encoder's parameters."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, way: Again, read: Read, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
         """First pass: read everything, keep the state."""
-        encoder = plan.encoder
-        # In evaluation nothing is drawn, and the caller's generator stays as it is.
-        ctx.seed = int(torch.randint(2**62, ())) if encoder.training else 0
-        state = _start(plan, queries)
-        number = -1
-        for number, chunk in enumerate(plan.chunks()):
-            with _replayed(ctx.seed, number, chunk):
-                state = state.merge(encoder.read(_checked(chunk), item_weights(None, chunk), queries, None))
-        state = state if plan.settle is None else plan.settle(state)
-        ctx.plan, ctx.number, ctx.slots = plan, number + 1, queries is not None
+        nothing, watch = way.encoder.nothing(way.batch), Watch(way.batch)
+        state = read(way.seen(nothing), item_weights(None, nothing), queries, None)
+        for number, chunk in enumerate(way.chunks()):
+            with replayed(way.seed, number, chunk):
+                state = state.merge(read(way.seen(watch.note(chunk)), item_weights(None, chunk), queries, None))
+        ctx.noted, ctx.filled = watch.close(), watch.filled
+        state = state if way.ranks is None else way.ranks.settle(state)
+        ctx.way, ctx.read, ctx.asked = way, read, queries is not None
         level = state.count.new_zeros(()) if state.level is None else state.level
         ctx.save_for_backward(level, state.sums[0], *([] if queries is None else [queries]), *parameters)
         ctx.mark_non_differentiable(state.count, level)
@@ -191,80 +192,75 @@ class _Read(torch.autograd.Function):
             raise OptionError(
                 "a gradient of a gradient was asked for (create_graph=True), which only gradient='full' can give"
             )
-        plan, encoder = ctx.plan, ctx.plan.encoder
+        way: Again = ctx.way
         level, first_sum, *saved = ctx.saved_tensors
-        queries = saved[0].detach().requires_grad_() if ctx.slots else None
-        parameters = saved[1:] if ctx.slots else saved
+        queries = saved[0].detach().requires_grad_() if ctx.asked else None
+        parameters = saved[1:] if ctx.asked else saved
         wanted = ([queries] if queries is not None else []) + list(parameters)
         totals = [torch.zeros_like(p) for p in wanted]
-        chosen, weight = _choose(ctx.number, plan)
-        seen, number = torch.zeros_like(first_sum), -1
-        for number, chunk in enumerate(plan.chunks()):
-            if number not in chosen:
-                continue
-            with torch.enable_grad(), _replayed(ctx.seed, number, chunk):
-                state = encoder.read(
-                    _checked(chunk), item_weights(None, chunk), queries, level if level.dim() else None
-                )
-                gradients = torch.autograd.grad(
-                    state.sums,
-                    wanted,
-                    [g.to(s) for g, s in zip(cotangents, state.sums, strict=False)],
-                    allow_unused=True,
-                )
-            seen = seen + state.sums[0].detach()
-            totals = [t if g is None else t + weight * g for t, g in zip(totals, gradients, strict=True)]
-        whole = plan.samples is None
-        changed = whole and float((seen - first_sum).abs().max()) > _CHANGED * float(first_sum.abs().max() + 1e-30)
-        if number + 1 != ctx.number or changed:
-            raise DataError(
-                "the source gave other chunks in the second pass than in the first; it must give the same ones at "
-                "every call (no shuffling, no augmentation that draws anew)"
+        weights = None if way.samples is None else draw_pieces(np.array(ctx.filled), way.samples, way.generator)
+        watch, second_sum = Watch(way.batch), torch.zeros_like(first_sum)
+
+        def add(number: int, chunk: Sets) -> None:
+            """One chunk. In a function of its own, so that nothing of it is left when the next one comes."""
+            asked = list(cotangents[: len(cotangents) - 2])
+            if weights is not None:
+                weight = torch.as_tensor(weights[number], device=chunk.device)
+                asked = [g * weight.to(g).reshape(-1, *[1] * (g.dim() - 1)) for g in asked]
+                # Dropout draws for all items of a chunk, so that there none may be left out.
+                if not way.encoder.training:
+                    chunk = only(chunk, weights[number] > 0)
+            with torch.enable_grad(), replayed(way.seed, number, chunk):
+                state = ctx.read(way.seen(chunk), item_weights(None, chunk), queries, level if level.dim() else None)
+                slopes = [g.to(s) for g, s in zip(asked, state.sums, strict=True)]
+                found = torch.autograd.grad(state.sums, wanted, slopes, allow_unused=True)
+            second_sum.add_(state.sums[0].detach())
+            for total, gradient in zip(totals, found, strict=True):
+                if gradient is not None:
+                    total.add_(gradient)
+
+        for number, chunk in enumerate(way.chunks()):
+            watch.note(chunk)
+            if weights is None or (number < len(weights) and weights[number].any()):
+                add(number, chunk)
+        require_same(ctx.noted, watch.close())
+        if weights is None and bool((second_sum - first_sum).abs().amax() > _CHANGED * first_sum.abs().amax()):
+            raise OptionError(
+                "the encoder gave other values for the same items in the second pass; its modules must draw from "
+                "torch's generator or not at all, and keep their weights until the backward pass"
             )
         head = [totals[0]] if queries is not None else [None]
-        return (None, *head, *totals[len(wanted) - len(parameters) :])
+        return (None, None, *head, *totals[len(wanted) - len(parameters) :])
 
 
-def _choose(count: int, plan: Plan) -> tuple[Any, float]:
-    """Numbers of the chunks to differentiate, and the inverse of the probability that one is among them."""
-    if plan.samples is None or plan.samples >= count:
-        return range(count), 1.0
-    generator = plan.generator or np.random.default_rng()
-    return set(generator.choice(count, plan.samples, replace=False).tolist()), count / plan.samples
+def draw_pieces(filled: np.ndarray, samples: int, generator: np.random.Generator | None) -> np.ndarray:
+    """Weights `(chunks, sets)` of pieces: 0 for most, and for `samples` of each set the inverse of their probability.
 
-
-def _pieces(sets: Sets, size: int) -> Iterator[Sets]:
-    """Items 0 to size - 1 of each set, then the next ones, and so on; at least one piece."""
-    layout = sets.layout
-    for start in range(0, max(1, layout.longest), size):
-        lengths = np.clip(layout.host_lengths - start, 0, size)
-        piece = Layout.from_lengths(lengths, sets.device)
-        first = np.repeat(layout.host[:-1] + start - piece.host[:-1], lengths)
-        yield Sets(sets.values[layout.to_device(first + np.arange(piece.total))], piece)
-
-
-def _as_chunk(chunk: Any, device: torch.device) -> Sets:
-    if not isinstance(chunk, Sets):
-        # A copy: what is mapped from disk may be read-only.
-        chunk = Sets.from_list([torch.as_tensor(np.array(chunk) if isinstance(chunk, np.ndarray) else chunk)])
-    return chunk.to(device)
-
-
-def _checked(chunk: Sets) -> Sets:
-    if chunk.dtype.is_floating_point and not bool(chunk.values.isfinite().all()):
-        raise DataError("a chunk holds NaN or infinity; remove or impute such items first")
-    return chunk
+    All sets follow one order of the chunks, so that those with pieces in the same chunks share them, and few chunks
+    need a graph.
+    """
+    order = (generator or np.random.default_rng()).permutation(len(filled))
+    # How many pieces of a set come before each of its own in that order.
+    before = np.empty_like(filled, dtype=np.int64)
+    before[order] = filled[order].cumsum(0) - filled[order]
+    count = filled.sum(0)
+    return np.where(filled & (before < samples), count / np.clip(count, 1, samples), 0.0)
 
 
 @contextmanager
-def _replayed(seed: int, number: int, chunk: Sets) -> Iterator[None]:
-    """A block in which dropout draws the same numbers in both passes."""
-    with torch.random.fork_rng(devices=[chunk.device] if chunk.device.type == "cuda" else []):
-        torch.manual_seed((seed + number) % 2**63)
+def replayed(seed: int, number: int, chunk: Sets) -> Iterator[None]:
+    """A block in which dropout draws the same numbers in every pass."""
+    on_gpu, seed = chunk.device.type == "cuda", (seed + number) % 2**63
+    with torch.random.fork_rng(devices=[chunk.device] if on_gpu else []):
+        # Not torch.manual_seed, which would seed all other GPUs for good.
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(chunk.device):
+                torch.cuda.manual_seed(seed)
         yield
 
 
-def _refuse_batch_norm(encoder: MergeableEncoder) -> None:
+def _refuse_batch_norm(encoder: ChunkedEncoder) -> None:
     for name, module in encoder.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training and module.track_running_stats:
             raise OptionError(

@@ -89,11 +89,6 @@ class UMBC(MergeableEncoder):
         self.norm = nn.LayerNorm(dim)
         self.head = head
 
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one item."""
-        return self.shape
-
     def queries(self, generator: torch.Generator | None = None) -> Tensor:
         """The projected slots, `(slots, dim)`."""
         slots: Tensor = self.slots
@@ -106,7 +101,7 @@ class UMBC(MergeableEncoder):
         """Weigh the items for every slot and sum them up."""
         if queries is None:
             raise OptionError("UMBC reads with slots; start from encoder.begin()")
-        features = self.phi(chunk)
+        features = self.features(chunk)
         keys, values = (part.unflatten(-1, (self.heads, -1)) for part in self.read_items(features).chunk(2, -1))
         asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
         kind = wide(values.dtype)

@@ -41,7 +41,7 @@ class Layout:
     def __len__(self) -> int:
         return len(self.host) - 1
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Number of items in all sets together."""
         return int(self.host[-1] - self.host[0])

@@ -1,0 +1,80 @@
+"""A process that is killed, or that does not answer, ends the others with an error instead of a hang."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from setgrad.encoders import stream_over
+from setgrad.errors import LostRankError
+from setgrad.sets import Sets
+from tests.encoders.test_distributed import PATIENCE, launch, loss_of, make, shard_of, start
+
+KILLED = -signal.SIGKILL
+
+
+def lose(rank: int, folder: Path, where: str, patience: float = PATIENCE) -> None:
+    start(rank, folder, patience)
+    encoder = make("em" if where == "between passes" else "softmax")
+    if rank == 2 and where == "forward":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 2 and where == "asleep":
+        time.sleep(100)
+    opened = itertools.count()
+
+    def shard() -> Iterator[Sets]:
+        # Once to look at it, then the passes: this is the second.
+        if rank == 2 and next(opened) == 2 and where == "between passes":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from shard_of(rank)
+
+    value = stream_over(encoder, shard)
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        loss_of(value).backward()
+    except RuntimeError as error:
+        (folder / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+    os._exit(0)
+
+
+def lose_forward(rank: int, folder: Path, where: str = "forward", patience: float = PATIENCE) -> None:
+    try:
+        lose(rank, folder, where, patience)
+    except LostRankError as error:
+        (folder / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+        os._exit(0)
+
+
+def lose_between(rank: int, folder: Path) -> None:
+    lose_forward(rank, folder, "between passes")
+
+
+def lose_asleep(rank: int, folder: Path) -> None:
+    lose_forward(rank, folder, "asleep", patience=4)
+
+
+def lose_backward(rank: int, folder: Path) -> None:
+    lose(rank, folder, "backward")
+
+
+@pytest.mark.parametrize(
+    ("work", "last"),
+    [
+        (lose_forward, -signal.SIGKILL),
+        (lose_between, -signal.SIGKILL),
+        (lose_backward, -signal.SIGKILL),
+        (lose_asleep, None),
+    ],
+)
+def test_a_process_that_dies_or_sleeps_ends_the_others_with_an_error(work, last, tmp_path):
+    assert launch(work, tmp_path, sleeps=last is None) == [0, 0, last]
+    for rank in range(2):
+        told = (tmp_path / f"{rank}.txt").read_text()
+        assert told.startswith("LostRankError: another process ended or did not answer in time"), told
