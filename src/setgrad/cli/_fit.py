@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
-from setgrad.cli._columns import check_same_features, declare_columns, read_to_fit
+from setgrad.cli._columns import Columns, check_same_features, declare_columns, read_to_fit
 from setgrad.cli._command import Answer, Command
+from setgrad.cli._limits import check_limits, declare_limits, read_limits
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.report import size_rule_grid
 from setgrad.selector import RULES, SubsetSelector, check_model_folder, load
@@ -32,27 +34,36 @@ def _declare(parser: ArgumentParser) -> None:
     )
     columns = declare_columns(parser, required=True)
     columns.add_argument("--weights", metavar="COL", help="column that says how much a row counts in the loss")
+    declare_limits(parser, "under which the subsets were chosen: learns what was wanted, not what fitted")
     declare_selector(parser)
 
 
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
+    check_limits(args)
     check_model_folder(args.output)
     start = None if args.start is None else load(args.start, device=selector.device)
     choices, columns = read_to_fit(args.table, args)
     if args.start is not None:
         check_same_features(args.start, columns)
-    validation = None if args.validation is None else columns.read_choices(args.validation)
+    constraint = read_limits(args.table, columns.set_id, choices.sets, args)
+    validation = None if args.validation is None else _validation(args, columns)
     started = time.perf_counter()
-    selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start)
+    selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start, constraint=constraint)
     seconds = time.perf_counter() - started
     selector.save(args.output)
     columns.save(args.output)
-    return _answer(args.output, selector, choices, columns.features, seconds)
+    return _answer(args.output, selector, choices, columns.features, seconds, constraint is not None)
+
+
+def _validation(args: Namespace, columns: Columns) -> tuple[Any, ...]:
+    held = columns.read_choices(args.validation)
+    limits = read_limits(args.validation, columns.set_id, held.sets, args)
+    return (*held,) if limits is None else (*held, limits)
 
 
 def _answer(
-    folder: Path, selector: SubsetSelector, choices: Choices, features: tuple[str, ...], seconds: float
+    folder: Path, selector: SubsetSelector, choices: Choices, features: tuple[str, ...], seconds: float, limited: bool
 ) -> Answer:
     best = selector.history_[selector.best_epoch_ - 1]
     rule = next(name for name, kind in RULES.items() if isinstance(selector.size_rule_, kind))
@@ -63,16 +74,17 @@ def _answer(
         "features": list(features),
         "epochs": len(selector.history_),
         "best_epoch": selector.best_epoch_,
-        "validation_jaccard_true_size": best["validation_jaccard"],
+        f"validation_jaccard_{'limited' if limited else 'true_size'}": best["validation_jaccard"],
         "validation_jaccard": selector.size_scores_[rule],
         "size_rule": rule,
         "size_scores": selector.size_scores_,
         "seconds": seconds,
     }
+    told = "true size given" if not limited else "within the limits"
     parts = (
         f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
-        f"validation Jaccard, true size given: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
+        f"validation Jaccard, {told}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
         size_rule_grid(selector),
         f"saved to {folder}",
         f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",

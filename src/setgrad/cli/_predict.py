@@ -7,6 +7,7 @@ from pathlib import Path
 
 from setgrad.cli._columns import columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
+from setgrad.cli._limits import check_limits, declare_limits, read_limits
 from setgrad.report import Grid
 from setgrad.selector import load
 from setgrad.sets import subset_sizes
@@ -31,6 +32,12 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="NAME",
         help='search on F itself: "greedy" builds the subset item by item, "local" improves it by single moves',
     )
+    declare_limits(
+        parser,
+        "the best allowed subset is picked; an item is worth taking if its probability\n"
+        "is above 1/2, or above P with --threshold. Limits can be combined; this, and\n"
+        "costs that are not whole, take SciPy",
+    )
     declare_columns(parser, required=False, chosen=False)
 
 
@@ -44,12 +51,20 @@ def _run(args: Namespace) -> Answer:
     from setgrad.sets import write_table
     from setgrad.sets._formats import format_of
 
+    check_limits(args)
     format_of(args.output)  # an unknown ending is refused before any work
     selector = load(args.model, device=args.device)
     columns = columns_of_model(args.model, args)
     table = columns.read_sets(args.table)
     scores = selector.decision_function(table.sets)
-    picks = selector.predict(table.sets, size=args.size, threshold=args.threshold, search=args.search, scores=scores)
+    picks = selector.predict(
+        table.sets,
+        size=args.size,
+        threshold=args.threshold,
+        search=args.search,
+        constraint=read_limits(args.table, columns.set_id, table.sets, args),
+        scores=scores,
+    )
     item_name = columns.item_id or ("item" if columns.set_id == "item_id" else "item_id")
     write_table(
         args.output,
@@ -85,12 +100,12 @@ PREDICT = Command(
     usage="setgrad predict MODEL TABLE -o FILE [options]",
     description=(
         "Pick a subset of each set of a table, and write one row for each item: set id, item id, probability, chosen. "
-        "How many items are picked is decided by the model unless --size or --threshold is given."
+        "How many items are picked is decided by the model unless --size, --threshold or a limit is given."
     ),
     examples=(
         "setgrad predict model/ new.parquet -o picks.parquet",
-        "setgrad predict model/ new.csv -o picks.csv --size 10",
-        "setgrad predict model/ new.csv -o picks.csv --threshold 0.7 --search local",
+        "setgrad predict model/ new.csv -o picks.csv --size 10 --search local",
+        "setgrad predict model/ new.csv -o picks.csv --budget 50 --cost price --at-most 2 --group brand",
     ),
     declare=_declare,
     run=_run,

@@ -3,6 +3,12 @@
 from setgrad.selector._check import check_options as check_options
 from setgrad.selector._files import check_model_folder as check_model_folder
 from setgrad.selector._load import load as load
+from setgrad.selector.constraints import AllOf as AllOf
+from setgrad.selector.constraints import Budget as Budget
+from setgrad.selector.constraints import Constraint as Constraint
+from setgrad.selector.constraints import Groups as Groups
+from setgrad.selector.constraints import Linear as Linear
+from setgrad.selector.constraints import SizeRange as SizeRange
 from setgrad.selector.metrics import jaccard as jaccard
 from setgrad.selector.metrics import pick_top as pick_top
 from setgrad.selector.presets import PRESETS as PRESETS

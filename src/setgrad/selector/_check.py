@@ -66,6 +66,19 @@ def check_options(options: dict[str, Any]) -> None:
     make_scale(options["scale"])
 
 
+def constrained_cut(size: Any, threshold: float | None, search: str | None) -> float:
+    """The logit above which an item is worth taking under a constraint; refuses what does not go with one."""
+    if size is not None:
+        raise OptionError("a constraint says which sizes are allowed; instead of size, add SizeRange(n, n) to it")
+    if search == "greedy":
+        raise OptionError("greedy search knows no constraint; leave search out, or use search='local'")
+    if threshold is None:
+        return 0.0
+    if not 0 < threshold < 1:
+        raise OptionError(f"with a constraint, threshold is a probability between 0 and 1, not {threshold}")
+    return math.log(threshold / (1 - threshold))
+
+
 def _check_number(key: str, value: Any, low: float, *, closed: bool, whole: bool) -> None:
     kind = "a whole number" if whole else "a number"
     number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)

@@ -15,13 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from setgrad.discrete import Solver
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
+from setgrad.selector._allowed import allowed_parts, sample_choices
 from setgrad.selector._check import check_options
 from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoint
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
 from setgrad.selector._progress import training_display
 from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, seed_torch, trainer_state
+from setgrad.selector.constraints import Constraint
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, subset_sizes
 
@@ -58,14 +61,23 @@ def fit_selector(
     validation: Any,
     sample_weight: Any,
     start: ChoiceModel | None = None,
+    constraint: Constraint | Solver | None = None,
 ) -> Fitted:
     """Do all that `SubsetSelector.fit` promises."""
     check_options(options)
     choices = Choices.of(sets, subsets)
+    if constraint is not None and options["loss"] != "all":
+        raise OptionError(
+            f"a constraint brings its own loss, which reads all items; leave out loss={options['loss']!r}"
+        )
     weights = _item_weights(sample_weight, choices)
     given = options["random_state"]
     seed = int(np.random.SeedSequence().generate_state(1)[0] if given is None else given)
-    train, held_out, weights = _split(choices, validation, weights, options["validation_fraction"], seed)
+    validation, own = _held_out(validation)
+    train, held_out, weights, kept, held = _split(choices, validation, weights, options["validation_fraction"], seed)
+    allowed = None if constraint is None else allowed_parts(constraint, own, choices, held_out, kept, held)
+    if constraint is None and own is not None:
+        raise OptionError("validation has a constraint, but the training sets have none; give fit constraint= too")
     device = resolve_device(options["device"])
     train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (train, held_out))
     config = _model_config(options, train)
@@ -81,7 +93,7 @@ def fit_selector(
         else:
             _begin_with(model, start)
         steering = _train_options(options, seed, len(train))
-        trainer = Trainer(model, train, held_out, weights, steering)
+        trainer = Trainer(model, train, held_out, weights, steering, allowed)
         save = _resume(trainer, options, start)
         with training_display(options["verbose"], steering.max_epochs) as display:
             progress = trainer.run(display, save)
@@ -125,17 +137,27 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     return found
 
 
+def _held_out(validation: Any) -> tuple[Choices | None, Any]:
+    """The validation sets that a user gave, and their constraint if there is one."""
+    if validation is None:
+        return None, None
+    try:
+        held_sets, held_subsets, *own = validation
+    except (TypeError, ValueError):
+        own = [None, None]
+    if len(own) > 1 or (own and not isinstance(own[0], Constraint | Solver)):
+        raise ShapeError("validation must be a pair (sets, subsets), or (sets, subsets, constraint)")
+    return Choices.of(held_sets, held_subsets), own[0] if own else None
+
+
 def _split(
-    choices: Choices, validation: Any, weights: Tensor | None, fraction: float, seed: int
-) -> tuple[Choices, Choices, Tensor | None]:
+    choices: Choices, validation: Choices | None, weights: Tensor | None, fraction: float, seed: int
+) -> tuple[Choices, Choices, Tensor | None, np.ndarray, np.ndarray | None]:
+    """Training and validation sets, weights of the first, and which of the given sets they are, if they are."""
     if not choices.sets.layout.total:
         raise DataError("there is nothing to learn from: the training sets hold no items at all")
     if validation is not None:
-        try:
-            held_sets, held_subsets = validation
-        except (TypeError, ValueError):
-            raise ShapeError("validation must be a pair (sets, subsets)") from None
-        held_out = Choices.of(held_sets, held_subsets)
+        held_out = validation
         if not held_out.sets.layout.total:
             raise DataError("the validation sets hold no items at all")
         if held_out.sets.item_shape != choices.sets.item_shape:
@@ -143,7 +165,7 @@ def _split(
                 f"training items have shape {tuple(choices.sets.item_shape)}, "
                 f"validation items {tuple(held_out.sets.item_shape)}"
             )
-        return choices, held_out, weights
+        return choices, held_out, weights, np.arange(len(choices)), None
     # Sets without items teach nothing and validate nothing: both parts need some of the others.
     order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(choices.sets.layout.host_lengths))
     if len(order) < 2:
@@ -154,8 +176,8 @@ def _split(
     held, kept = np.sort(order[:count]), np.sort(order[count:])
     if weights is not None:
         weights = choices.sets.with_values(weights).take(kept).values
-    parts = (Choices(choices.sets.take(part), choices.subsets.take(part)) for part in (kept, held))
-    return (*parts, weights)  # type: ignore[return-value]
+    train, held_out = (Choices(choices.sets.take(part), choices.subsets.take(part)) for part in (kept, held))
+    return train, held_out, weights, kept, held
 
 
 def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
@@ -246,7 +268,8 @@ def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None
     lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]
     # A phi of the user's own has no options to compare, but shapes.
     shapes = {name: list(value.shape) for name, value in trainer.model.state_dict().items()}
-    mark = fingerprint(kept, trainer.model.config.to_json(), shapes, lengths, *tensors, *weights)
+    rules = [] if trainer.allowed is None else [sample_choices(trainer.allowed[0], data.sets)]
+    mark = fingerprint(kept, trainer.model.config.to_json(), shapes, lengths, *tensors, *weights, *rules)
     if path.exists():
         stored, numbers = read_checkpoint(path)
         if numbers.get("fingerprint") != mark:

@@ -25,6 +25,7 @@ from setgrad.functions import (
     Inset,
     Noise,
     Pathwise,
+    SetFunction,
 )
 from setgrad.functions.deepset import make_item_encoder
 from setgrad.implicit import GMRES
@@ -165,6 +166,18 @@ class ChoiceModel(nn.Module):
                 start = torch.sigmoid(self.recognition.start(bound.sets))
         estimator = make_estimator(config.estimator, samples or config.samples, noise)
         return solve_bound(bound, estimator, make_solver(config), make_scale(config.scale), start, coordinates)
+
+
+@final
+class Learned(SetFunction):
+    """F of a model, for sets as users have them."""
+
+    def __init__(self, model: ChoiceModel) -> None:
+        self.model = model
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """On the device of the model."""
+        return self.model.bind(sets.to(self.model.mean.device))
 
 
 def make_solver(config: ModelConfig) -> MeanFieldSolver:

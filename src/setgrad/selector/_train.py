@@ -19,12 +19,16 @@ from torch import Tensor
 from setgrad.errors import TrainingError
 from setgrad.functions import Fresh
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
+from setgrad.selector._allowed import Allowed
+from setgrad.selector._constrained import ConstrainedLoss
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
 
 LOSSES = ("all", "negatives")
+# Draws of the noise that judge an epoch under a constraint.
+_JUDGE_SAMPLES = 8
 
 
 @final
@@ -64,9 +68,17 @@ class Trainer:
     """Trains a model in place and keeps the weights of the best epoch."""
 
     def __init__(
-        self, model: ChoiceModel, train: Choices, validation: Choices, weights: Tensor | None, options: TrainOptions
+        self,
+        model: ChoiceModel,
+        train: Choices,
+        validation: Choices,
+        weights: Tensor | None,
+        options: TrainOptions,
+        allowed: tuple[Allowed, Allowed] | None = None,
     ) -> None:
         self.model, self.train_data, self.validation, self.options = model, train, validation, options
+        # The constraints on the training and on the validation subsets, if they were chosen under one.
+        self.allowed = allowed
         self.weights = None if weights is None else train.sets.with_values(weights)
         self.sizes = subset_sizes(train.subsets)
         self.validation_sizes = subset_sizes(validation.subsets)
@@ -91,13 +103,14 @@ class Trainer:
         seeds = np.random.SeedSequence([options.seed, progress.epoch]).generate_state(4)
         # Nothing of ours draws from torch's own generators, but a phi of the user's own may, for dropout.
         seed_torch(int(seeds[3]), self.train_data.sets.device)
-        noise, loss = Fresh(int(seeds[0])), make_loss(options.loss, int(seeds[1]))
+        noise, losses = Fresh(int(seeds[0])), self._losses(int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
         batches = np.array_split(order, max(1, math.ceil(len(order) / options.batch_size)))
         total = torch.zeros(2, device=self.train_data.sets.device)
         self.model.train()
         for number, numbers in enumerate(batches):
-            total += self._step(numbers, noise, loss, progress.epoch * len(batches) + number) * len(numbers)
+            step = progress.epoch * len(batches) + number
+            total += self._step(numbers, noise, losses(numbers), step) * len(numbers)
         progress.epoch += 1
         mean_loss, settled = (total / len(order)).tolist()
         if not math.isfinite(mean_loss):
@@ -126,6 +139,17 @@ class Trainer:
         }
         progress.history.append(record)
         return record
+
+    def _losses(self, seed: int) -> Callable[[np.ndarray], SubsetLoss]:
+        """The loss of an epoch, for the training sets with given numbers."""
+        if self.allowed is None:
+            loss = make_loss(self.options.loss, seed)
+            return lambda numbers: loss
+        allowed, generator = self.allowed[0], self._generator(seed)
+        return lambda numbers: ConstrainedLoss(allowed.take(numbers), self.model.config.samples, generator)
+
+    def _generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.train_data.sets.device).manual_seed(seed)
 
     def _step(self, numbers: np.ndarray, noise: Fresh, loss: SubsetLoss, step: int) -> Tensor:
         options, model = self.options, self.model
@@ -162,8 +186,14 @@ class Trainer:
         sets, subsets = self.validation
         self.model.eval()
         logits = infer_logits(self.model, sets, samples=self.model.config.samples)
-        top = pick_top(logits, sets, self.validation_sizes)
-        loss = AllItems()(logits, subsets, None, None)
+        if self.allowed is None:
+            top = pick_top(logits, sets, self.validation_sizes)
+            loss = AllItems()(logits, subsets, None, None)
+        else:
+            # The same noise in every epoch, so that losses can be compared.
+            top = self.allowed[1].choose(logits, sets)
+            judge = ConstrainedLoss(self.allowed[1], _JUDGE_SAMPLES, self._generator(self.options.seed))
+            loss = judge(logits, subsets, None, None)
         # Rounded, so that among equally good epochs the one with the better likelihood wins.
         return round(float(jaccard(top, subsets).mean()), 5), -float(loss)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from setgrad.functions import BoundSetFunction
 from setgrad.sets import Sets, segment_max, segment_rank, segment_sum
+
+# Prices of a change, in parts of the largest gain.
+_PRICES = (0.0, *(2.0**-k for k in range(10)))
 
 
 def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
@@ -49,6 +54,37 @@ def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool, max_m
         if not bool(better.any()):
             break
         picked = torch.where(better[ids], changed, picked)
+    return sets.with_values(picked)
+
+
+def constrained_search(
+    bound: BoundSetFunction, start: Sets, solve: Callable[[Tensor], Tensor], *, max_moves: int = 100
+) -> Sets:
+    """Improve an allowed subset by moves to other allowed subsets, until none of those tried is better.
+
+    Around a subset F is taken for the sum of its gains. `solve` finds the allowed subset of the largest sum exactly,
+    once for each of several prices on every item that changes: high prices allow small steps, where the sum is right.
+    The best by F itself is kept.
+
+    Args:
+        bound: F for the sets.
+        start: An allowed subset of each.
+        solve: From worths `(m, total)` to the best allowed subsets, booleans `(m, total)`.
+        max_moves: When to stop.
+    """
+    sets, picked = bound.sets, start.values.clone()
+    ids = sets.layout.ids
+    for _ in range(max_moves):
+        gains = bound.gains(picked[None])[0]
+        stay = torch.where(picked, 1.0, -1.0) * segment_max(gains.abs(), sets, empty=0.0)[ids]
+        tried = solve(gains + torch.tensor(_PRICES, dtype=gains.dtype, device=gains.device)[:, None] * stay)
+        before, after = bound.value(picked[None])[0], bound.value(tried)
+        value, which = after.max(0)
+        better = value > before + 1e-9 * before.abs().clamp(min=1)
+        if not bool(better.any()):
+            break
+        best = tried.gather(0, which[ids][None])[0]
+        picked = torch.where(better[ids], best, picked)
     return sets.with_values(picked)
 
 

@@ -12,16 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from setgrad.discrete import Solver
 from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, unknown_name
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
+from setgrad.selector._allowed import Allowed
+from setgrad.selector._check import constrained_cut
 from setgrad.selector._fit import fit_selector, prediction_samples
 from setgrad.selector._infer import infer_logits, map_batches
-from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model import ChoiceModel, Learned
+from setgrad.selector.constraints import Constraint
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.selector.presets import PRESETS
-from setgrad.selector.search import greedy, local_search
-from setgrad.selector.sizes import rule_to_json
+from setgrad.selector.search import constrained_search, greedy, local_search
+from setgrad.selector.sizes import given_sizes, rule_to_json
 from setgrad.sets import Choices, Sets, as_sets, segment_sum, subset_sizes
 
 SEARCHES = ("greedy", "local")
@@ -181,6 +185,7 @@ class SubsetSelector:
         validation: Any = None,
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
+        constraint: Constraint | Solver | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -191,6 +196,8 @@ class SubsetSelector:
             sample_weight: How much each set `(b,)` or each item `(total,)` counts in the loss.
             start: A fitted selector of the same make whose weights to begin with: what was learned on much data helps
                 where there is little.
+            constraint: What the subsets were chosen under, as in `predict`: the loss then asks that the best allowed
+                subset be the chosen one. For validation sets of their own, `(sets, subsets, constraint)`.
         """
         if start is not None:
             if not isinstance(start, SubsetSelector):
@@ -199,7 +206,7 @@ class SubsetSelector:
                 )
             start._check_fitted()
         model = None if start is None else start.model_
-        fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight, model)
+        fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight, model, constraint)
         self.model_ = fitted.model
         self.size_rule_ = fitted.size_rule
         self.size_scores_ = fitted.size_scores
@@ -232,6 +239,7 @@ class SubsetSelector:
         size: int | Sequence[int] | None = None,
         threshold: float | None = None,
         search: str | None = None,
+        constraint: Constraint | Solver | None = None,
         scores: Sets | None = None,
     ) -> Sets:
         """Choose a subset of each set, as a `Sets` of booleans.
@@ -241,6 +249,9 @@ class SubsetSelector:
             size: How many items to choose, one number or one for each set; None lets the model decide.
             threshold: Choose the items whose probability exceeds this, instead of a size.
             search: "greedy" builds the subset on F item by item; "local" improves the choice on F by single moves.
+            constraint: Choose the allowed subset with the largest sum of logits, so that an item is worth taking if
+                its probability is above 1/2, or above `threshold`. `Budget`, `Groups`, `SizeRange`, `AllOf`, or any
+                solver of `setgrad.discrete` over the items of a set. With search="local", improve it on F.
             scores: What `decision_function` gave for these sets, where it is at hand: saves computing it again.
         """
         sets = self._check_sets(sets)
@@ -248,6 +259,8 @@ class SubsetSelector:
             raise OptionError("size and threshold both say how many items to choose; give one of them")
         if search is not None and search not in SEARCHES:
             raise unknown_name("search", search, SEARCHES)
+        if constraint is not None:
+            return self._constrained(sets, constraint, size, threshold, search, scores)
         if search == "greedy" and size is None and threshold is None:
             return sets.with_values(self._search(sets, lambda bound, *_: greedy(bound).values))
         logits = self._logits(sets, scores)
@@ -265,10 +278,10 @@ class SubsetSelector:
 
         return sets.with_values(self._search(sets, work))
 
-    def score(self, sets: Any, subsets: Any) -> float:
-        """Mean Jaccard score with the size chosen by the model: what a user gets."""
+    def score(self, sets: Any, subsets: Any, *, constraint: Constraint | Solver | None = None) -> float:
+        """Mean Jaccard score of what `predict` chooses, with the size decided by the model: what a user gets."""
         choices = Choices.of(sets, subsets)
-        return _mean_jaccard(self.predict(choices.sets), choices.subsets)
+        return _mean_jaccard(self.predict(choices.sets, constraint=constraint), choices.subsets)
 
     def score_true_size(self, sets: Any, subsets: Any) -> float:
         """Mean Jaccard score when the true size of each subset is given away, as the papers report."""
@@ -280,7 +293,7 @@ class SubsetSelector:
     def function_(self) -> SetFunction:
         """The learned F, on standardised features: ask `bind(sets)` of it for values and gains of any subset."""
         self._check_fitted()
-        return _Learned(self.model_)
+        return Learned(self.model_)
 
     # ---- keeping
 
@@ -339,29 +352,36 @@ class SubsetSelector:
     def _search(self, sets: Sets, work: Callable[[BoundSetFunction, Sets, np.ndarray], Tensor]) -> Tensor:
         return map_batches(self._precise(), sets, work).bool()
 
+    def _constrained(
+        self,
+        sets: Sets,
+        constraint: Constraint | Solver,
+        size: int | Sequence[int] | None,
+        threshold: float | None,
+        search: str | None,
+        scores: Sets | None,
+    ) -> Sets:
+        cut = constrained_cut(size, threshold, search)
+        allowed = Allowed.of(constraint, sets)
+        start = allowed.choose(self._logits(sets, scores) - cut, sets)
+        if search is None:
+            return start
+
+        def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
+            part = allowed.take(numbers)
+            begin = start.take(numbers).to(batch.device)
+            return constrained_search(bound, begin, lambda worth: part.solve(worth, batch)).values
+
+        return sets.with_values(self._search(sets, work))
+
     def _sizes(self, sets: Sets, logits: Tensor, size: int | Sequence[int] | None, threshold: float | None) -> Tensor:
-        lengths = sets.lengths
         if threshold is not None:
             if not 0 <= threshold <= 1:
                 raise OptionError(f"threshold is a probability between 0 and 1, not {threshold}")
             return segment_sum((_probability(logits) > threshold).long(), sets)
         if size is None:
-            return self.size_rule_.sizes(logits, sets).clamp(min=self.min_size_).minimum(lengths)
-        wanted = np.asarray(size)
-        if not np.issubdtype(wanted.dtype, np.integer) or wanted.ndim > 1 or (wanted < 0).any():
-            raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}")
-        if wanted.ndim == 1 and len(wanted) != len(sets):
-            raise ShapeError(f"{len(wanted)} sizes were given for {len(sets)} sets")
-        return torch.as_tensor(np.broadcast_to(wanted, (len(sets),)).copy(), device=sets.device).minimum(lengths)
-
-
-@final
-class _Learned(SetFunction):
-    def __init__(self, model: ChoiceModel) -> None:
-        self.model = model
-
-    def bind(self, sets: Sets) -> BoundSetFunction:
-        return self.model.bind(sets.to(self.model.mean.device))
+            return self.size_rule_.sizes(logits, sets).clamp(min=self.min_size_).minimum(sets.lengths)
+        return given_sizes(size, sets)
 
 
 def _probability(logits: Tensor) -> Tensor:

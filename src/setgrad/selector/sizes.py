@@ -7,13 +7,15 @@ the best Jaccard score.
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.errors import FileFormatError
+from setgrad.errors import FileFormatError, OptionError, ShapeError
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Sets, segment_order, segment_rank, segment_sum
 
@@ -127,6 +129,16 @@ class ExpectedJaccard(SizeRule):
             # Far from the optimum a full step can overshoot into saturation.
             weights = weights - step * min(1.0, 2.0 / max(float(step.norm()), 1e-12))
         return cls(*weights.tolist())
+
+
+def given_sizes(size: int | Sequence[int], sets: Sets) -> Tensor:
+    """Sizes `(b,)` from one number or one for each set; no set gives more items than it has."""
+    wanted = np.asarray(size)
+    if not np.issubdtype(wanted.dtype, np.integer) or wanted.ndim > 1 or (wanted < 0).any():
+        raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}")
+    if wanted.ndim == 1 and len(wanted) != len(sets):
+        raise ShapeError(f"{len(wanted)} sizes were given for {len(sets)} sets")
+    return torch.as_tensor(np.broadcast_to(wanted, (len(sets),)).copy(), device=sets.device).minimum(sets.lengths)
 
 
 RULES: dict[str, type[SizeRule]] = {

@@ -1,0 +1,68 @@
+"""Options that say which subsets are allowed, and the constraint that they make of the columns of a table."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from setgrad.errors import OptionError
+from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange
+from setgrad.selector.constraints import Linear
+from setgrad.sets import Sets
+
+
+def declare_limits(parser: ArgumentParser, text: str) -> None:
+    """Give a command the options that limit subsets; `text` says what it does with them."""
+    group = parser.add_argument_group("what is allowed", text)
+    group.add_argument("--budget", metavar="B", type=float, help="the chosen items of a set cost at most B together")
+    group.add_argument("--cost", metavar="COL", help="column with the cost of an item, which may be a feature too")
+    group.add_argument("--at-most", metavar="N", type=int, help="at most N items of each group of a set")
+    group.add_argument("--group", metavar="COL", help="column that names the group of an item")
+    group.add_argument("--min-size", metavar="N", type=int, help="at least N items of each set")
+    group.add_argument("--max-size", metavar="N", type=int, help="at most N items of each set")
+
+
+def check_limits(args: Namespace) -> None:
+    """Refuse half a limit before any work."""
+    for number, column in (("budget", "cost"), ("at_most", "group")):
+        if (getattr(args, number) is None) != (getattr(args, column) is None):
+            flags = f"--{number.replace('_', '-')} N --{column} COL"
+            raise OptionError(f"a limit needs a number and a column: {flags}")
+
+
+def read_limits(path: Path, set_id: str, sets: Sets, args: Namespace) -> Constraint | None:
+    """Make the constraint for the sets of a table; None if there are no limits."""
+    parts: list[Linear] = []
+    if args.budget is not None:
+        from setgrad.sets import read_table
+
+        costs = read_table(path, set_id=set_id, features=[args.cost], dtype=torch.float64).sets
+        parts.append(Budget(costs, budget=args.budget))
+    if args.at_most is not None:
+        names = _names(path, args.group)
+        bounds = sets.layout.host.tolist()
+        labels = [names[start:stop] for start, stop in pairwise(bounds)]
+        parts.append(Groups(labels, at_most=args.at_most))
+    if args.min_size is not None or args.max_size is not None:
+        parts.append(SizeRange(args.min_size or 0, args.max_size))
+    if len(parts) > 1:
+        return AllOf(parts)
+    return parts[0] if parts else None
+
+
+def _names(path: Path, column: str) -> list[Any]:
+    """Numbers or words of a column, row by row."""
+    from setgrad.sets._columns import Column
+    from setgrad.sets._formats import look, pieces
+    from setgrad.sets._ids import ids
+    from setgrad.sets._roles import feature_columns
+
+    feature_columns(path, look(path), [column], {})  # says so if there is no such column
+    names: list[Any] = []
+    for batch in pieces(path, [column]):
+        names += ids(Column.of(path, batch, column, len(names))).to_pylist()
+    return names

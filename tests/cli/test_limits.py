@@ -1,0 +1,111 @@
+"""Limits on the command line: the picks keep them, and are those of the Python API."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+import setgrad as sg
+from setgrad.cli._limits import read_limits
+from setgrad.selector import AllOf, Budget, Groups, SizeRange
+
+Rows = list[list[str]]
+
+
+@pytest.fixture
+def shop(rows: Rows, put: Callable, tmp_path: Path) -> Path:
+    """The table with a cost and a brand for each product; the first feature is a cost too."""
+    brands = ["acme", "bolt", "7"]
+    extra = [[*row, str(1 + 3 * number % 5), brands[number % 3]] for number, row in enumerate(rows[1:])]
+    path: Path = put(tmp_path / "shop.csv", [[*rows[0], "cost", "brand"], *extra])
+    return path
+
+
+def by_column(shop: Path, name: str) -> list[list[str]]:
+    lines = [line.split(",") for line in shop.read_text().splitlines()]
+    place, baskets = lines[0].index(name), dict.fromkeys(line[0] for line in lines[1:])
+    return [[line[place] for line in lines[1:] if line[0] == basket] for basket in baskets]
+
+
+LIMITS: dict[str, list[str]] = {
+    "budget": ["--budget", "4", "--cost", "cost"],
+    "groups": ["--at-most", "1", "--group", "brand"],
+    "sizes": ["--min-size", "1", "--max-size", "2"],
+    "all": ["--budget", "6", "--cost", "cost", "--at-most", "1", "--group", "brand", "--max-size", "2"],
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_picks_keep_the_limits(run: Callable, model: Path, shop: Path, tmp_path: Path, case: str) -> None:
+    costs = [[int(cost) for cost in part] for part in by_column(shop, "cost")]
+    brands = by_column(shop, "brand")
+    constraint = {
+        "budget": Budget(costs, budget=4),
+        "groups": Groups(brands, at_most=1),
+        "sizes": SizeRange(1, 2),
+        "all": AllOf([Budget(costs, budget=6), Groups(brands, at_most=1), SizeRange(0, 2)]),
+    }[case]
+    # A low bar, so that the limits bite.
+    found = run("predict", model, shop, "-o", tmp_path / "p.parquet", *LIMITS[case], "--threshold", "0.01", "--json")
+    assert (found.code, found.err) == (0, "")
+    picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")["chosen"].to_pylist()
+    table = sg.read_table(shop, set_id="basket", features=["price", "stars"])
+    selector = sg.load(model)
+    expected = selector.predict(table.sets, constraint=constraint, threshold=0.01)
+    assert picks == expected.values.tolist()
+    assert picks != selector.predict(table.sets, threshold=0.01).values.tolist()
+    if case in ("budget", "all"):
+        spent = [
+            sum(c for c, m in zip(cost, mask, strict=True) if m) for cost, mask in zip(costs, expected, strict=True)
+        ]
+        assert max(spent) <= (4 if case == "budget" else 6)
+
+
+def test_a_feature_can_be_the_cost(run: Callable, model: Path, shop: Path, rows: Rows, tmp_path: Path) -> None:
+    words = ["--budget", "9", "--cost", "load", "--features", "price,stars"]
+    assert run("predict", model, shop, "-o", tmp_path / "p.parquet", *words).code == 0
+    spoilt = run("predict", model, shop, "-o", tmp_path / "p.parquet", "--budget", "9", "--cost", "price")
+    assert spoilt.code == 1
+    assert "weights are finite numbers, 0 or more" in spoilt.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--budget", "4"], "--budget N --cost COL"),
+        (["--group", "brand"], "--at-most N --group COL"),
+        (["--budget", "4", "--cost", "costs"], "did you mean 'cost'?"),
+        (["--at-most", "1", "--group", "brands"], "did you mean 'brand'?"),
+        (["--budget", "-1", "--cost", "cost"], "set 0 (counted from 0) has no answer"),
+        (["--min-size", "99"], "cannot choose 99"),
+        (["--min-size", "1", "--size", "1"], "instead of size"),
+    ],
+)
+def test_wrong_limits(run: Callable, model: Path, shop: Path, tmp_path: Path, words: list[str], message: str) -> None:
+    found = run("predict", model, shop, "-o", tmp_path / "p.parquet", *words)
+    assert (found.code, found.out) == (1, "")
+    assert message in found.err
+    assert not (tmp_path / "p.parquet").exists()
+
+
+def test_fit_within_limits(run: Callable, shop: Path, tiny: list[str], tmp_path: Path) -> None:
+    words = ["--set-id", "basket", "--chosen", "bought", "--features", "price,stars", "--max-size", "2", *tiny]
+    found = run("fit", shop, *words, "-o", tmp_path / "a", "--json")
+    assert (found.code, found.err) == (0, "")
+    assert "validation_jaccard_limited" in found.data
+    costs = ["--budget", "99", "--cost", "cost"]
+    assert run("fit", shop, *words, *costs, "--validation", shop, "-o", tmp_path / "b").code == 0
+    refused = run("fit", shop, *words, "--max-size", "1", "-o", tmp_path / "c")
+    assert refused.code == 1
+    assert "set 0 (counted from 0) is not one that the constraint allows" in refused.err
+
+
+def test_groups_are_read_as_they_are_written(shop: Path) -> None:
+    from argparse import Namespace
+
+    sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
+    limits = Namespace(budget=None, cost=None, at_most=1, group="brand", min_size=None, max_size=None)
+    found = read_limits(shop, "basket", sets, limits)
+    assert isinstance(found, Groups)
+    assert [list(part) for part in found.labels] == by_column(shop, "brand")
