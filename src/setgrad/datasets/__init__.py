@@ -21,6 +21,10 @@ from setgrad.datasets._load import Loader as Loader
 from setgrad.datasets._load import Request as Request
 from setgrad.datasets._load import load as load
 from setgrad.datasets._load import names as names
+from setgrad.datasets._mil import MIL_DATASETS as MIL_DATASETS
+from setgrad.datasets._mil import Bags as Bags
+from setgrad.datasets._mil import bag_folds as bag_folds
+from setgrad.datasets._mil import mil as mil
 from setgrad.datasets._pair_sets import COMPOUND_PROTOCOLS as COMPOUND_PROTOCOLS
 from setgrad.datasets._synthetic import gaussian as gaussian
 from setgrad.datasets._synthetic import moons as moons

@@ -1,0 +1,228 @@
+"""The encoders of paper 001's clustering experiment, each followed by a decoder that names a mixture of Gaussians.
+
+All see a point through the same two layers. Encoders of the library that can read a set in pieces do so by their state;
+the others get the mean of the codes of the pieces, the way of paper 001 (appendix E).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks._mixtures import COMPONENTS, NUMBERS, Mixture
+from setgrad.encoders import (
+    ABMIL,
+    DSMIL,
+    SSE,
+    UMBC,
+    DeepSets,
+    DiffEM,
+    FSPool,
+    MaxPool,
+    MergeableEncoder,
+    OnSlots,
+    SetEncoder,
+    SetTransformer,
+    TransformerHead,
+    hierarchical_sse,
+)
+from setgrad.encoders._mergeable import item_weights
+from setgrad.encoders.attention import SelfAttention
+from setgrad.sets import Layout, Sets
+
+HEADS = 4
+# After the name of an activation: not divided by the weight of the set.
+SUM = "-sum"
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """Widths: of points, of codes, and how many slots gather them."""
+
+    points: int = 2
+    width: int = 128
+    slots: int = 64
+
+
+@final
+class Clusterer(nn.Module):
+    """From sets of points to the five numbers of each component, by way of a code."""
+
+    def __init__(self, encoder: SetEncoder, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(self, sets: Sets) -> Tensor:
+        """Numbers `(b, components, 5)` of whole sets."""
+        return self.decoder(self.code(sets))
+
+    def code(self, sets: Sets) -> Tensor:
+        """Codes of whole sets."""
+        if isinstance(self.encoder, MergeableEncoder):
+            encoder = self.encoder
+            return encoder.finish(encoder.read(sets, item_weights(None, sets), encoder.queries(), None))
+        return self.encoder(sets)
+
+    def mixture(self, code: Tensor) -> Mixture:
+        """What the decoder says about codes."""
+        return Mixture.from_numbers(self.decoder(code))
+
+
+@final
+class Among(nn.Module):
+    """Self-attention among the vectors of a code."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.block, self.norm = SelfAttention(width, HEADS), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors in, vectors out."""
+        return self.norm(self.block(x, None))
+
+
+def _phi(sizes: Sizes) -> nn.Module:
+    width = sizes.width
+    return nn.Sequential(nn.Linear(sizes.points, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+
+
+def _flat(code: int, width: int) -> nn.Module:
+    """A decoder of codes that are one vector, whatever the scale of their sums."""
+    return nn.Sequential(
+        nn.Flatten(1),
+        nn.LayerNorm(code),
+        nn.Linear(code, 2 * width),
+        nn.ReLU(),
+        nn.Linear(2 * width, 2 * width),
+        nn.ReLU(),
+        nn.Linear(2 * width, COMPONENTS * NUMBERS),
+        nn.Unflatten(1, (COMPONENTS, NUMBERS)),
+    )
+
+
+def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
+    name = activation.removesuffix(SUM)
+    return UMBC(
+        sizes.points,
+        sizes.width,
+        sizes.slots,
+        heads=HEADS,
+        activation=name,
+        normalize="set" if name == activation else "none",
+        phi=_phi(sizes),
+        head=head,
+    )
+
+
+def umbc_transformer(sizes: Sizes, activation: str = "softmax") -> Clusterer:
+    """UMBC, then a Set Transformer on its slots."""
+    head = TransformerHead(sizes.width, outputs=COMPONENTS, layers=2, decode=1, heads=HEADS)
+    return Clusterer(_umbc(sizes, activation, head), nn.Linear(sizes.width, NUMBERS))
+
+
+def _umbc_fspool(sizes: Sizes, activation: str) -> Clusterer:
+    head = OnSlots(FSPool(sizes.width))
+    return Clusterer(_umbc(sizes, activation, head), _flat(sizes.width, sizes.width))
+
+
+def _umbc_diff_em(sizes: Sizes, activation: str) -> Clusterer:
+    head = OnSlots(DiffEM(sizes.width, components=COMPONENTS, mixtures=2, steps=1))
+    return Clusterer(_umbc(sizes, activation, head), _flat(2 * COMPONENTS * (1 + 2 * sizes.width), sizes.width))
+
+
+def _deep_sets(sizes: Sizes, _: str) -> Clusterer:
+    return Clusterer(DeepSets(sizes.points, _phi(sizes), pooling="mean"), _flat(sizes.width, sizes.width))
+
+
+def _max_pool(sizes: Sizes, _: str) -> Clusterer:
+    return Clusterer(MaxPool(sizes.points, _phi(sizes)), _flat(sizes.width, sizes.width))
+
+
+def _sse(sizes: Sizes, _: str) -> Clusterer:
+    encoder = SSE(sizes.points, sizes.width, sizes.slots, heads=HEADS, phi=_phi(sizes))
+    return Clusterer(encoder, _flat(sizes.slots * sizes.width, sizes.width))
+
+
+def _hierarchical(sizes: Sizes, _: str) -> Clusterer:
+    levels = [(sizes.slots, sizes.width), (COMPONENTS, sizes.width)]
+    encoder = hierarchical_sse(sizes.points, levels, heads=HEADS, phi=_phi(sizes))
+    return Clusterer(encoder, _flat(COMPONENTS * sizes.width, sizes.width))
+
+
+def _abmil(sizes: Sizes, _: str) -> Clusterer:
+    encoder = ABMIL(sizes.points, _phi(sizes), hidden=sizes.width, branches=2 * COMPONENTS)
+    return Clusterer(encoder, _flat(2 * COMPONENTS * sizes.width, sizes.width))
+
+
+def _dsmil(sizes: Sizes, _: str) -> Clusterer:
+    classes = COMPONENTS * NUMBERS
+    encoder = DSMIL(sizes.points, _phi(sizes), classes=classes, hidden=sizes.width)
+    return Clusterer(encoder, _flat(classes, sizes.width))
+
+
+def _set_transformer(sizes: Sizes, _: str) -> Clusterer:
+    encoder = SetTransformer(
+        sizes.points, sizes.width, outputs=COMPONENTS, layers=2, decode=0, heads=HEADS, inducing=16, phi=_phi(sizes)
+    )
+    return Clusterer(encoder, nn.Sequential(Among(sizes.width), nn.Linear(sizes.width, NUMBERS)))
+
+
+def _fspool(sizes: Sizes, _: str) -> Clusterer:
+    return Clusterer(FSPool(sizes.points, _phi(sizes)), _flat(sizes.width, sizes.width))
+
+
+def _diff_em(sizes: Sizes, _: str) -> Clusterer:
+    encoder = DiffEM(sizes.points, _phi(sizes), components=COMPONENTS, mixtures=2, steps=3)
+    return Clusterer(encoder, _flat(2 * COMPONENTS * (1 + 2 * sizes.width), sizes.width))
+
+
+@final
+@dataclass(frozen=True)
+class Contender:
+    """An encoder: how it is made, what the tables call it, the published NLL, and the work of a step, roughly."""
+
+    title: str
+    make: Callable[[Sizes, str], Clusterer]
+    consistent: bool
+    published: float | None = None
+    cost: float = 1.0
+
+
+CONTENDERS: dict[str, Contender] = {
+    "umbc-st": Contender("UMBC + Set Transformer", umbc_transformer, True, 1.84, 3),
+    "umbc-fspool": Contender("UMBC + FSPool", _umbc_fspool, True, 2.01, 2),
+    "umbc-diff-em": Contender("UMBC + Diff-EM", _umbc_diff_em, True, 2.13, 2),
+    "deep-sets": Contender("DeepSets", _deep_sets, True, 2.43),
+    "max": Contender("DeepSets (max)", _max_pool, True),
+    "sse": Contender("SSE", _sse, True, 2.13, 1.5),
+    "hierarchical-sse": Contender("SSE (hierarchical)", _hierarchical, True, 2.38, 2),
+    "ab-mil": Contender("AB-MIL", _abmil, True),
+    "set-transformer": Contender("Set Transformer", _set_transformer, False, 11.6, 4),
+    "fspool": Contender("FSPool", _fspool, False, 3.52, 2),
+    "diff-em": Contender("Diff-EM", _diff_em, False, 5.58, 4),
+    "ds-mil": Contender("DS-MIL", _dsmil, False, None, 2),
+}
+
+
+def make(name: str, sizes: Sizes, *, activation: str = "softmax", seed: int = 0) -> Clusterer:
+    """A new model with the weights that a seed gives, on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return CONTENDERS[name].make(sizes, activation)
+
+
+def as_sets(points: Tensor) -> Sets:
+    """Sets of equal size from `(b, n, d)`."""
+    return Sets(points.flatten(0, 1), _even(len(points), points.shape[1], points.device))
+
+
+@lru_cache(maxsize=32)
+def _even(count: int, size: int, device: torch.device) -> Layout:
+    """Boundaries, which keep their numbers on the device from step to step."""
+    return Layout.from_lengths([size] * count, device)

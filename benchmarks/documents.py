@@ -1,0 +1,86 @@
+"""Topics of news from sets of words: networks that read in chunks, with three gradients, against linear classifiers.
+
+Claims checked: UMBC with a Transformer as its head is better than DeepSets, SSE and a Transformer that reads the
+beginning of a story; with the gradient of one chunk ("sample") or of all, one after the other ("exact"), it is as good
+as with the whole graph ("full"), in less memory, and better than when it is trained on one chunk of each story
+("subset"; paper 001, table 3 and figure 6).
+
+Reuters-21578 stands for EURLEX: 10,377 stories of 136 words on average (EURLEX: 708), 120 topics, cut once by a fixed
+seed with near-copies kept together. As in the paper, a story is a multiset of words without order; "umbc places" also
+sees where a word stands. There are no pretrained weights here, so words are learnt, and the head too. Chunks have 32
+words, so that a story has about as many as in the paper. "transformer N" reads the first N words with their places. The
+rivals "tf-idf" are linear classifiers of words and pairs of words (scikit-learn). Epoch, C and one threshold for all
+topics are chosen on validation stories. Micro F1 over all topics, macro F1 over the topics that train and test part
+have, micro F1 of stories of more than 256 words; in percent. Memory is what a step needs on a GPU beyond weights and
+moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._fits import Record
+from benchmarks._reading import CONTENDERS, LINEAR, Trial, attempt
+from benchmarks._tables import size, table
+from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
+from setgrad.datasets._folder import data_folder
+from setgrad.errors import OptionError
+
+USUAL = Path("benchmarks/results/documents.jsonl")
+ALL = (*CONTENDERS, *LINEAR)
+_COST = {"umbc exact": 3, "umbc sample": 3, "transformer 512": 2, "umbc places full": 2, "umbc full": 2}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--models", default=",".join(ALL), help=f"default: all: {', '.join(ALL)}")
+    parser.add_argument("--epochs", type=int, default=Trial.epochs, help=f"of training (default: {Trial.epochs})")
+    add_trial_options(parser, seeds=5)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the trials that are missing and print the table."""
+    trials = plan(options)
+    with results_file(options, USUAL) as results:
+        failed = 0
+        if options.table is None:
+            data_folder(options.data_dir, "reuters21578", "the news of Reuters-21578")
+            failed = run_trials(trials, attempt, options, results)
+        records = records_of(trials, options, results)
+        show_page(f"# Topics of Reuters-21578\n\n{show(records)}", records, options, results)
+    return {"records": records, "failed": failed}
+
+
+def plan(options: argparse.Namespace) -> list[Trial]:
+    """All trials asked for, the longest first. Linear classifiers have no seed."""
+    if options.epochs < 1:
+        raise OptionError(f"--epochs must be at least 1, not {options.epochs}")
+    made = [
+        _trial(model, seed, options)
+        for model in chosen(options.models, ALL, "model")
+        for seed in range(1 if options.quick or model in LINEAR else options.seeds)
+    ]
+    return sorted(made, key=lambda trial: -(9 if trial.model in LINEAR else _COST.get(trial.model, 1)))
+
+
+def _trial(model: str, seed: int, options: argparse.Namespace) -> Trial:
+    if model in LINEAR:
+        return Trial(model, seed, epochs=0, stories=600 if options.quick else None)
+    if options.quick:
+        return Trial(model, seed, epochs=min(options.epochs, 2), dim=32, slots=8, stories=600)
+    return Trial(model, seed, options.epochs)
+
+
+def show(records: Sequence[Record]) -> str:
+    """One row for each contender."""
+    rows = []
+    for model in ALL:
+        found = [record for record in records if record["model"] == model]
+        if found:
+            peaks = [record["peak_memory"] for record in found if record["peak_memory"]]
+            scores = [mean_cell([record[name] for record in found], ".2f") for name in ("micro", "macro", "long")]
+            rows.append([model, *scores, size(max(peaks)) if peaks else "-", str(len(found))])
+    return table(["", "micro F1", "macro F1", "micro F1, long", "memory of a step", "runs"], rows)

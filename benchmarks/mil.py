@@ -1,0 +1,234 @@
+"""Multiple-instance learning: classical sets of bags, bags of digits, and a network tuned through bags of thousands.
+
+Claims checked: over ten folds the encoders reach what is published for the same sets, in reach of plain statistics of
+bags; a network that saw 100 labelled images, tuned end to end through bags of 2,000 to 6,000 images with
+`gradient="exact"` or `"sample"`, is better than the same network frozen, and a step takes the same memory however many
+images a bag holds. (Paper 001 does this with slides of Camelyon16 in table 4; those cannot be had here.)
+
+`folds`: musk1, musk2, elephant, fox, tiger, protein, ten folds, cut anew for every seed; bags that share an instance
+are in one fold; features are standardised on training bags. Networks have the same options everywhere, set beforehand,
+and a fixed number of steps: no test bag is used to stop or to choose. "statistics" are mean, least and largest
+value of each feature in a bag, and its size, for logistic regression, an SVM (both with options from five inner
+folds) and randomised trees. Always on the CPU. Cells are the mean over seeds ± its deviation.
+
+`small`: bags of about 10 MNIST images, positive if one is a nine, and a LeNet learned from labels of bags alone.
+
+`large`: the label of a bag is the share of every digit. The network is pretrained on 100 labelled images, the pooling
+on its features; then the pooling goes on alone (frozen), or both do, with the gradient of the whole bag (exact), of one
+chunk of 256 images with the value of the whole (sample), or on 256 images as if they were the bag (subset). "all
+labels" is frozen after pretraining with all 60,000 labels: a limit. `memory`: peak of one step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from benchmarks._fits import Place, Record
+from benchmarks._mil_digits import learn_small
+from benchmarks._mil_folds import FOLDS, PLAIN, Training, cross_validate
+from benchmarks._mil_large import LARGE, QUICK, WAYS, Large, tune
+from benchmarks._mil_memory import GRADIENTS, LIMIT, measure
+from benchmarks._mil_models import POOLS
+from benchmarks._mil_published import ILSE, published_cell
+from benchmarks._tables import size, table
+from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
+from setgrad.datasets import MIL_DATASETS
+from setgrad.datasets._folder import data_folder
+
+USUAL = Path("benchmarks/results/mil.jsonl")
+PARTS = ("folds", "small", "large", "memory")
+BAGS = ("musk1", "musk2", "elephant", "fox", "tiger", "protein")
+SMALL = (100, 500)
+IMAGES = (1_000, 4_000, 16_000, 64_000)
+
+
+@final
+@dataclass(frozen=True)
+class Trial:
+    """One fit, or one measurement. `data` is a set of bags, a number of bags or of images; `options` what shapes it."""
+
+    part: str
+    data: str
+    model: str
+    seed: int
+    options: str
+    quick: bool = False
+
+    @property
+    def label(self) -> str:
+        """What is shown while it runs."""
+        return f"{self.part} {self.data} {self.model} seed {self.seed}"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"default: all: {', '.join(PARTS)}")
+    parser.add_argument("--bags", default=",".join(BAGS), help=f"sets of bags (default: {', '.join(BAGS)})")
+    parser.add_argument("--models", help="contenders of folds and small (default: all)")
+    parser.add_argument(
+        "--steps", type=int, default=Training.steps, help=f"of folds; small takes twice (default: {Training.steps})"
+    )
+    add_trial_options(parser, seeds=3)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the trials that are missing and print a table for each part."""
+    trials = plan(options)
+    with results_file(options, USUAL) as results:
+        failed = 0
+        if options.table is None:
+            for folder, parts in (("mil", ("folds",)), ("mnist", ("small", "large"))):
+                if any(trial.part in parts for trial in trials):
+                    data_folder(options.data_dir, folder, "the bags")
+            failed = run_trials(trials, partial(attempt, steps=_steps(options)), options, results)
+        records = records_of(trials, options, results)
+        found = {part: [record for record in records if record["part"] == part] for part in PARTS}
+        show_page("\n\n".join(SHOWN[part](some) for part, some in found.items() if some), records, options, results)
+        if not options.quick:
+            draw(found, results.with_suffix(".png"))
+    return {"records": records, "failed": failed}
+
+
+def plan(options: argparse.Namespace) -> list[Trial]:
+    """All trials asked for: tuning takes longest; measurements go first, while little else is on the device."""
+    parts = chosen(options.parts, PARTS, "part")
+    models = chosen(options.models or ",".join((*POOLS, *PLAIN)), (*POOLS, *PLAIN), "model")
+    quick, seeds = options.quick, range(1 if options.quick else options.seeds)
+    trained = str(Training(steps=_steps(options)))
+    images, small = ((500, 2000), SMALL[:1]) if quick else (IMAGES, SMALL)
+    ways, pooled = (LARGE[: len(WAYS)], models[:1]) if quick else (LARGE, models)
+    bags = chosen(options.bags, MIL_DATASETS, "set of bags")[: 1 if quick else None]
+    # The sets with most instances first.
+    bags.sort(key=lambda name: ("protein", "musk2").index(name) if name in ("protein", "musk2") else 2)
+    made = {
+        "memory": [Trial("memory", str(n), way, 0, "", quick) for n in images for way in GRADIENTS],
+        "large": [Trial("large", "shares", way, seed, str(_large(quick)), quick) for seed in seeds for way in ways],
+        "folds": [
+            Trial("folds", data, model, seed, trained if model in POOLS else "", quick)
+            for data in bags
+            for model in reversed(models)
+            for seed in seeds
+        ],
+        "small": [
+            Trial("small", str(n), model, seed, trained, quick)
+            for n in reversed(small)
+            for model in pooled
+            for seed in seeds
+            if model in POOLS
+        ],
+    }
+    return [trial for part, trials in made.items() if part in parts for trial in trials]
+
+
+def attempt(trial: Trial, place: Place, *, steps: int) -> Record:
+    """Run one trial."""
+    if trial.part == "folds":
+        folds = 1 if trial.quick else FOLDS
+        return cross_validate(trial.data, trial.model, trial.seed, place, steps=steps, folds=folds)
+    if trial.part == "small":
+        tested = 100 if trial.quick else 1000
+        return learn_small(int(trial.data), trial.model, trial.seed, place, steps=2 * steps, tested=tested)
+    if trial.part == "large":
+        return tune(trial.model, trial.seed, place, _large(trial.quick))
+    return measure(int(trial.data), trial.model, place)
+
+
+def _steps(options: argparse.Namespace) -> int:
+    return 10 if options.quick else options.steps
+
+
+def _large(quick: bool) -> Large:
+    return QUICK if quick else Large()
+
+
+def show_folds(records: Sequence[Record]) -> str:
+    """Accuracy beside the published one, then the area under the ROC curve."""
+    data = [name for name in MIL_DATASETS if any(record["data"] == name for record in records)]
+    published = [[f"*{method}, published*", *(published_cell(method, name) for name in data)] for method in ILSE]
+    repeats = max(len(column) for row in _columns(records, data, "accuracy").values() for column in row)
+    return (
+        f"## Accuracy (%), ten folds, {repeats} times: mean ± deviation over the times\n\n"
+        f"{table(['', *data], [*_rows(records, data, 'accuracy'), *published])}\n\n"
+        f"## AUROC (%) of all folds together\n\n{table(['', *data], _rows(records, data, 'auroc'))}"
+    )
+
+
+def show_small(records: Sequence[Record]) -> str:
+    """Area under the ROC curve against the number of training bags."""
+    counts = sorted({record["data"] for record in records}, key=int)
+    heads = ["training bags", *counts]
+    return f"## Does a bag hold a nine? AUROC (%)\n\n{table(heads, _rows(records, counts, 'auroc'))}"
+
+
+def show_large(records: Sequence[Record]) -> str:
+    """What each way made of the network."""
+    rows = []
+    for model in LARGE:
+        found = [record for record in records if record["model"] == model]
+        peaks = [record["peak"] for record in found if record["peak"] is not None]
+        if found:
+            columns = [mean_cell([r[name] for r in found], form) for name, form in zip(_LARGE, _FORMS, strict=True)]
+            rows.append([model, *columns, size(max(peaks)) if peaks else "-"])
+    heads = ["", "error of a share (points)", "AUROC, many nines (%)", "images before (%)", "images after (%)", "peak"]
+    return f"## Shares of digits in bags of thousands of images\n\n{table(heads, rows)}"
+
+
+def show_memory(records: Sequence[Record]) -> str:
+    """Peak of a step against the size of the bag."""
+    found = {(int(r["data"]), r["model"]): r for r in records}
+    images = sorted({number for number, _ in found})
+    rows = [[f"{n:,}", *(_peak(found.get((n, way))) for way in GRADIENTS)] for n in images]
+    limited = any(record["limit"] for record in records)
+    note = f", of which there are {size(LIMIT)}" if limited else ""
+    return f"## Memory of one step{note}\n\n{table(['images of the bag', *GRADIENTS], rows)}"
+
+
+def _peak(record: Record | None) -> str:
+    if record is None:
+        return "-"
+    return "out of memory" if record["bytes"] is None else size(record["bytes"])
+
+
+def _columns(records: Sequence[Record], data: Sequence[str], score: str) -> dict[str, list[list[float]]]:
+    models = [model for model in (*PLAIN, *POOLS) if any(record["model"] == model for record in records)]
+    return {
+        model: [[r[score] for r in records if (r["model"], r["data"]) == (model, name)] for name in data]
+        for model in models
+    }
+
+
+def _rows(records: Sequence[Record], data: Sequence[str], score: str) -> list[list[str]]:
+    return [[model, *(mean_cell(c, ".1f") for c in row)] for model, row in _columns(records, data, score).items()]
+
+
+def draw(found: dict[str, list[Record]], path: Path) -> None:
+    """Memory of a step against the size of the bag, and what tuning gives, where both were run."""
+    if importlib.util.find_spec("matplotlib") is None or not (found["memory"] and found["large"]):
+        return
+    # Without pyplot, which would keep figures and choose a window system.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for way in GRADIENTS:
+        peaks = sorted((int(r["data"]), r["bytes"]) for r in found["memory"] if r["model"] == way and r["bytes"])
+        left.loglog([n for n, _ in peaks], [peak / 1e6 for _, peak in peaks], "o-", label=way)
+    left.set_xlabel("images of the bag")
+    left.set_ylabel("peak memory of a step (MB)")
+    left.legend()
+    for place, model in enumerate(LARGE):
+        errors = [r["error"] for r in found["large"] if r["model"] == model]
+        right.plot(errors, [place] * len(errors), "o", color=f"C{place % len(WAYS)}")
+    right.set_yticks(range(len(LARGE)), LARGE)
+    right.set_xlabel("error of a share (percentage points), one dot a seed")
+    figure.savefig(path, dpi=110)
+
+
+_LARGE, _FORMS = ("error", "auroc", "before", "after"), (".2f", ".1f", ".1f", ".1f")
+SHOWN = {"folds": show_folds, "small": show_small, "large": show_large, "memory": show_memory}
