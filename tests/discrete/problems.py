@@ -188,7 +188,7 @@ INCIDENCE = torch.stack([_marks(4, [i]) - _marks(4, [j]) for i, j in COMPLETE])
 
 def is_forest(masks: Tensor) -> Tensor:
     """Independent rows of the incidence matrix make no circle."""
-    return torch.linalg.matrix_rank(INCIDENCE * masks[..., None]) == masks.sum(-1)
+    return torch.linalg.matrix_rank(INCIDENCE.to(masks.device) * masks[..., None]) == masks.sum(-1)
 
 
 WEIGHTS = [3, 1, 4, 2, 2, 5]

@@ -179,6 +179,35 @@ def test_instances_without_gradient_have_no_say() -> None:
     assert layer.average == alone.average
 
 
+@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
+@pytest.mark.parametrize("central", [False, True])
+def test_a_masked_instance_is_as_if_it_were_not_there(mode: str, central: bool) -> None:
+    theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
+    spoilt, others = theta.clone(), [0, 2, 3]
+    spoilt[1, 0] = math.nan
+
+    def make(noise: Tensor) -> AIMLE:
+        solver = TopK(K, on_failure="mask")
+        return AIMLE(solver, noise=Fixed(noise), samples=S, mode=mode, central=central, alpha=0.5)
+
+    with_it, without = make(noise), make(noise[:, others])
+    for _ in range(3):
+        found = pulled(with_it, spoilt, grads)
+        torch.testing.assert_close(found[others], pulled(without, theta[others], grads[:, others]))
+        assert not found[1].any()
+        for name, value in without.state_dict().items():
+            torch.testing.assert_close(with_it.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
+def test_an_empty_batch_leaves_the_state(mode: str) -> None:
+    layer = AIMLE(TopK(K), noise=Fixed(draws(S, 0, N)), samples=S, mode=mode)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    leaf = torch.zeros(0, N, dtype=torch.float64, requires_grad=True)
+    layer(leaf).sum().backward()
+    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+
+
 def test_an_unreachable_target_does_not_run_away() -> None:
     layer = AIMLE(ArgMax(), noise=None, target=100.0, rate=5.0)
     for _ in range(20):

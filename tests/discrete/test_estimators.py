@@ -52,6 +52,13 @@ def test_gradients_are_not_zero(case: Case) -> None:
     assert grad.abs().sum() > 0
 
 
+@cases
+def test_empty_batches(case: Case) -> None:
+    z, grad = gradient(case, draws(0, N), draws(0, N, seed=1))
+    assert z.shape == ((3, 0, N) if case.axis and case.sampled else (0, N))
+    assert grad.shape == (0, N)
+
+
 @sampled
 def test_generators(case: Case) -> None:
     theta = draws(5, N)

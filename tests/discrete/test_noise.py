@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from setgrad.discrete.noise import Antithetic, Gumbel, Noise, NoNoise, Normal, SumOfGamma, Tempered
+from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, Tempered
 from setgrad.discrete.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -22,6 +22,7 @@ from setgrad.errors import OptionError
 NOISES = [
     Gumbel(),
     Normal(),
+    Logistic(),
     NoNoise(),
     SumOfGamma(10),
     SumOfGamma(1, 3),
@@ -64,6 +65,8 @@ def test_without_a_generator_the_global_one_draws(noise: Noise, seeded) -> None:
 LAWS = [
     (Gumbel(), stats.gumbel_r()),
     (Normal(), stats.norm()),
+    (Logistic(), stats.logistic()),
+    (Antithetic(Logistic()), stats.logistic()),
     (Antithetic(Normal()), stats.norm()),
     (Antithetic(Gumbel()), stats.gumbel_r()),
     (Tempered(Gumbel(), 3.0), stats.gumbel_r(scale=3)),
@@ -114,7 +117,9 @@ def test_gumbel_noise_samples_the_softmax() -> None:
     assert ((share - probs).abs() <= 4 * (probs * (1 - probs) / 40_000).sqrt()).all()
 
 
-@pytest.mark.parametrize(("noise", "law"), [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm())], ids=str)
+@pytest.mark.parametrize(
+    ("noise", "law"), [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm()), (Logistic(), stats.logistic())], ids=str
+)
 @pytest.mark.parametrize("samples", [6, 7])
 def test_mirrored_draws(noise: Noise, law: stats.rv_continuous, samples: int) -> None:
     """Pairs lie at the probabilities u and 1 - u; the odd one is alone."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib.util
 import pickle
 import sys
 import threading
 import types
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
-from setgrad.discrete._solver import Solved
+from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
+from setgrad.discrete.estimators import Identity
 from setgrad.discrete.solvers import (
     Assignment,
     Backend,
@@ -26,6 +29,7 @@ from setgrad.discrete.solvers import (
     IntegerProgram,
     Knapsack,
     ORTools,
+    Program,
     TopK,
     to_pyepo,
 )
@@ -98,18 +102,42 @@ def test_a_program_without_a_best_value() -> None:
         IntegerProgram([[1.0, -1.0]], [1.0], most=torch.inf)(torch.tensor([1.0, 1.0]))
 
 
-def test_a_time_limit_is_reported() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.integers(1, 50, (5, 40)).astype(float)
-    theta = torch.from_numpy(rng.random(40))
-    solver = IntegerProgram(rows, rows.sum(1) // 3, backend=HiGHS(time_limit=0.0), on_failure="mask")
+@dataclass(frozen=True)
+class Hasty(Backend):
+    """Has found a point, not the best, when time runs out."""
+
+    def find(self, program: Program) -> tuple[np.ndarray, Status]:
+        return np.eye(len(program.value))[0], Status.TIME_LIMIT
+
+
+def test_the_point_at_a_time_limit_counts() -> None:
+    solver = IntegerProgram([[1.0, 1.0]], [1.0], backend=Hasty(), on_failure="mask")
+    theta = torch.tensor([[1.0, 2.0]], requires_grad=True)
     found = solver.run(theta)
-    assert found.status == Status.TIME_LIMIT
-    assert (torch.from_numpy(rows) @ found.value <= torch.from_numpy(rows.sum(1) // 3)).all()
+    assert found.status.tolist() == [Status.TIME_LIMIT]
+    assert found.value.tolist() == [[1, 0]]
+    Identity(solver)(theta).sum().backward()
+    assert theta.grad.tolist() == [[1, 1]]
     with pytest.raises(SolverError, match="raise time_limit"):
-        IntegerProgram(rows, rows.sum(1) // 3, backend=HiGHS(time_limit=0.0))(theta)
+        IntegerProgram([[1.0, 1.0]], [1.0], backend=Hasty())(theta)
+
+
+def test_time_limits_below_0_are_refused() -> None:
     with pytest.raises(OptionError, match="0 seconds or more"):
         HiGHS(time_limit=-1.0)
+
+
+def test_an_instance_without_a_point_in_time_has_no_gradient() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(1, 50, (4, 40)).astype(float)
+    ends = rows[:, ::2].sum(1)
+    solver = IntegerProgram(rows, ends, lower=ends, backend=HiGHS(time_limit=0.0), on_failure="mask")
+    theta = torch.from_numpy(rng.random(40)).requires_grad_()
+    assert solver.run(theta).status == Status.NOT_FOUND
+    Identity(solver)(theta).sum().backward()
+    assert not theta.grad.any()
+    with pytest.raises(SolverError, match="before any point was found: raise time_limit"):
+        dataclasses.replace(solver, on_failure="raise")(theta)
 
 
 def test_programs_that_do_not_fit_theta() -> None:
@@ -138,8 +166,8 @@ def test_a_custom_answer_of_the_wrong_shape_or_kind() -> None:
         Custom(lambda t: t.tolist())(theta)
     with pytest.raises(SolverError, match=r"array of shape \(2,\) for an instance of shape \(3,\)"):
         Custom(lambda t: t[:2], pool=HostPool(1))(theta)
-    with pytest.raises(OptionError, match="dims must be 0 or more"):
-        Custom(lambda t: t, dims=-1)
+    with pytest.raises(OptionError, match=r"dims must be 1 or more, got 0; .*theta\[\.\.\., None\]"):
+        Custom(lambda t: t, dims=0)
 
 
 def test_custom_answers_that_are_not_whole() -> None:
@@ -169,6 +197,17 @@ def test_custom_functions_may_report_statuses_themselves() -> None:
     assert found.status.tolist() == [Status.TIME_LIMIT, Status.SOLVED]
 
 
+@pytest.mark.parametrize("shape", [(), (2, 1), (1,)])
+def test_statuses_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Odd(Solver):
+        def solve(self, theta: torch.Tensor) -> Solved:
+            return Solved(torch.zeros_like(theta), torch.zeros(shape, dtype=torch.long))
+
+    with pytest.raises(SolverError, match=r"statuses of shape .* for a batch of shape \(2,\)"):
+        Odd(on_failure="mask")(torch.ones(2, 3))
+
+
 def test_custom_functions_see_theta_as_it_is_in_both_senses() -> None:
     theta = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
     for sense in ("max", "min"):
@@ -177,9 +216,8 @@ def test_custom_functions_see_theta_as_it_is_in_both_senses() -> None:
         assert torch.equal(seen[0], theta)
 
 
-def test_instances_of_no_axes_and_of_two() -> None:
+def test_instances_of_two_axes() -> None:
     theta = torch.tensor([[0.2, 3.0], [-1.0, 2.0]])
-    assert Custom(lambda t: (t > 0).to(t), dims=0).run(theta).status.shape == (2, 2)
     assert Custom(lambda t: (t > 0).to(t), dims=2).run(theta).status.shape == ()
 
 

@@ -40,6 +40,7 @@ from setgrad.discrete.margins import Margin as Margin
 from setgrad.discrete.margins import NoiseMargin as NoiseMargin
 from setgrad.discrete.noise import Antithetic as Antithetic
 from setgrad.discrete.noise import Gumbel as Gumbel
+from setgrad.discrete.noise import Logistic as Logistic
 from setgrad.discrete.noise import MirroredNoise as MirroredNoise
 from setgrad.discrete.noise import Noise as Noise
 from setgrad.discrete.noise import NoNoise as NoNoise

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
-from setgrad.discrete.noise import Noise
+from setgrad.discrete.noise import Noise, temperatures
 from setgrad.errors import OptionError
 
 
@@ -72,6 +72,7 @@ class SolverEstimator(Estimator):
     def __init__(self, solver: Solver, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
         super().__init__()
         check_samples(noise, samples)
+        adopt_temperatures(self, noise)
         self.solver = solver
         self.noise = noise
         self.samples = samples
@@ -83,8 +84,8 @@ class SolverEstimator(Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Choose."""
-        clean = orient(theta, self.solver)
-        return self.choose(self.perturb(clean, generator), clean)
+        clean = orient(wide(theta), self.solver)
+        return self.choose(self.perturb(clean, generator), clean).to(theta.dtype)
 
     def perturb(self, theta: Tensor, generator: torch.Generator | None) -> Tensor:
         """Put draws of the noise on theta, if there is noise."""
@@ -180,11 +181,23 @@ def where_finite(function: Callable[[Tensor], Tensor], theta: Tensor, dims: int)
     return torch.where(finite, function(torch.where(finite, theta, 0)), torch.nan)
 
 
+def wide(theta: Tensor) -> Tensor:
+    """Half precision as single: there, noise on theta rounds to ties, and norms of theta overflow."""
+    return theta.float() if theta.is_floating_point() and theta.element_size() < 4 else theta
+
+
 def perturb(theta: Tensor, noise: Noise | None, samples: int, generator: torch.Generator | None) -> Tensor:
-    """Put an axis of samples in front of theta and noise on it; without noise theta passes as it is."""
+    """Put an axis of samples in front of theta and noise on it, in single precision at least."""
+    theta = wide(theta)
     if noise is None:
         return theta
     return theta + noise.sample((samples, *theta.shape), dtype=theta.dtype, device=theta.device, generator=generator)
+
+
+def adopt_temperatures(module: nn.Module, noise: Noise | None) -> None:
+    """Make the scheduled temperatures of the noise parts of the module: they are saved and loaded with it."""
+    if found := temperatures(noise):
+        module.temperatures = nn.ModuleList(found)
 
 
 def check_samples(noise: Noise | None, samples: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._status import Status, check_policy, settle
-from setgrad.errors import ShapeError, SolverError, unknown_name
+from setgrad.errors import OptionError, ShapeError, SolverError, unknown_name
 
 SENSES = ("max", "min")
 
@@ -62,6 +62,8 @@ class Solver(ABC):
     def __post_init__(self) -> None:
         if self.sense not in SENSES:
             raise unknown_name("sense", self.sense, SENSES)
+        if self.dims < 1:
+            raise OptionError(f"dims must be 1 or more, got {self.dims}; give single numbers an axis: theta[..., None]")
         check_policy(self.on_failure)
 
     @property
@@ -86,8 +88,10 @@ class Solver(ABC):
         self.counter.instances += batch.numel()
         if not batch.numel():
             return Solved(torch.zeros_like(theta), torch.zeros(batch, dtype=torch.long, device=theta.device))
-        finite = theta.isfinite().flatten(len(batch)).all(-1) if self.dims else theta.isfinite()
-        known = torch.where(_spread(finite, self.dims), theta, 0)
+        # With "raise" the host waits for the outcome anyway: one look at theta spares the masks where all is well.
+        sound = self.on_failure == "raise" and bool(theta.isfinite().all())
+        finite = None if sound else theta.isfinite().flatten(len(batch)).all(-1)
+        known = theta if finite is None else torch.where(_spread(finite, self.dims), theta, 0)
         if known.element_size() < 4:
             known = known.float()  # sums of half-precision numbers would choose for the solver
         found = self.solve(known if self.sense == "max" else -known)
@@ -100,7 +104,15 @@ class Solver(ABC):
             )
         if status is None:
             status = torch.zeros(batch, dtype=torch.long, device=theta.device)
-        status = torch.where(finite, status, Status.NONFINITE)
+            if finite is None:
+                return Solved(value.to(theta), status)
+        if status.shape != batch:
+            raise SolverError(
+                f"{name} returned statuses of shape {tuple(status.shape)} for a batch of shape {tuple(batch)}; there "
+                "must be one for each instance"
+            )
+        status = status.to(theta.device)
+        status = status if finite is None else torch.where(finite, status, Status.NONFINITE)
         settle(status, self.on_failure, name)
         # An instance that ran out of time may still have a point that is allowed.
         usable = (status == Status.SOLVED) | (status == Status.TIME_LIMIT)

@@ -24,6 +24,7 @@ class Status(enum.IntEnum):
     TIME_LIMIT = 3
     FRACTIONAL = 4
     UNBOUNDED = 5
+    NOT_FOUND = 6
 
     @property
     def remedy(self) -> str:
@@ -38,6 +39,7 @@ _REMEDIES = {
     Status.TIME_LIMIT: "raise time_limit, or use a heuristic solver",
     Status.FRACTIONAL: "the solver returned numbers between its integers: make it round, or solve the integer program",
     Status.UNBOUNDED: "the product has no best value: bound every variable",
+    Status.NOT_FOUND: "time ran out before any point was found: raise time_limit, or use a heuristic solver",
 }
 
 

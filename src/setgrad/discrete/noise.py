@@ -98,6 +98,24 @@ class Gumbel(MirroredNoise):
 
 @final
 @dataclass(frozen=True)
+class Logistic(MirroredNoise):
+    """The law of the difference of two Gumbel draws: theta + noise is above 0 with probability sigmoid(theta).
+
+    Example:
+        >>> Logistic().sample((2, 3), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 3])
+    """
+
+    def pair(
+        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """A draw and its negative."""
+        draws = torch.rand(shape, dtype=dtype, device=device, generator=generator).logit(torch.finfo(dtype).eps)
+        return draws, -draws
+
+
+@final
+@dataclass(frozen=True)
 class SumOfGamma(Noise):
     """Noise for choices of k items: (G_1 + ... + G_s - log s) / k, with G_i of a Gamma law.
 
@@ -222,7 +240,8 @@ class Tempered(Noise):
 
     Args:
         noise: Any noise.
-        temperature: A number, 0 or more, or a `Temperature` that the training loop advances.
+        temperature: A number, 0 or more, or a `Temperature` that the training loop advances. It becomes a part of the
+            estimator that the noise is given to, and is saved with it.
 
     Example:
         >>> hot = Tempered(Normal(), 10.0).sample((1000,), generator=torch.Generator().manual_seed(0))
@@ -243,3 +262,16 @@ class Tempered(Noise):
         """Scale one draw."""
         scale = self.temperature.value if isinstance(self.temperature, Temperature) else self.temperature
         return scale * self.noise.draw(shape, dtype=dtype, device=device, generator=generator)
+
+
+def temperatures(noise: Noise | None) -> list[Temperature]:
+    """The scheduled temperatures within noise, from the outside in.
+
+    Example:
+        >>> temperatures(Tempered(Normal(), Temperature(2.0)))[0].value
+        2.0
+    """
+    if not isinstance(noise, Tempered):
+        return []
+    own = [noise.temperature] if isinstance(noise.temperature, Temperature) else []
+    return own + temperatures(noise.noise)

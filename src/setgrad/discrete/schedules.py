@@ -113,7 +113,7 @@ class ExponentialSchedule(Schedule):
 class Temperature(nn.Module):
     """A scheduled number with its place in the schedule, which `state_dict` saves.
 
-    Give it to `Tempered` noise, register it as a part of your module, and call `step()` after each training step.
+    Give it to `Tempered` noise, and call `step()` after each training step. The estimator with that noise saves it.
     The place is kept on the host, so that reading the temperature never waits for a device.
 
     Args:

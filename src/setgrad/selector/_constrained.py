@@ -9,23 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import Antithetic, FenchelYoung, MirroredNoise
+from setgrad.discrete import Antithetic, FenchelYoung, Logistic
 from setgrad.inference import SubsetLoss
 from setgrad.selector._allowed import Allowed
 from setgrad.sets import Sets, segment_mean
-
-
-@final
-@dataclass(frozen=True)
-class Logistic(MirroredNoise):
-    """The law of the difference of two Gumbel draws: an item is then above 0 with probability sigmoid(theta)."""
-
-    def pair(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """A draw and its negative."""
-        draws = torch.rand(shape, dtype=dtype, device=device, generator=generator).logit(torch.finfo(dtype).eps)
-        return draws, -draws
 
 
 @final

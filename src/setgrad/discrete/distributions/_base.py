@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from setgrad.discrete.distributions._logs import DEEPEST
 from setgrad.errors import DataError, OptionError, ShapeError
 
 
@@ -16,8 +17,9 @@ class Distribution(ABC):
     """A law over the points z that a solver can return, with probability in proportion to exp(score of z).
 
     Logits have shape (*batch, *instance), and points the shape (samples, *batch, *instance). A logit of minus infinity
-    excludes its entry; NaN and plus infinity are refused. Half precision is worked in single precision. Gradients pass
-    to the logits, never to points. Distributions are values: nothing in them changes.
+    excludes its entry, and so does one below -1e25, the mask of many models; NaN and plus infinity are refused. Half
+    precision is worked in single precision. Gradients pass to the logits, never to points. Distributions are values:
+    nothing in them changes.
     """
 
     logits: Tensor
@@ -60,12 +62,18 @@ def check_logits(logits: Tensor, dims: int, name: str) -> Tensor:
         raise ShapeError(
             f"{name} takes logits whose last {dims} axes make one instance that is not empty, got {tuple(logits.shape)}"
         )
-    if bool((logits.isnan() | (logits == torch.inf)).any()):
-        raise DataError(
-            f"{name} got logits with NaN or plus infinity; look for a rate that is too high, or bound the logits "
-            "(minus infinity is allowed, and excludes an entry)"
-        )
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    # Gradients may be wanted later of a law that was made without recording.
+    with torch.enable_grad():
+        logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        usual = (logits >= DEEPEST) & (logits < torch.inf) | (logits == -torch.inf)
+        if bool(usual.all()):
+            return logits
+        if bool((logits.isnan() | (logits == torch.inf)).any()):
+            raise DataError(
+                f"{name} got logits with NaN or plus infinity; look for a rate that is too high, or bound the logits "
+                "(minus infinity is allowed, and excludes an entry)"
+            )
+        return torch.where(usual, logits, -torch.inf)
 
 
 def check_samples(samples: int) -> None:
@@ -82,6 +90,8 @@ def check_points(z: Tensor, logits: Tensor, dims: int, name: str) -> Tensor:
     return z.detach().to(logits)
 
 
+# torch.compile would differentiate a graph that is cut here, and lose parts of the second derivative.
+@torch._disable_dynamo
 def gradient(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     """Gradient of a function of each instance, in every grad mode; where autograd records, it has a gradient too."""
     differentiable = torch.is_grad_enabled() and logits.requires_grad

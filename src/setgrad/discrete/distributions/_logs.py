@@ -8,6 +8,8 @@ from torch.nn.functional import logsigmoid, pad
 
 # Stands for minus infinity: exp gives exactly 0, and differences of two such numbers are not NaN.
 FLOOR = -1e30
+# Logits below this exclude their entry: they would come near to FLOOR.
+DEEPEST = -1e25
 
 
 def floored(logits: Tensor) -> Tensor:

@@ -21,8 +21,10 @@ from setgrad.discrete.distributions._counts import count_tree, sample_counts
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
 
-# Halvings of the range of logits. The tilt need not be exact: the results are, for any tilt.
+# Halvings of the range in which the tilt lies. The tilt need not be exact: the results are, for any tilt.
 _HALVINGS = 30
+# Log-odds at which a coin is sure to come up, with room for the logarithm of n.
+_SURE = 100.0
 
 
 @final
@@ -116,10 +118,17 @@ class KSubset(Distribution):
             allowed, items = self._allowed, self._allowed.sum(-1).to(self.logits.dtype)
             # With k = 0 or all items the shift would be infinite; a quarter of an item more or less does as well.
             goal = (items - 0.25).clamp(0.25, max(self.k, 0.25))
-            even = torch.log(goal) - torch.log((items - goal).clamp(min=0.25))
-            low = even - torch.where(allowed, self.logits, -torch.inf).amax(-1)
-            high = even - torch.where(allowed, self.logits, torch.inf).amin(-1)
             known = torch.where(allowed, self.logits, -torch.inf)
+            best = known.topk(min(self.k + 1, known.shape[-1])).values
+            # At `low` there are too few even if all items before the k-th come up and all others are as good as it.
+            first = max(self.k, 1)
+            last, rest = best[..., first - 1], goal - (first - 1)
+            low = torch.log(rest) - torch.log(items - first + 1 - rest) - last
+            # At `high` the k + 1 best items alone are enough. Where the last of them lies far behind, the k others are
+            # sure long before that, and a large shift would cost the digits of the logits.
+            most = items.clamp(max=self.k + 1)
+            high = torch.log(goal) - torch.log(most - goal) - torch.where(items > self.k, best[..., -1], last)
+            high = torch.minimum(high, low + _SURE)
             for _ in range(_HALVINGS):
                 middle = (low + high) / 2
                 enough = torch.sigmoid(known + middle[..., None]).sum(-1) >= goal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -35,7 +36,8 @@ class AIMLE(SolverEstimator):
       which couples instances too.
 
     Alpha and the average are buffers: they are saved with the model, and only change in training, at each backward
-    pass. The way back calls the solver once.
+    pass; they stay in single precision in a model of half. With DistributedDataParallel every process follows the
+    alpha of the first, because buffers are sent from there. The way back calls the solver once.
 
     Args:
         solver: The map from theta to z.
@@ -127,23 +129,33 @@ class AIMLE(SolverEstimator):
     def _adapt(self, choice: Choice, grad: Tensor, change: Tensor) -> None:
         """Let alpha follow the number of entries that changed. No value leaves the device."""
         first = choice.usable.ndim
+        says = choice.usable & _finite(choice, grad)
+        if self.mode == "default":
+            # An instance without a gradient cannot change, whatever alpha is, so it has no say.
+            says = says & (grad != 0).flatten(first).any(-1)
         counts = (change != 0).flatten(first).sum(-1)
-        if self.mode != "default":
-            self.average.lerp_(counts.to(self.average).mean(), 1 - self.decay)
-            room = self.target - self.average
-            up = room > 0 if self.mode == "reference" else room >= 0
-            self.alpha.add_(torch.where(up, self.rate, -self.rate)).clamp_(min=0)
-            self.updates.add_(1)
-            return
-        # An instance without a gradient cannot change, whatever alpha is, so it has no say.
-        says = choice.usable & _finite(choice, grad) & (grad != 0).flatten(first).any(-1)
-        some = says.any()
         mean = (counts * says).sum().to(self.average) / says.sum().clamp(min=1)
-        self.updates.add_(some)
-        self.average.copy_(torch.where(some, torch.lerp(self.average, mean, 1 - self.decay), self.average))
-        level = self.average / (1 - self.decay ** self.updates.clamp(min=1).to(self.average))
-        factor = torch.exp(self.rate * (1 - level / self.target).clamp(-1, 1))
-        self.alpha.copy_(torch.where(some, (self.alpha * factor).clamp(_SMALLEST, _LARGEST), self.alpha))
+        average, updates = torch.lerp(self.average, mean, 1 - self.decay), self.updates + 1
+        if self.mode == "default":
+            level = average / (1 - self.decay ** updates.to(average))
+            factor = torch.exp(self.rate * (1 - level / self.target).clamp(-1, 1))
+            alpha = (self.alpha * factor).clamp(_SMALLEST, _LARGEST)
+        else:
+            up = average < self.target if self.mode == "reference" else average <= self.target
+            alpha = (self.alpha + torch.where(up, self.rate, -self.rate)).clamp(min=0)
+        # A batch in which nobody has a say, such as an empty one, leaves everything as it was.
+        for state, new in ((self.alpha, alpha), (self.average, average), (self.updates, updates)):
+            state.copy_(torch.where(says.any(), new, state))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AIMLE:
+        """Move with the model, but stay in single precision: in half, alpha could not make its small steps."""
+        before = {name: getattr(self, name) for name in ("alpha", "average")}
+        super()._apply(fn, recurse)
+        for name, state in before.items():
+            moved = getattr(self, name)
+            if moved.dtype != state.dtype:
+                setattr(self, name, state.to(moved.device))
+        return self
 
 
 def _finite(choice: Choice, grad: Tensor) -> Tensor:

@@ -7,7 +7,17 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete._estimator import check_samples, orient, perturb, replace, spread, usable, where_finite
+from setgrad.discrete._estimator import (
+    adopt_temperatures,
+    check_samples,
+    orient,
+    perturb,
+    replace,
+    spread,
+    usable,
+    where_finite,
+    wide,
+)
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.noise import Noise
 from setgrad.errors import ShapeError
@@ -47,18 +57,19 @@ class FenchelYoung(nn.Module):
     ) -> None:
         super().__init__()
         check_samples(noise, samples)
+        adopt_temperatures(self, noise)
         self.solver = solver
         self.noise = noise
         self.samples = samples
         self.generator = generator
 
     def forward(self, theta: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The loss of each instance; 0 for those without an answer ("mask")."""
+        """The loss of each instance, in single precision at least; 0 for those without an answer ("mask")."""
         if target.shape != theta.shape:
             raise ShapeError(f"theta has shape {tuple(theta.shape)} and the target {tuple(target.shape)}")
         dims = self.solver.dims
         # What autograd sees is linear in theta, so that its second derivative would be 0, which is wrong.
-        clean = orient(replace(theta.detach(), theta), self.solver)
+        clean = orient(wide(replace(theta.detach(), theta)), self.solver)
         seen = perturb(clean, self.noise, self.samples, generator or self.generator)
         seen = seen if self.noise is not None else seen[None]
         solved = self.solver.run(orient(seen.detach(), self.solver))

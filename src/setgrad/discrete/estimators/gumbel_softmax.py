@@ -55,4 +55,4 @@ class GumbelSoftmax(Estimator):
         """Draw."""
         seen = perturb(theta, Gumbel(), self.samples, generator or self.generator)
         soft = (seen / self.temperature).softmax(-1)
-        return replace(ArgMax().solve(seen.detach()), soft) if self.hard else soft
+        return (replace(ArgMax().solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Choice, SolverEstimator, may_fail, orient, where_finite
+from setgrad.discrete._estimator import Choice, SolverEstimator, may_fail, orient, where_finite, wide
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.margins import Margin
 from setgrad.discrete.noise import Noise
@@ -57,14 +57,14 @@ class Identity(SolverEstimator):
         self, theta: Tensor, *, target: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose. An informed margin needs the right answers: `target`, of the shape of theta."""
-        clean = orient(theta, self.solver)
+        clean = orient(wide(theta), self.solver)
         seen = self.perturb(clean, generator)
         if self.projection is not None:
             projection = partial(self.projection, dims=self.solver.dims)
             seen = where_finite(projection, seen, self.solver.dims) if may_fail(self.solver) else projection(seen)
         if self.margin is not None and self.training:
             seen = self.margin(seen, target=target, generator=generator or self.generator)
-        return self.choose(seen, clean)
+        return self.choose(seen, clean).to(theta.dtype)
 
     def pull(self, choice: Choice, grad: Tensor) -> Tensor:
         """Nothing to do."""

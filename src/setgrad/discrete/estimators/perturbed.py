@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from setgrad.discrete._estimator import Estimator, check_samples, orient, spread, usable
+from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, orient, spread, usable, wide
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
 from setgrad.discrete.schedules import Temperature
@@ -55,6 +55,7 @@ class Perturbed(Estimator):
     ) -> None:
         super().__init__()
         check_samples(noise, samples)
+        adopt_temperatures(self, noise)
         score(noise, torch.zeros(1))
         self.solver = solver
         self.noise = noise
@@ -64,7 +65,7 @@ class Perturbed(Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The mean solution."""
-        theta = orient(theta, self.solver)
+        dtype, theta = theta.dtype, orient(wide(theta), self.solver)
         draws = self.noise.sample(
             (self.samples, *theta.shape),
             dtype=theta.dtype,
@@ -76,7 +77,7 @@ class Perturbed(Estimator):
         points = torch.where(known, solved.value, 0)
         alone = (self.samples + 1) // 2 if _mirrored(self.noise) else self.samples
         mean: Tensor = _Mean.apply(theta, points, score(self.noise, draws), self.solver.dims, alone, self.reduce)
-        return mean
+        return mean.to(dtype)
 
 
 @final
@@ -110,7 +111,8 @@ def _others(values: Tensor, alone: int) -> Tensor:
     """
     number = torch.arange(values.shape[0], device=values.device) % alone
     sums = torch.zeros_like(values[:alone]).index_add_(0, number, values)
-    sizes = torch.bincount(number, minlength=alone)[number].reshape(-1, *(1,) * (values.ndim - 1))
+    # How many have the same number, by arithmetic: to count them, the host would wait for the device.
+    sizes = ((values.shape[0] - 1 - number) // alone + 1).reshape(-1, *(1,) * (values.ndim - 1))
     return (values.sum(0) - sums[number]) / (values.shape[0] - sizes).clamp(min=1)
 
 

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace
+from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace, wide
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import OptionError
@@ -43,10 +43,11 @@ class ReinMax(Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw, and put a function with the right gradient behind the draws."""
+        dtype, theta = theta.dtype, wide(theta)
         seen = perturb(theta.detach(), Gumbel(), self.samples, generator or self.generator)
         z = ArgMax().solve(seen)
         middle = (z + (theta.detach() / self.temperature).softmax(-1)) / 2
-        return replace(z, 2 * _moved(theta, middle) - _moved(theta, theta.detach().softmax(-1)) / 2)
+        return replace(z, 2 * _moved(theta, middle) - _moved(theta, theta.detach().softmax(-1)) / 2).to(dtype)
 
 
 def _moved(theta: Tensor, at: Tensor) -> Tensor:

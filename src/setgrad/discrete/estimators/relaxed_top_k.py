@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace
+from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, perturb, replace
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
@@ -53,6 +53,7 @@ class RelaxedTopK(Estimator):
     ) -> None:
         super().__init__()
         check_samples(noise, samples)
+        adopt_temperatures(self, noise)
         if k < 1 or not temperature > 0:
             raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
         self.k = k
@@ -68,7 +69,7 @@ class RelaxedTopK(Estimator):
             raise OptionError(f"RelaxedTopK cannot choose {self.k} of {theta.shape[-1]} items; lower k")
         seen = perturb(theta, self.noise, self.samples, generator or self.generator)
         soft: Tensor = _Coins.apply(seen / self.temperature, self.k)
-        return replace(TopK(self.k).solve(seen.detach()), soft) if self.hard else soft
+        return (replace(TopK(self.k).solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)
 
 
 @final

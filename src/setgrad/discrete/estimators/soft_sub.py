@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace
+from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, perturb, replace
 from setgrad.discrete.noise import Gumbel, Noise
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
@@ -48,6 +48,7 @@ class SoftSub(Estimator):
     ) -> None:
         super().__init__()
         check_samples(noise, samples)
+        adopt_temperatures(self, noise)
         if k < 1 or not temperature > 0:
             raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
         self.k = k
@@ -62,11 +63,18 @@ class SoftSub(Estimator):
         if self.k > theta.shape[-1]:
             raise OptionError(f"SoftSub cannot choose {self.k} of {theta.shape[-1]} items; lower k")
         seen = perturb(theta, self.noise, self.samples, generator or self.generator)
-        tiny = torch.finfo(seen.dtype).tiny
         logits, total = seen, torch.zeros_like(seen)
         for turn in range(self.k):
-            picked = (logits / self.temperature).softmax(-1)
-            total = total + picked
+            total = total + (logits / self.temperature).softmax(-1)
             if turn + 1 < self.k:
-                logits = logits + (1 - picked).clamp(min=tiny).log()
-        return replace(TopK(self.k).solve(seen.detach()), total) if self.hard else total
+                logits = logits + _log_rest(logits / self.temperature)
+        return (replace(TopK(self.k).solve(seen.detach()), total) if self.hard else total).to(theta.dtype)
+
+
+def _log_rest(logits: Tensor) -> Tensor:
+    """log(1 - softmax(logits)). Near 1 the softmax has no digits left for it; only the largest entry comes there."""
+    first = logits.argmax(-1, keepdim=True)
+    whole = logits.logsumexp(-1, keepdim=True)
+    others = logits.scatter(-1, first, -torch.inf).logsumexp(-1, keepdim=True) - whole
+    small = logits.softmax(-1).scatter(-1, first, 0)
+    return torch.log1p(-small).scatter(-1, first, others)

@@ -8,7 +8,17 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, check_samples, orient, perturb, replace, spread, usable, where_finite
+from setgrad.discrete._estimator import (
+    Estimator,
+    adopt_temperatures,
+    check_samples,
+    orient,
+    perturb,
+    replace,
+    spread,
+    usable,
+    where_finite,
+)
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.noise import Noise
 from setgrad.errors import ShapeError
@@ -49,6 +59,7 @@ class StraightThrough(Estimator):
     ) -> None:
         super().__init__()
         check_samples(noise, samples)
+        adopt_temperatures(self, noise)
         self.solver = solver
         self.soft = soft
         self.noise = noise
@@ -65,4 +76,4 @@ class StraightThrough(Estimator):
                 f"the soft function made shape {tuple(soft.shape)} of theta, and the solver "
                 f"{tuple(solved.value.shape)}; both must be the same"
             )
-        return replace(solved.value, torch.where(spread(usable(solved), soft), soft, 0))
+        return replace(solved.value, torch.where(spread(usable(solved), soft), soft, 0)).to(theta.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from setgrad.errors import ShapeError
@@ -16,6 +17,12 @@ def check_square(name: str, theta: Tensor, least: int = 1) -> None:
         raise ShapeError(f"{name} takes square matrices, got {rows} x {columns}")
     if rows < least:
         raise ShapeError(f"{name} needs {least} nodes or more, got {rows}")
+
+
+def bounded(theta: Tensor, terms: int) -> Tensor:
+    """Entries of which a sum of so many terms would be infinite, made as large as they may be."""
+    most = torch.finfo(theta.dtype).max / terms
+    return theta.clamp(-most, most)
 
 
 def slices(count: int, each: int, room: int) -> Iterator[slice]:

@@ -50,7 +50,7 @@ class Backend(ABC):
         """The point with its whole numbers made exactly whole, and how it ended."""
         point, status = self.find(program)
         if point is None:
-            return None, status
+            return None, Status.NOT_FOUND if status == Status.TIME_LIMIT else status
         whole = np.where(program.integer, np.round(point), point)
         if np.abs(whole - point).max(initial=0) > WHOLE:
             return None, Status.FRACTIONAL

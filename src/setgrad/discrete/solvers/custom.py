@@ -13,7 +13,7 @@ from torch import Tensor
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._host import WHOLE, HostPool
-from setgrad.errors import OptionError, SolverError
+from setgrad.errors import SolverError
 
 
 @final
@@ -41,11 +41,6 @@ class Custom(Solver):
     whole: bool = field(default=True, kw_only=True)
     pool: HostPool | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dims < 0:
-            raise OptionError(f"dims must be 0 or more, got {self.dims}")
-
     def solve(self, theta: Tensor) -> Solved:
         """Call the function, and look at what it returns."""
         theta = theta if self.sense == "max" else -theta
@@ -57,8 +52,10 @@ class Custom(Solver):
                 f"the function returned an answer of {what}; it must be a tensor of theta's shape {tuple(theta.shape)}"
             )
         batch = theta.shape[: theta.ndim - self.dims]
-        status = value.new_zeros(batch, dtype=torch.long) if status is None else status
         value = value.to(theta)
+        status = (
+            torch.zeros(batch, dtype=torch.long, device=theta.device) if status is None else status.to(theta.device)
+        )
         near = value.round() if self.whole else value
         flat = value.reshape(*batch, -1)
         holds = ((near - value).abs() <= WHOLE).reshape(*batch, -1).all(-1)

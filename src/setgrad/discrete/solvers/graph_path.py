@@ -12,6 +12,7 @@ from torch import Tensor
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._parameters import as_tensor, spread
+from setgrad.discrete.solvers._shapes import bounded
 from setgrad.errors import OptionError, ShapeError
 
 # The host asks the device only now and then whether all instances are done: rounds too many change nothing.
@@ -75,7 +76,7 @@ class GraphPath(Solver):
     def solve(self, theta: Tensor) -> Solved:
         """Spread distances from the start, then walk back from the goal."""
         batch, count = theta.shape[:-1], theta.shape[:-1].numel()
-        cost = (-theta if self._acyclic else (-theta).clamp(min=0)).reshape(count, -1)
+        cost = bounded(-theta if self._acyclic else (-theta).clamp(min=0), 2 * len(self._into)).reshape(count, -1)
         start, goal = (
             spread(name, as_tensor(value).long().to(theta.device), batch).reshape(count)
             for name, value in (("start", self.start), ("goal", self.goal))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
+from setgrad.discrete.solvers._shapes import bounded
 from setgrad.errors import OptionError, ShapeError
 
 # The host asks the device only now and then whether all instances are done: rounds too many change nothing.
@@ -64,7 +65,9 @@ class GridPath(Solver):
         """Spread distances from the start, then walk back from the goal."""
         height, width = theta.shape[-2:]
         # The batch goes last, where it is contiguous whatever part of the grid an operation touches.
-        cost = (-theta).clamp(min=0).reshape(-1, height, width).permute(1, 2, 0).contiguous()
+        cost = (
+            bounded((-theta).clamp(min=0), 2 * height * width).reshape(-1, height, width).permute(1, 2, 0).contiguous()
+        )
         start, goal = (row % height * width + column % width for row, column in (self.start, self.goal))
         distance, round_ = self._spread(cost, start)
         path = self._walk(distance, round_, _padded(start, width), _padded(goal, width))

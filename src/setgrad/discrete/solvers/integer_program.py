@@ -20,9 +20,9 @@ from setgrad.errors import ShapeError
 class IntegerProgram(Solver):
     """The best z with lower <= A z <= upper and least <= z <= most, in whole numbers; theta is (*batch, n).
 
-    Instances are solved one by one on the host, and each has a status of its own: INFEASIBLE, UNBOUNDED or TIME_LIMIT,
-    where z is the best point found so far, or 0 if there is none. Which of equal points is found is up to the backend;
-    it depends on the instance alone. Constraints hold up to the backend's tolerance (1e-6 for HiGHS): exactly, where A
+    Instances are solved one by one on the host, and each has a status of its own: INFEASIBLE, UNBOUNDED, TIME_LIMIT
+    (z is the best point found so far) or NOT_FOUND (there is none). Which of equal points is found is the backend's
+    choice; it depends on the instance alone. Constraints hold up to its tolerance (1e-6 for HiGHS): exactly, where A
     and its bounds are whole numbers.
 
     Args:

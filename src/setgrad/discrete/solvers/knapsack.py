@@ -20,6 +20,8 @@ from setgrad.errors import OptionError, ShapeError
 
 # A budget of more steps than this makes the table slower than branch and bound.
 _MOST_STEPS = 20_000
+# Sums of such weights stay within the whole numbers of a long.
+_HEAVIEST = 2.0**40
 
 
 @final
@@ -92,7 +94,7 @@ class Knapsack(Solver):
 
 
 def _steps(weights: Tensor, budget: Tensor) -> tuple[Tensor, Tensor] | None:
-    if not bool((weights == weights.round()).all()) or weights.numel() == 0:
+    if not bool((weights == weights.round()).all()) or weights.numel() == 0 or float(weights.max()) > _HEAVIEST:
         return None
     whole = weights.long()
     divisor = max(1, int(np.gcd.reduce(whole.reshape(-1).cpu().numpy())))
@@ -114,6 +116,7 @@ def _branch_and_bound(backend: Backend, job: tuple[Array, Array, Array]) -> tupl
         return None, Status.INFEASIBLE
     # What cannot be in any answer leaves before the solver comes.
     most = ((value > 0) & (weights <= room)).astype(float)
+    weights = weights * most
     rows, upper = [weights], [min(float(room), float(weights.sum()))]
     while True:
         program = Program(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
+from setgrad.errors import ShapeError
 
 
 @final
@@ -25,6 +26,16 @@ class Ranking(Solver):
     """
 
     sense: str = field(default="min", kw_only=True)
+
+    def check(self, theta: Tensor) -> None:
+        """Refuse a dtype that cannot tell all ranks apart."""
+        super().check(theta)
+        most = round(2 / torch.finfo(theta.dtype).eps)
+        if theta.shape[-1] > most:
+            raise ShapeError(
+                f"{theta.dtype} holds whole numbers up to {most} alone, and there are {theta.shape[-1]} ranks; use "
+                "theta.float()"
+            )
 
     def solve(self, theta: Tensor) -> Tensor:
         """Sort, and write each entry's place at the entry."""

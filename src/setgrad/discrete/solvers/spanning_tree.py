@@ -11,7 +11,7 @@ from torch import Tensor
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._parameters import as_tensor, spread
-from setgrad.discrete.solvers._shapes import check_square
+from setgrad.discrete.solvers._shapes import bounded, check_square
 
 
 @final
@@ -50,6 +50,7 @@ class SpanningTree(Solver):
     def solve(self, theta: Tensor) -> Tensor | Solved:
         """Add the node with the best edge to the tree, n - 1 times."""
         batch, n = theta.shape[:-2], theta.shape[-1]
+        theta = bounded(theta, 2)
         weight = theta + theta.mT
         if self.allowed is not None:
             allowed = spread("allowed", as_tensor(self.allowed).to(theta.device).bool(), batch, n, n)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.solvers._held_karp import shortest_tours
-from setgrad.discrete.solvers._shapes import check_square
+from setgrad.discrete.solvers._shapes import bounded, check_square
 from setgrad.discrete.solvers._tour_search import good_tours
 from setgrad.errors import OptionError
 
@@ -65,6 +65,7 @@ class TSP(Solver):
     def solve(self, theta: Tensor) -> Tensor:
         """Find the order of the cities, and write it as a matrix."""
         n = theta.shape[-1]
+        theta = bounded(theta, 8 * n)
         cost = -(theta + theta.mT).reshape(-1, n, n)
         cost.diagonal(dim1=1, dim2=2).zero_()
         tour = shortest_tours(cost) if n <= self.exact_up_to else good_tours(cost, self.starts)

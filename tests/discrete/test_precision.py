@@ -1,0 +1,200 @@
+"""Half precision and extreme numbers: what is chosen, and what comes back, is that of single precision."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.discrete import (
+    AIMLE,
+    IMLE,
+    TSP,
+    ArgMax,
+    FenchelYoung,
+    GraphPath,
+    GridPath,
+    Gumbel,
+    GumbelSoftmax,
+    Knapsack,
+    KSubset,
+    PlackettLuce,
+    RandomSpanningTree,
+    Ranking,
+    ReinMax,
+    SoftSub,
+    SpanningTree,
+    TopK,
+)
+from setgrad.errors import OptionError, ShapeError
+from tests.discrete.estimators import CASES, SOLVING, Case, N
+from tests.discrete.oracles import draws
+
+HALVES = [torch.float16, torch.bfloat16]
+halves = pytest.mark.parametrize("dtype", HALVES, ids=str)
+
+
+def pulled(layer: torch.nn.Module, theta: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = theta.detach().clone().requires_grad_()
+    z = layer(leaf)
+    (grad,) = torch.autograd.grad((z * slope.to(z.dtype)).sum(), leaf)
+    return z.detach(), grad
+
+
+@halves
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_half_precision_is_single_precision_rounded(case: Case, dtype: torch.dtype) -> None:
+    # Large logits: half precision has no digits left there for noise.
+    theta, slope = (20 * draws(5, N, dtype=torch.float32)).to(dtype), draws(5, N, seed=1).to(dtype)
+    z, grad = pulled(case.build(), theta, slope)
+    truth, expected = pulled(case.build(), theta.float(), slope.float())
+    assert z.dtype == grad.dtype == dtype
+    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps}
+    torch.testing.assert_close(z.float(), truth, **close)
+    torch.testing.assert_close(grad.float(), expected, **close)
+
+
+@halves
+@pytest.mark.parametrize("make", [lambda **o: IMLE(ArgMax(), noise=Gumbel(), **o), ReinMax, GumbelSoftmax])
+def test_noise_does_not_round_to_ties(make: object, dtype: torch.dtype) -> None:
+    # Ties go to the lower index; of bfloat16 sums near 100, one in eight would be one.
+    draws_ = 4000
+    layer = make(samples=draws_, generator=torch.Generator().manual_seed(0))  # type: ignore[operator]
+    first = (layer(torch.full((2,), 100.0, dtype=dtype))[:, 0] > 0.5).double().mean()
+    assert abs(first - 0.5) < 4 * 0.5 / draws_**0.5
+
+
+@halves
+def test_a_loss_does_not_overflow(dtype: torch.dtype) -> None:
+    theta = torch.full((400,), 300.0, dtype=dtype)
+    loss = FenchelYoung(TopK(300), noise=None)(theta, TopK(300)(theta))
+    assert loss == 0
+
+
+@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
+def test_long_thetas_of_half_precision(mode: str) -> None:
+    theta, slope = (30 * draws(16, 600)).half(), (0.02 * draws(16, 600, seed=1)).half()
+    found = [
+        pulled(AIMLE(TopK(2), noise=None, mode=mode, alpha=0.5), theta.to(dtype), slope)[1].double()
+        for dtype in (torch.float16, torch.float32)
+    ]
+    assert found[1].any()
+    torch.testing.assert_close(*found, rtol=2e-3, atol=1e-6)
+
+
+@halves
+@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
+def test_the_state_of_a_half_precision_model_still_adapts(mode: str, dtype: torch.dtype) -> None:
+    theta, slope = draws(5, N).to(dtype), draws(5, N, seed=1)
+    found = []
+    for layer in (AIMLE(TopK(2), noise=None, mode=mode, alpha=0.9, rate=1e-4, target=3.0) for _ in range(2)):
+        found.append(layer.to(dtype) if found else layer)
+        for _ in range(5):
+            pulled(layer, theta, slope)
+    assert found[0].alpha > 0.9
+    assert found[0].alpha == found[1].alpha
+    assert found[1].average.dtype == torch.float32
+
+
+@halves
+def test_ranks_that_a_dtype_cannot_hold(dtype: torch.dtype) -> None:
+    most = {torch.float16: 2048, torch.bfloat16: 256}[dtype]
+    assert Ranking()(torch.zeros(most, dtype=dtype)).double().unique().numel() == most
+    with pytest.raises(ShapeError, match=r"use theta.float\(\)"):
+        Ranking()(torch.zeros(most + 1, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", [1e30, 3e38])
+def test_sums_of_very_large_numbers(size: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randn(20, 5, 5, generator=generator).sign()
+    for solver in (TSP(), TSP(exact_up_to=0)):
+        z = solver(size * signs)
+        assert (z.sum(-1) == 2).all()
+        assert torch.equal(z, solver(signs))
+    assert torch.equal(SpanningTree()(size * signs), SpanningTree()(signs))
+    costs, tame = torch.where(signs > 0, size, 1.0), torch.where(signs > 0, 1e4, 1.0)
+    assert torch.equal(GridPath()(costs), GridPath()(tame))
+    assert torch.equal(GridPath()(torch.full((5, 5), size)), torch.eye(5))
+    for edges in ([(0, 1), (1, 2), (0, 3), (3, 2)], [(0, 1), (1, 2), (0, 3), (3, 2), (2, 0)]):
+        count, path = len(edges), GraphPath(edges, 0, 2)
+        assert torch.equal(path(torch.full((count,), size)), path(torch.ones(count)))
+        assert torch.equal(path(costs.flatten(1)[:, :count]), path(tame.flatten(1)[:, :count]))
+
+
+@pytest.mark.parametrize("rest", [[1.0, 3.0], [1.5, 3.0]])
+@pytest.mark.parametrize("heavy", [1e13, 1e19, 1e30])
+def test_items_too_heavy_for_whole_numbers(heavy: float, rest: list[float]) -> None:
+    assert Knapsack([heavy, *rest], 3)(torch.tensor([5.0, 1.0, 2.0])).tolist() == [0, 0, 1]
+    if heavy < 1e15:  # HiGHS takes larger budgets for infinity
+        assert Knapsack([heavy, *rest], heavy)(torch.tensor([5.0, 1.0, 2.0])).tolist() == [1, 0, 0]
+
+
+MASKS = [-1e5, -1e9, -1e20, -1e30, torch.finfo(torch.float32).min]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("k", [0, 1, 20, 60, 100])
+def test_subsets_with_a_number_for_minus_infinity(mask: float, k: int) -> None:
+    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
+    truth = KSubset(logits[:, :100].double(), k)
+    logits[:, 100:] = mask
+    logits.requires_grad_()
+    q = KSubset(logits, k)
+    torch.testing.assert_close(q.marginals[:, :100].double(), truth.marginals, rtol=0, atol=1e-5)
+    assert not q.marginals[:, 100:].any()
+    torch.testing.assert_close(q.entropy().double(), truth.entropy(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(q.log_partition.double(), truth.log_partition, rtol=1e-4, atol=1e-3)
+    z = q.sample(3, generator=torch.Generator().manual_seed(0))
+    assert (z.sum(-1) == k).all()
+    assert not z[..., 100:].any()
+    q.entropy().sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_rankings_and_trees_with_a_number_for_minus_infinity(mask: float) -> None:
+    logits = torch.randn(6, generator=torch.Generator().manual_seed(0))
+    truth = PlackettLuce(logits[:5], 3)
+    logits[5] = mask
+    q = PlackettLuce(logits, 3)
+    torch.testing.assert_close(q.entropy(), truth.entropy())
+    torch.testing.assert_close(q.marginals[:5], truth.marginals)
+    torch.testing.assert_close(q.log_prob(q.mode), truth.log_prob(truth.mode))
+    edges = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+    edges[0, 1] = -torch.inf
+    trees = RandomSpanningTree(edges)
+    edges = torch.where(edges.isinf(), mask, edges)
+    torch.testing.assert_close(RandomSpanningTree(edges).marginals, trees.marginals)
+    torch.testing.assert_close(RandomSpanningTree(edges).entropy(), trees.entropy())
+
+
+def test_nothing_is_left_behind_a_mask() -> None:
+    lowest = torch.finfo(torch.float32).min
+    with pytest.raises(OptionError, match="lower k"):
+        KSubset(torch.tensor([0.0, lowest]), 2)
+    with pytest.raises(OptionError, match="do not connect"):
+        RandomSpanningTree(torch.full((2, 2), lowest))
+
+
+@pytest.mark.parametrize("gap", [10.0, 50.0, 200.0, 1e4])
+def test_no_item_is_picked_twice_however_far_it_leads(gap: float) -> None:
+    theta = torch.tensor([gap, 0.0, 1.0], requires_grad=True)
+    soft = SoftSub(2, noise=None, temperature=0.1)(theta)
+    torch.testing.assert_close(soft, torch.tensor([1.0, 0.0, 1.0]), rtol=0, atol=1e-4)
+    soft[1].backward()
+    assert theta.grad.isfinite().all()
+    assert theta.grad[1] > 0
+
+
+def test_very_different_logits_have_the_formula_of_the_paper() -> None:
+    theta = 5 * draws(20, N)
+    logits, total = theta, torch.zeros_like(theta)
+    for _ in range(3):
+        picked = (logits / 2).softmax(-1)
+        total, logits = total + picked, logits + (1 - picked).log()
+    torch.testing.assert_close(SoftSub(3, noise=None, temperature=2.0)(theta), total)
+
+
+@pytest.mark.parametrize("case", SOLVING, ids=str)
+def test_whole_numbers_are_still_refused(case: Case) -> None:
+    with pytest.raises((ShapeError, OptionError, RuntimeError), match="float"):
+        case.build()(torch.ones(3, N, dtype=torch.int8))

@@ -1,0 +1,159 @@
+"""Estimators among the machinery of torch: saved, copied, compiled, mapped."""
+
+import io
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.discrete import (
+    AIMLE,
+    IMLE,
+    SIMPLE,
+    FenchelYoung,
+    Gumbel,
+    Identity,
+    KSubset,
+    LinearSchedule,
+    Normal,
+    Perturbed,
+    RandomSpanningTree,
+    RelaxedTopK,
+    SoftSub,
+    StraightThrough,
+    Temperature,
+    Tempered,
+    TopK,
+)
+from tests.discrete.estimators import CASES, Case, N
+from tests.discrete.oracles import draws
+from tests.discrete.problems import PROBLEMS, Problem
+
+# Function objects that a new process could not import.
+LOCAL = {"LPGD-relaxed", "custom on the host"}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name not in LOCAL], ids=str)
+def test_estimators_can_be_pickled(case: Case) -> None:
+    layer, theta = case.build(), draws(3, N)
+    again = pickle.loads(pickle.dumps(layer))
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    z = layer(theta)
+    assert torch.equal(again(theta), z)
+    assert torch.equal(loaded(theta), z)
+
+
+@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.name not in LOCAL], ids=str)
+def test_solvers_can_be_pickled(problem: Problem) -> None:
+    solver, theta = problem.solver, problem.draw(3)
+    solver(theta)
+    again = pickle.loads(pickle.dumps(solver))
+    assert again.counter.calls == 1
+    assert torch.equal(again(theta), solver(theta))
+    assert solver.counter.calls == 2
+
+
+WITH_TEMPERATURE = {
+    "Identity": lambda noise: Identity(TopK(2), noise=noise),
+    "AIMLE": lambda noise: AIMLE(TopK(2), noise=noise),
+    "Perturbed": lambda noise: Perturbed(TopK(2), noise=noise, samples=2),
+    "StraightThrough": lambda noise: StraightThrough(TopK(2), noise=noise),
+    "SoftSub": lambda noise: SoftSub(2, noise=noise),
+    "RelaxedTopK": lambda noise: RelaxedTopK(2, noise=noise),
+    "FenchelYoung": lambda noise: FenchelYoung(TopK(2), noise=noise),
+}
+
+
+@pytest.mark.parametrize("name", WITH_TEMPERATURE)
+def test_a_scheduled_temperature_is_saved_with_the_estimator(name: str) -> None:
+    def model() -> tuple[nn.Module, list[Temperature]]:
+        own = [Temperature(LinearSchedule(1.0, 0.0, steps=10)), Temperature(LinearSchedule(4.0, 0.0, steps=10))]
+        noise = Tempered(Tempered(Normal(), own[0]), own[1])
+        return nn.Sequential(WITH_TEMPERATURE[name](noise)), own
+
+    trained, temperatures = model()
+    for temperature in temperatures:
+        for _ in range(4):
+            temperature.step()
+    temperatures[1].step()
+    fresh, others = model()
+    fresh.load_state_dict(trained.state_dict())
+    assert [temperature.value for temperature in others] == [0.6, 2.0]
+    copied = pickle.loads(pickle.dumps(trained))
+    list(copied.modules())[1].noise.temperature.step()
+    found = [part.steps for part in copied.modules() if isinstance(part, Temperature)]
+    assert found == [6, 4]
+
+
+def test_a_temperature_of_a_number_leaves_no_trace() -> None:
+    assert not IMLE(TopK(2), noise=Tempered(Gumbel(), 0.5)).state_dict()
+
+
+def run(layer: nn.Module, theta: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = theta.clone().requires_grad_()
+    z = layer(leaf)
+    (grad,) = torch.autograd.grad((z**2 * torch.arange(N)).sum(), leaf)
+    return z.detach(), grad
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled_layers_give_the_same(case: Case) -> None:
+    torch.compiler.reset()
+    theta = draws(4, N)
+    plain, fast = case.build(), case.build()
+    z, grad = run(plain, theta)
+    z_, grad_ = run(torch.compile(fast, backend="aot_eager"), theta)
+    torch.testing.assert_close(z_, z)
+    torch.testing.assert_close(grad_, grad)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), fast.buffers(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("law", [lambda theta: KSubset(theta, 2), RandomSpanningTree])
+def test_compiled_laws_give_the_same(law: object) -> None:
+    def loss(theta: Tensor) -> Tensor:
+        q = law(theta)  # type: ignore[operator]
+        return (q.marginals**2).sum() + q.entropy().sum()
+
+    torch.compiler.reset()
+    theta = draws(3, 4, 4)
+    found = []
+    for function in (loss, torch.compile(loss, backend="aot_eager")):
+        leaf = theta.clone().requires_grad_()
+        found.append(torch.autograd.grad(function(leaf), leaf)[0])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_vmap_is_right_or_refused(case: Case) -> None:
+    theta = draws(3, N)
+    if case.sampled:
+        with pytest.raises(RuntimeError):
+            torch.func.vmap(case.build(), randomness="error")(theta)
+        return
+    try:
+        found = torch.func.vmap(case.build())(theta)
+    except RuntimeError as error:
+        assert "vmap" in str(error)
+    else:
+        torch.testing.assert_close(found, case.build()(theta))
+
+
+def test_function_transforms_give_the_gradient_of_autograd() -> None:
+    theta, slope = draws(4, N), draws(4, N, seed=1)
+    for make in (lambda: Identity(TopK(2), projection="std"), lambda: AIMLE(TopK(2), noise=None).eval()):
+        found = torch.func.grad(lambda x, layer: (layer(x) * slope).sum())(theta, make())
+        leaf = theta.clone().requires_grad_()
+        (make()(leaf) * slope).sum().backward()
+        torch.testing.assert_close(found, leaf.grad)
+
+
+def test_a_subset_estimator_works_without_recording() -> None:
+    layer = SIMPLE(2, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert (layer(draws(3, N)).sum(-1) == 2).all()
