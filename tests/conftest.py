@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
 
+# Tests are small. Several threads gain nothing there, and on a busy machine they wait for each other.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
