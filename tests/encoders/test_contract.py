@@ -130,3 +130,13 @@ def test_a_module_is_looked_at_without_being_changed(seeded):
     assert encoder.out_dim == 5
     assert [part.training for part in module] == [True, True, False]
     assert module[1].num_batches_tracked == 0
+
+
+def test_a_module_that_does_not_fit_the_items_is_named(seeded):
+    with seeded(0):
+        phi = torch.nn.Linear(5, 8)
+    with pytest.raises(ShapeError, match=r"phi cannot read items of shape \(3,\)"):
+        ItemWise(phi, in_dim=3)
+    assert phi.training
+    with pytest.raises(ShapeError, match=r"reads items of shape \(5,\), but the sets hold items of \(3,\)"):
+        ItemWise(phi, in_dim=5)(Sets.from_list([torch.zeros(2, 3)]))

@@ -44,15 +44,21 @@ class ItemWise(ItemEncoder):
 
     def __init__(self, module: nn.Module, in_dim: int | Sequence[int]) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.shape = module, item_shape(in_dim)
         kind = place_of(module)
         modes = {part: part.training for part in module.modules()}
         # As in prediction: one item must not move running statistics, nor be too few for them.
         module.eval()
-        with torch.no_grad():
-            example = module(torch.zeros(1, *item_shape(in_dim), dtype=kind.dtype, device=kind.device))
-        for part, training in modes.items():
-            part.training = training
+        try:
+            with torch.no_grad():
+                example = module(torch.zeros(1, *self.shape, dtype=kind.dtype, device=kind.device))
+        except RuntimeError as error:
+            raise ShapeError(
+                f"phi cannot read items of shape {self.shape}; make its input fit them: {error}"
+            ) from error
+        finally:
+            for part, training in modes.items():
+                part.training = training
         if example.dim() != 2 or len(example) != 1:
             raise ShapeError(
                 f"phi must map items (total, ...) to features (total, width); one item gave {tuple(example.shape)}"
@@ -61,6 +67,7 @@ class ItemWise(ItemEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply the module to all items at once."""
+        check_shape(sets, self.shape)
         return self.module(sets.values)
 
 
@@ -77,10 +84,15 @@ def item_shape(in_dim: int | Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
-def flat_items(sets: Sets, shape: tuple[int, ...]) -> Tensor:
-    """Items as rows of numbers, after a check that they are what the encoder was made for."""
+def check_shape(sets: Sets, shape: tuple[int, ...]) -> None:
+    """Refuse items that an encoder was not made for."""
     if tuple(sets.item_shape) != shape:
         raise ShapeError(
             f"this model reads items of shape {shape}, but the sets hold items of {tuple(sets.item_shape)}"
         )
+
+
+def flat_items(sets: Sets, shape: tuple[int, ...]) -> Tensor:
+    """Items as rows of numbers, after a check that they are what the encoder was made for."""
+    check_shape(sets, shape)
     return sets.values.reshape(len(sets.values), math.prod(shape))
