@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +23,7 @@ import torch
 from benchmarks._fits import Place, Record, _append, current_commit, outcomes, read_records
 from benchmarks._machine import describe
 from benchmarks._scores import summarise
+from setgrad.datasets._folder import data_folder
 from setgrad.errors import OptionError, unknown_name
 from setgrad.selector._fit import resolve_device
 
@@ -62,6 +63,33 @@ def results_file(options: argparse.Namespace, usual: Path) -> Iterator[Path]:
             yield Path(folder) / usual.name
     else:
         yield options.results or usual
+
+
+def run_and_show(
+    options: argparse.Namespace,
+    trials: Sequence[Any],
+    work: Work,
+    usual: Path,
+    *,
+    page: Callable[[list[Record]], str],
+    folders: Mapping[str, str] | None = None,
+    draw: Callable[[list[Record], Path], object] | None = None,
+) -> dict[str, Any]:
+    """Run the trials that the file lacks, then print and write the page of all, and draw what is kept.
+
+    `folders` names those of the data, with what is in them: one that is missing is an error before any work.
+    """
+    with results_file(options, usual) as results:
+        failed = 0
+        if options.table is None:
+            for folder, holds in (folders or {}).items():
+                data_folder(options.data_dir, folder, holds)
+            failed = run_trials(trials, work, options, results)
+        records = records_of(trials, options, results)
+        show_page(page(records), records, options, results)
+        if draw is not None and not options.quick:
+            draw(records, results)
+    return {"records": records, "failed": failed}
 
 
 def run_trials(trials: Sequence[Any], work: Work, options: argparse.Namespace, results: Path) -> int:

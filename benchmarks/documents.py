@@ -25,8 +25,7 @@ from typing import Any
 from benchmarks._fits import Record
 from benchmarks._reading import CONTENDERS, LINEAR, Trial, attempt
 from benchmarks._tables import size, table
-from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
-from setgrad.datasets._folder import data_folder
+from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
 from setgrad.errors import OptionError
 
 USUAL = Path("benchmarks/results/documents.jsonl")
@@ -43,15 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the table."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            data_folder(options.data_dir, "reuters21578", "the news of Reuters-21578")
-            failed = run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(f"# Topics of Reuters-21578\n\n{show(records)}", records, options, results)
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=lambda records: f"# Topics of Reuters-21578\n\n{show(records)}",
+        folders={"reuters21578": "the news of Reuters-21578"},
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

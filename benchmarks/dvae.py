@@ -37,8 +37,7 @@ from benchmarks._dvae_methods import MODELS, NOISES
 from benchmarks._dvae_training import Trial, attempt
 from benchmarks._fits import Record
 from benchmarks._tables import table
-from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
-from setgrad.datasets._folder import data_folder
+from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
 from setgrad.errors import OptionError
 
 USUAL = Path("benchmarks/results/dvae.jsonl")
@@ -64,17 +63,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print a table for each k, loss and number of samples."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            data_folder(options.data_dir, "mnist", "the images of MNIST")
-            failed = run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(f"# Discrete VAE of MNIST\n\n{show(records)}", records, options, results)
-        if not options.quick:
-            draw(records, results.with_suffix(".png"))
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=lambda records: f"# Discrete VAE of MNIST\n\n{show(records)}",
+        folders={"mnist": "the images of MNIST"},
+        draw=lambda records, results: draw(records, results.with_suffix(".png")),
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

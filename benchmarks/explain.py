@@ -36,8 +36,7 @@ from benchmarks._explain_fit import FIXED, LINEAR, Trial, attempt
 from benchmarks._explain_models import METHODS
 from benchmarks._fits import Record
 from benchmarks._tables import table
-from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
-from setgrad.datasets._folder import data_folder
+from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
 
 USUAL = Path("benchmarks/results/explain.jsonl")
 ALL = (*METHODS, *FIXED, *LINEAR)
@@ -58,15 +57,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the tables."""
     trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            if any(trial.part != "planted" for trial in trials):
-                data_folder(options.data_dir, FOLDER, "the reviews of ERASER movies")
-            failed = run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(f"# Learning to explain\n\n{show(records)}", records, options, results)
-    return {"records": records, "failed": failed}
+    reads = any(trial.part != "planted" for trial in trials)
+    return run_and_show(
+        options,
+        trials,
+        attempt,
+        USUAL,
+        page=lambda records: f"# Learning to explain\n\n{show(records)}",
+        folders={FOLDER: "the reviews of ERASER movies"} if reads else None,
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

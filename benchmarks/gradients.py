@@ -37,7 +37,7 @@ from benchmarks._fits import Place, Record
 from benchmarks._gradients_methods import ADAPTIVE, METHODS, NOISES, Setting, adapt, estimate
 from benchmarks._gradients_pages import draw, page
 from benchmarks._gradients_problems import TARGETS, judge, make_problem
-from benchmarks._trials import add_trial_options, chosen, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/gradients.jsonl")
@@ -87,14 +87,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing, print the tables and draw the figure."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0 if options.table is not None else run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(page(records), records, options, results)
-        if not options.quick:
-            draw(records, results.with_suffix(".png"))
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=page,
+        draw=lambda records, results: draw(records, results.with_suffix(".png")),
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

@@ -49,7 +49,7 @@ from benchmarks._decisions import (
     two_stage,
 )
 from benchmarks._fits import Place, Record
-from benchmarks._trials import add_trial_options, chosen, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import Gumbel, Knapsack, NoiseMargin, Normal, Solver, Tempered, normalized_regret, to_pyepo
 from setgrad.errors import OptionError
@@ -149,15 +149,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the table."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            data_folder(options.data_dir, "knapsack_energy", "the prices of energy")
-            failed = run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(f"# Energy under a budget: regret on test days (%)\n\n{show(records)}", records, options, results)
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=lambda records: f"# Energy under a budget: regret on test days (%)\n\n{show(records)}",
+        folders={"knapsack_energy": "the prices of energy"},
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

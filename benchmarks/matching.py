@@ -46,7 +46,7 @@ from benchmarks._decisions import (
 )
 from benchmarks._fits import Place, Record
 from benchmarks._keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
-from benchmarks._trials import add_trial_options, chosen, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.discrete import Assignment, Gumbel, InformedMargin, NoiseMargin, Normal, Solver, Tempered
 from setgrad.selector._fit import resolve_device
 
@@ -123,12 +123,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the table."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = run_trials(trials, attempt, options, results) if options.table is None else 0
-        records = records_of(trials, options, results)
-        show_page(f"# Matching keypoints\n\n{show(records)}", records, options, results)
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options, plan(options), attempt, USUAL, page=lambda records: f"# Matching keypoints\n\n{show(records)}"
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

@@ -37,9 +37,8 @@ from benchmarks._mil_memory import GRADIENTS, LIMIT, measure
 from benchmarks._mil_models import POOLS
 from benchmarks._mil_published import ILSE, published_cell
 from benchmarks._tables import size, table
-from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
 from setgrad.datasets import MIL_DATASETS
-from setgrad.datasets._folder import data_folder
 
 USUAL = Path("benchmarks/results/mil.jsonl")
 PARTS = ("folds", "small", "large", "memory")
@@ -80,19 +79,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print a table for each part."""
     trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            for folder, parts in (("mil", ("folds",)), ("mnist", ("small", "large"))):
-                if any(trial.part in parts for trial in trials):
-                    data_folder(options.data_dir, folder, "the bags")
-            failed = run_trials(trials, partial(attempt, steps=_steps(options)), options, results)
-        records = records_of(trials, options, results)
-        found = {part: [record for record in records if record["part"] == part] for part in PARTS}
-        show_page("\n\n".join(SHOWN[part](some) for part, some in found.items() if some), records, options, results)
-        if not options.quick:
-            draw(found, results.with_suffix(".png"))
-    return {"records": records, "failed": failed}
+    parts = {"mil": ("folds",), "mnist": ("small", "large")}
+    return run_and_show(
+        options,
+        trials,
+        partial(attempt, steps=_steps(options)),
+        USUAL,
+        page=lambda records: "\n\n".join(SHOWN[part](some) for part, some in _by_part(records).items() if some),
+        folders={name: "the bags" for name, some in parts.items() if any(trial.part in some for trial in trials)},
+        draw=lambda records, results: draw(_by_part(records), results.with_suffix(".png")),
+    )
+
+
+def _by_part(records: Sequence[Record]) -> dict[str, list[Record]]:
+    return {part: [record for record in records if record["part"] == part] for part in PARTS}
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

@@ -44,7 +44,7 @@ from benchmarks._decisions import (
 )
 from benchmarks._fits import Place, Record
 from benchmarks._terrain import CostNetwork, maps
-from benchmarks._trials import add_trial_options, chosen, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.discrete import GridPath, NoiseMargin, Normal, SumOfGamma, Tempered
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
@@ -118,12 +118,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the table."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = run_trials(trials, attempt, options, results) if options.table is None else 0
-        records = records_of(trials, options, results)
-        show_page(f"# Paths across terrain\n\n{show(records)}\n\n{PUBLISHED}", records, options, results)
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=lambda records: f"# Paths across terrain\n\n{show(records)}\n\n{PUBLISHED}",
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

@@ -32,8 +32,7 @@ from benchmarks._fits import Record
 from benchmarks._ranking_methods import ALL, PLAIN, knobs_of
 from benchmarks._ranking_training import IMAGES, Trial, attempt
 from benchmarks._tables import table
-from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
-from setgrad.datasets._folder import data_folder
+from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
 from setgrad.errors import OptionError
 
 USUAL = Path("benchmarks/results/ranking.jsonl")
@@ -64,19 +63,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print a table for each collection."""
     trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            for name in {trial.images for trial in trials}:
-                data_folder(options.data_dir, name, f"the images of {name}")
-            failed = run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        names = [name for name in IMAGES if any(r["images"] == name for r in records)]
-        pages = [f"## {name}\n\n{show([r for r in records if r['images'] == name])}" for name in names]
-        show_page("\n\n".join(["# Retrieval of classes held out", *pages]), records, options, results)
-        if not options.quick:
-            draw(records, names, results.with_suffix(".png"))
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        trials,
+        attempt,
+        USUAL,
+        page=page,
+        folders={trial.images: f"the images of {trial.images}" for trial in trials},
+        draw=lambda records, results: draw(records, _shown(records), results.with_suffix(".png")),
+    )
+
+
+def page(records: Sequence[Record]) -> str:
+    """A table for each collection."""
+    parts = [f"## {name}\n\n{show([r for r in records if r['images'] == name])}" for name in _shown(records)]
+    return "\n\n".join(["# Retrieval of classes held out", *parts])
+
+
+def _shown(records: Sequence[Record]) -> list[str]:
+    return [name for name in IMAGES if any(r["images"] == name for r in records)]
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

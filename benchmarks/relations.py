@@ -40,7 +40,7 @@ from benchmarks._fits import Record
 from benchmarks._relations_fit import FIXED, TOLD, Trial, attempt
 from benchmarks._relations_models import METHODS
 from benchmarks._tables import table
-from benchmarks._trials import add_trial_options, chosen, mean_cell, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
 from setgrad.errors import OptionError
 
 USUAL = Path("benchmarks/results/relations.jsonl")
@@ -68,12 +68,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the tables."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0 if options.table is not None else run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(f"# Relations of particles\n\n{show(records)}", records, options, results)
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options, plan(options), attempt, USUAL, page=lambda records: f"# Relations of particles\n\n{show(records)}"
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

@@ -46,7 +46,7 @@ from benchmarks._decisions import (
     show_rows,
 )
 from benchmarks._fits import Place, Record
-from benchmarks._trials import add_trial_options, chosen, records_of, results_file, run_trials, show_page
+from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, Tempered
 from setgrad.errors import OptionError
@@ -117,15 +117,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that are missing and print the table."""
-    trials = plan(options)
-    with results_file(options, USUAL) as results:
-        failed = 0
-        if options.table is None:
-            data_folder(options.data_dir, "globe_tsp_ingredients", "the flags")
-            failed = run_trials(trials, attempt, options, results)
-        records = records_of(trials, options, results)
-        show_page(f"# Tours of the globe\n\n{show(records)}", records, options, results)
-    return {"records": records, "failed": failed}
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=lambda records: f"# Tours of the globe\n\n{show(records)}",
+        folders={"globe_tsp_ingredients": "the flags"},
+    )
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

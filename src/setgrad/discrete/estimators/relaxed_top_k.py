@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, perturb, replace
+from setgrad.discrete.estimators._relaxed import RelaxedSubset
 from setgrad.discrete.noise import Noise
-from setgrad.discrete.solvers.top_k import TopK
-from setgrad.errors import OptionError
 
 # Steps of Newton's method with a range to fall back on; see test_relaxations.py for what they leave.
 _STEPS = 24
@@ -21,7 +19,7 @@ _SURE = 100.0
 
 
 @final
-class RelaxedTopK(Estimator):
+class RelaxedTopK(RelaxedSubset):
     """The best x with entries in [0, 1] and sum k, for <theta, x> plus temperature times the entropy of coins.
 
     The answer is sigmoid((theta - shift) / temperature), with the shift that makes the sum k, and its derivative is
@@ -51,25 +49,12 @@ class RelaxedTopK(Estimator):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
-        if k < 1 or not temperature > 0:
-            raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
-        self.k = k
-        self.temperature = temperature
-        self.hard = hard
-        self.noise = noise
-        self.samples = samples
-        self.generator = generator
+        super().__init__(k, temperature=temperature, hard=hard, noise=noise, samples=samples, generator=generator)
 
-    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Relax."""
-        if self.k > theta.shape[-1]:
-            raise OptionError(f"RelaxedTopK cannot choose {self.k} of {theta.shape[-1]} items; lower k")
-        seen = perturb(theta, self.noise, self.samples, generator or self.generator)
-        soft: Tensor = _Coins.apply(seen / self.temperature, self.k)
-        return (replace(TopK(self.k).solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)
+    def relax(self, theta: Tensor) -> Tensor:
+        """Find the coins."""
+        coins: Tensor = _Coins.apply(theta / self.temperature, self.k)
+        return coins
 
 
 @final

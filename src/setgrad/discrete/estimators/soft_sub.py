@@ -7,14 +7,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, perturb, replace
+from setgrad.discrete.estimators._relaxed import RelaxedSubset
 from setgrad.discrete.noise import Gumbel, Noise
-from setgrad.discrete.solvers.top_k import TopK
-from setgrad.errors import OptionError
 
 
 @final
-class SoftSub(Estimator):
+class SoftSub(RelaxedSubset):
     """Relaxed samples of k items without replacement: entries above 0 that sum to k, of shape (S, *theta.shape).
 
     An entry may be a little above 1 while the temperature is high.
@@ -46,29 +44,16 @@ class SoftSub(Estimator):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
-        if k < 1 or not temperature > 0:
-            raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
-        self.k = k
-        self.temperature = temperature
-        self.hard = hard
-        self.noise = noise
-        self.samples = samples
-        self.generator = generator
+        super().__init__(k, temperature=temperature, hard=hard, noise=noise, samples=samples, generator=generator)
 
-    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw."""
-        if self.k > theta.shape[-1]:
-            raise OptionError(f"SoftSub cannot choose {self.k} of {theta.shape[-1]} items; lower k")
-        seen = perturb(theta, self.noise, self.samples, generator or self.generator)
-        logits, total = seen, torch.zeros_like(seen)
+    def relax(self, theta: Tensor) -> Tensor:
+        """Add up k softmaxes."""
+        logits, total = theta, torch.zeros_like(theta)
         for turn in range(self.k):
             total = total + (logits / self.temperature).softmax(-1)
             if turn + 1 < self.k:
                 logits = logits + _log_rest(logits / self.temperature)
-        return (replace(TopK(self.k).solve(seen.detach()), total) if self.hard else total).to(theta.dtype)
+        return total
 
 
 def _log_rest(logits: Tensor) -> Tensor:

@@ -1,0 +1,51 @@
+"""What relaxations of k of n items have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, perturb, replace
+from setgrad.discrete.noise import Noise
+from setgrad.discrete.solvers.top_k import TopK
+from setgrad.errors import OptionError
+
+
+class RelaxedSubset(Estimator):
+    """Soft weights of items that sum to k, or the k largest themselves with the gradient of the soft ones."""
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        temperature: float,
+        hard: bool,
+        noise: Noise | None,
+        samples: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        check_samples(noise, samples)
+        adopt_temperatures(self, noise)
+        if k < 1 or not temperature > 0:
+            raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
+        self.k = k
+        self.temperature = temperature
+        self.hard = hard
+        self.noise = noise
+        self.samples = samples
+        self.generator = generator
+
+    @abstractmethod
+    def relax(self, theta: Tensor) -> Tensor:
+        """Soft weights for theta, noise included."""
+
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Perturb, relax, and round if that is wanted."""
+        if self.k > theta.shape[-1]:
+            raise OptionError(f"{type(self).__name__} cannot choose {self.k} of {theta.shape[-1]} items; lower k")
+        seen = perturb(theta, self.noise, self.samples, generator or self.generator)
+        soft = self.relax(seen)
+        return (replace(TopK(self.k).solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)
