@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks._clustering_models import CONTENDERS, Clusterer, Sizes, as_sets, make
-from benchmarks._fits import Record, _append, current_commit, outcomes, read_records
+from benchmarks._fits import Record, append_record, current_commit, outcomes, read_records
 from benchmarks._machine import describe, forget_peak, memory_peak, wait
 from benchmarks._mixtures import DEVIATIONS, Draw, Mixture, draw
 from setgrad.encoders import MergeableEncoder, State
@@ -308,7 +308,7 @@ def run_missing(
             failed += 1
             print(f"{fit.name} failed: {outcome}", file=sys.stderr, flush=True)
             continue
-        _append(results, outcome)
+        append_record(results, outcome)
         scores = ", ".join(f"{value:.3f}" for value in outcome["nll"].values())
         print(f"[{number}/{len(missing)}] {fit.name}: {scores}, {outcome['seconds']:.0f} s", flush=True)
     return records_of(fits, read_records(results)), failed

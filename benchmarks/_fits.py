@@ -169,7 +169,7 @@ def run_jobs(jobs: Sequence[Job], place: Place, *, workers: int, results: Path, 
             failed += 1
             continue
         done += 1
-        _append(results, outcome)
+        append_record(results, outcome)
         scores = f"true size {outcome['true_size']:.2f}, own size {outcome['own_size']:.2f}"
         how = f", {outcome['seconds']:.0f} s, epoch {outcome['best_epoch']}" if outcome["seconds"] else ""
         print(f"[{done}/{len(jobs)}] {name}: {scores}{how}", flush=True)
@@ -221,7 +221,8 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _append(path: Path, record: Record) -> None:
+def append_record(path: Path, record: Record) -> None:
+    """Add a line to a file of results, and see to it that it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A killed run may have left half a line; the new record must not be glued to it.
     broken = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")

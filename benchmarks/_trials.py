@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._fits import Place, Record, _append, current_commit, outcomes, read_records
+from benchmarks._fits import Place, Record, append_record, current_commit, outcomes, read_records
 from benchmarks._machine import describe
 from benchmarks._scores import summarise
 from setgrad.datasets._folder import data_folder
@@ -33,13 +33,18 @@ Work = Callable[[Any, Place], Record]
 
 def add_trial_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     """Add what every benchmark of trials can be told."""
-    parser.add_argument("--seeds", type=int, default=seeds, help=f"seeds 0, 1, ... (default: {seeds})")
-    parser.add_argument("--jobs", type=int, default=1, help="trials at a time, each with one thread (default: 1)")
+    add_run_options(parser, seeds=seeds, seed="seeds", unit="trial")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="show this file of results and run nothing")
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, seeds: int, seed: str, unit: str) -> None:
+    """Add how many to run, where, and where results go; `seed` and `unit` are the words for them."""
+    parser.add_argument("--seeds", type=int, default=seeds, help=f"{seed} 0, 1, ... (default: {seeds})")
+    parser.add_argument("--jobs", type=int, default=1, help=f"{unit}s at a time, each with one thread (default: 1)")
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
     parser.add_argument("--data-dir", help="folder of the data files (default: the variable SETGRAD_DATA)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON-lines file to append to and go on from")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no new trial after this time")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="show this file of results and run nothing")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help=f"start no new {unit} after this time")
 
 
 def chosen(text: str, known: Collection[str], kind: str) -> list[str]:
@@ -99,7 +104,7 @@ def run_trials(trials: Sequence[Any], work: Work, options: argparse.Namespace, r
     print(
         f"{len(trials) - len(missing)} of {len(trials)} trials are in {results.name}; {len(missing)} to go", flush=True
     )
-    place = Place(options.device, options.data_dir, current_commit(), _command(options))
+    place = Place(options.device, options.data_dir, current_commit(), command_line(options))
     ends = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
     done = failed = 0
     for trial, found in outcomes(missing, partial(_attempt, work=work, place=place), workers=options.jobs, ends=ends):
@@ -108,7 +113,7 @@ def run_trials(trials: Sequence[Any], work: Work, options: argparse.Namespace, r
             failed += 1
             continue
         done += 1
-        _append(results, found)
+        append_record(results, found)
         print(f"[{done}/{len(missing)}] {trial.label}: {found['said']}, {found['seconds']:.0f} s", flush=True)
     return failed
 
@@ -166,7 +171,7 @@ def _settings(record: Record, like: Any) -> Record:
     return {name: tuple(v) if isinstance(v := record.get(name), list) else v for name in asdict(like)}
 
 
-def _command(options: argparse.Namespace) -> str:
+def command_line(options: argparse.Namespace) -> str:
     """What was asked for, without the folders of this machine."""
     words = [Path(word).name if os.path.isabs(word) else word for word in getattr(options, "command", ())]
     return " ".join(["python -m benchmarks", *words])

@@ -33,8 +33,7 @@ import torch
 from benchmarks._clustering_fits import Fit, add_options, base_fit, judged_sets, results_file, run_missing
 from benchmarks._clustering_models import CONTENDERS
 from benchmarks._clustering_plots import draw_gradients
-from benchmarks._fits import Record, read_records
-from benchmarks._fits import _append as append_record
+from benchmarks._fits import Record, append_record, read_records
 from benchmarks._mixtures import em, em_from_scratch
 from benchmarks._tables import size, table
 from setgrad.errors import unknown_name

@@ -16,10 +16,9 @@ does that for a file of results and runs nothing. --quick without --tasks is Moo
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,9 @@ from benchmarks._plots import draw_figures
 from benchmarks._scores import SCORES, collect
 from benchmarks._search import search
 from benchmarks._tasks import FOLDS, SPLITS, expand, splits_of
+from benchmarks._trials import add_run_options, chosen, command_line
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS
-from setgrad.errors import OptionError, unknown_name
+from setgrad.errors import OptionError
 
 ALL = (*MODELS, *BASELINES)
 USUAL = Path("benchmarks/results/table2.jsonl")
@@ -65,12 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_fit_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     """Add what every benchmark of fits can be told."""
-    parser.add_argument("--seeds", type=int, default=seeds, help=f"folds or seeds 0, 1, ... (default: {seeds})")
-    parser.add_argument("--jobs", type=int, default=1, help="fits at a time, each with one thread (default: 1)")
-    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--data-dir", help="folder of the data files (default: the variable SETGRAD_DATA)")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="JSON-lines file to append to and go on from")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no new fit after this time")
+    add_run_options(parser, seeds=seeds, seed="folds or seeds", unit="fit")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -88,8 +83,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def plan_jobs(options: argparse.Namespace) -> list[Job]:
     """All fits asked for, longest first."""
-    categories = _names(options.categories, AMAZON_CATEGORIES, "category")
-    protocols = _names(options.protocols, AMAZON_PROTOCOLS, "protocol")
+    categories = chosen(options.categories, AMAZON_CATEGORIES, "category")
+    protocols = chosen(options.protocols, AMAZON_PROTOCOLS, "protocol")
     tasks = (options.tasks or ("moons,amazon:safety" if options.quick else "amazon")).split(",")
     seeds = range(min(options.seeds, 2) if options.quick else options.seeds)
     if options.splits == "folds" and len(seeds) > FOLDS:
@@ -97,7 +92,7 @@ def plan_jobs(options: argparse.Namespace) -> list[Job]:
     jobs = [
         Job(task, model, seed, options.quick, splits_of(task, options.splits))
         for task in expand([task.strip() for task in tasks if task.strip()], categories, protocols)
-        for model in _names(options.models, ALL, "model")
+        for model in chosen(options.models, ALL, "model")
         for seed in seeds
         if applies(model, task)
     ]
@@ -156,21 +151,4 @@ def _run_missing(jobs: Sequence[Job], options: argparse.Namespace, results: Path
 
 
 def _place(options: argparse.Namespace) -> Place:
-    return Place(options.device, options.data_dir, current_commit(), _command(options))
-
-
-def _command(options: argparse.Namespace) -> str:
-    """What was asked for, without the folders of this machine."""
-    words = list(getattr(options, "command", ()))
-    for place, word in enumerate(words):
-        if os.path.isabs(word):
-            words[place] = Path(word).name
-    return " ".join(["python -m benchmarks", *words])
-
-
-def _names(text: str, known: Collection[str], kind: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    return names
+    return Place(options.device, options.data_dir, current_commit(), command_line(options))

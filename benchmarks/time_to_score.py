@@ -33,10 +33,11 @@ from torch import Tensor
 from benchmarks._machine import describe, describe_line
 from benchmarks._measure import time_side_by_side
 from benchmarks._tables import seconds, table
+from benchmarks._trials import chosen
 from benchmarks.baselines.mask_tensor import MaskTensorMeanField
 from setgrad import SubsetSelector, datasets
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, Task
-from setgrad.errors import OptionError, unknown_name
+from setgrad.errors import OptionError
 from setgrad.functions import DeepSet, Fresh
 from setgrad.inference import AllItems
 from setgrad.selector import jaccard, pick_top
@@ -110,8 +111,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         torch.set_num_threads(options.threads)
     plan = QUICK if options.quick else FULL
     usual = ("safety",) if options.quick else AMAZON_CATEGORIES
-    categories = _names(options.categories, AMAZON_CATEGORIES, "Amazon category") if options.categories else usual
-    protocols = _names(options.protocols, AMAZON_PROTOCOLS, "Amazon protocol")
+    categories = chosen(options.categories, AMAZON_CATEGORIES, "Amazon category") if options.categories else usual
+    protocols = chosen(options.protocols, AMAZON_PROTOCOLS, "Amazon protocol")
     rates = _rates(options.baseline_lr)
     machine = describe(device)
     print(describe_line(machine), flush=True)
@@ -372,14 +373,6 @@ def _percent(value: float) -> str:
 
 def _ratio(value: float | None) -> str:
     return "never" if value is None else f"{value:.3f}"
-
-
-def _names(text: str, known: Sequence[str], kind: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    return names
 
 
 def _rates(text: str) -> list[float]:

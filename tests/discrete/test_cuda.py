@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.laws import LAWS, Law
 from tests.discrete.oracles import Fixed, draws
 from tests.discrete.problems import PROBLEMS, Problem
+from tests.waits import count_syncs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
@@ -223,18 +223,6 @@ def test_half_precision_under_autocast(seeded: Callable[..., AbstractContextMana
     assert z.dtype == torch.bfloat16
     loss.backward()
     assert linear.weight.grad.isfinite().all()
-
-
-def count_syncs(work: Callable[[], object]) -> int:
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            work()
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-    return sum("synchroniz" in str(w.message) and "prototype" not in str(w.message) for w in caught)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

@@ -64,13 +64,7 @@ def test_workers_below_one_are_refused() -> None:
         HostPool(0)
 
 
-BACKENDS = [
-    HiGHS(),
-    pytest.param(ORTools(), marks=pytest.mark.skipif(not importlib.util.find_spec("ortools"), reason="no OR-Tools")),
-    pytest.param(
-        ORTools(engine="SAT"), marks=pytest.mark.skipif(not importlib.util.find_spec("ortools"), reason="no OR-Tools")
-    ),
-]
+BACKENDS = [HiGHS(), ORTools(), ORTools(engine="SAT")]
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)

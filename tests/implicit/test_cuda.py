@@ -1,7 +1,6 @@
 """The engine on a GPU: what the CPU gives, and no more waiting for the device than was agreed."""
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from setgrad.implicit import LBFGS, Direct, LinearSolver, Solver, argmin, quadratic
 from tests.implicit.problems import Case
 from tests.implicit.solvers import BACKWARD, FORWARD
+from tests.waits import count_syncs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
@@ -39,18 +39,6 @@ def test_gradients_agree(case: Case, adjoint: LinearSolver):
         gradients[device] = torch.autograd.grad(value.square().sum(), args)
     for here, there in zip(gradients["cpu"], gradients["cuda"], strict=True):
         torch.testing.assert_close(there.cpu(), here, **CLOSE)
-
-
-def count_syncs(work) -> int:
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            work()
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-    return sum("synchroniz" in str(w.message) and "prototype" not in str(w.message) for w in caught)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

@@ -57,7 +57,35 @@ class Choice:
         return self.theta.shape[0] if self.theta.ndim > self.clean.ndim else 1
 
 
-class SolverEstimator(Estimator):
+class Noisy(nn.Module, ABC):
+    """A layer that puts noise on theta. Scheduled temperatures of the noise are saved and loaded with it."""
+
+    def __init__(self, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        if samples < 1:
+            raise OptionError(f"samples must be 1 or more, got {samples}")
+        if noise is None and samples > 1:
+            raise OptionError(f"without noise all {samples} samples would be the same; give noise, or samples=1")
+        if found := temperatures(noise):
+            self.temperatures = nn.ModuleList(found)
+        self.noise = noise
+        self.samples = samples
+        self.generator = generator
+
+    def perturb(self, theta: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Put an axis of samples in front of theta and noise on it, if there is any, in single precision at least."""
+        theta = wide(theta)
+        if self.noise is None:
+            return theta
+        return theta + self.noise.sample(
+            (self.samples, *theta.shape),
+            dtype=theta.dtype,
+            device=theta.device,
+            generator=generator or self.generator,
+        )
+
+
+class SolverEstimator(Noisy, Estimator):
     """An estimator around a solver. It says how to pull a gradient back from z to theta; the rest is here.
 
     A forward pass calls the solver once. Instances without an answer ("mask") get no gradient.
@@ -70,13 +98,8 @@ class SolverEstimator(Estimator):
     """
 
     def __init__(self, solver: Solver, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
+        super().__init__(noise=noise, samples=samples, generator=generator)
         self.solver = solver
-        self.noise = noise
-        self.samples = samples
-        self.generator = generator
 
     @abstractmethod
     def pull(self, choice: Choice, grad: Tensor) -> Tensor:
@@ -86,10 +109,6 @@ class SolverEstimator(Estimator):
         """Choose."""
         clean = orient(wide(theta), self.solver)
         return self.choose(self.perturb(clean, generator), clean).to(theta.dtype)
-
-    def perturb(self, theta: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Put draws of the noise on theta, if there is noise."""
-        return perturb(theta, self.noise, self.samples, generator or self.generator)
 
     def choose(self, theta: Tensor, clean: Tensor) -> Tensor:
         """Solve for oriented theta, with the gradient of this estimator."""
@@ -184,25 +203,3 @@ def where_finite(function: Callable[[Tensor], Tensor], theta: Tensor, dims: int)
 def wide(theta: Tensor) -> Tensor:
     """Half precision as single: there, noise on theta rounds to ties, and norms of theta overflow."""
     return theta.float() if theta.is_floating_point() and theta.element_size() < 4 else theta
-
-
-def perturb(theta: Tensor, noise: Noise | None, samples: int, generator: torch.Generator | None) -> Tensor:
-    """Put an axis of samples in front of theta and noise on it, in single precision at least."""
-    theta = wide(theta)
-    if noise is None:
-        return theta
-    return theta + noise.sample((samples, *theta.shape), dtype=theta.dtype, device=theta.device, generator=generator)
-
-
-def adopt_temperatures(module: nn.Module, noise: Noise | None) -> None:
-    """Make the scheduled temperatures of the noise parts of the module: they are saved and loaded with it."""
-    if found := temperatures(noise):
-        module.temperatures = nn.ModuleList(found)
-
-
-def check_samples(noise: Noise | None, samples: int) -> None:
-    """Refuse numbers of samples that make no sense."""
-    if samples < 1:
-        raise OptionError(f"samples must be 1 or more, got {samples}")
-    if noise is None and samples > 1:
-        raise OptionError(f"without noise all {samples} samples would be the same; give noise, or samples=1")

@@ -68,11 +68,11 @@ def watched(source: Any, chunk_size: int, device: torch.device, verbose: int, pr
 class Watch:
     """What is noted of the chunks of one pass. It waits for a GPU once, at the end of the pass.
 
-    `filled` says of each chunk which sets have items in it.
+    With `pieces`, `filled` says of each chunk which sets have items in it: the only thing here that grows with chunks.
     """
 
-    def __init__(self, batch: int) -> None:
-        self.batch, self.number = batch, 0
+    def __init__(self, batch: int, *, pieces: bool = False) -> None:
+        self.batch, self.number, self.pieces = batch, 0, pieces
         self.filled: list[np.ndarray] = []
         self._noted: Tensor | None = None
         self._bad: Tensor | None = None
@@ -95,7 +95,8 @@ class Watch:
         self._noted = found if self._noted is None else self._noted + found
         self._bad = here if self._bad is None else torch.where(self._bad < 0, here, self._bad)
         self.number += 1
-        self.filled.append(chunk.layout.host_lengths > 0)
+        if self.pieces:
+            self.filled.append(chunk.layout.host_lengths > 0)
         return chunk
 
     def close(self) -> tuple[int, float, float]:

@@ -172,7 +172,7 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, way: Again, read: Read, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
         """First pass: read everything, keep the state."""
-        nothing, watch = way.encoder.nothing(way.batch), Watch(way.batch)
+        nothing, watch = way.encoder.nothing(way.batch), Watch(way.batch, pieces=way.samples is not None)
         state = read(way.seen(nothing), item_weights(None, nothing), queries, None)
         for number, chunk in enumerate(way.chunks()):
             with replayed(way.seed, number, chunk):

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete import CardinalityRange, IntegerProgram, Knapsack, PartitionMatroid, Solver
+from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.selector._exact_program import Exact
 from setgrad.sets import Sets
 
-# Budgets of more steps than this are too long for Knapsack's table.
-_TABLE = 20_000
 # Whole numbers above this are no longer exact as floats.
 _WHOLE = 2.0**53
 
@@ -108,7 +107,7 @@ class Budget(Linear):
             "budget": budget,
             "_steps": weights.with_values(torch.from_numpy(steps)),
             "_room": room,
-            "_table": whole & (room <= _TABLE),
+            "_table": whole & (room <= MOST_STEPS),
         }
         for name, value in made.items():
             object.__setattr__(self, name, value)

@@ -7,13 +7,13 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, perturb, replace
+from setgrad.discrete._estimator import Estimator, Noisy, replace
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
 
 
-class RelaxedSubset(Estimator):
+class RelaxedSubset(Noisy, Estimator):
     """Soft weights of items that sum to k, or the k largest themselves with the gradient of the soft ones."""
 
     def __init__(
@@ -26,17 +26,12 @@ class RelaxedSubset(Estimator):
         samples: int,
         generator: torch.Generator | None,
     ) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
+        super().__init__(noise=noise, samples=samples, generator=generator)
         if k < 1 or not temperature > 0:
             raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
         self.k = k
         self.temperature = temperature
         self.hard = hard
-        self.noise = noise
-        self.samples = samples
-        self.generator = generator
 
     @abstractmethod
     def relax(self, theta: Tensor) -> Tensor:
@@ -46,6 +41,6 @@ class RelaxedSubset(Estimator):
         """Perturb, relax, and round if that is wanted."""
         if self.k > theta.shape[-1]:
             raise OptionError(f"{type(self).__name__} cannot choose {self.k} of {theta.shape[-1]} items; lower k")
-        seen = perturb(theta, self.noise, self.samples, generator or self.generator)
+        seen = self.perturb(theta, generator)
         soft = self.relax(seen)
         return (replace(TopK(self.k).solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)

@@ -52,8 +52,7 @@ class AIMLE(SolverEstimator):
         generator: Source of chance.
 
     Example:
-        >>> from setgrad.discrete import SumOfGamma
-        >>> from setgrad.discrete import TopK
+        >>> from setgrad.discrete import SumOfGamma, TopK
         >>> theta = torch.zeros(8, 10, requires_grad=True)
         >>> layer = AIMLE(TopK(3), noise=SumOfGamma(3), samples=2, generator=torch.Generator().manual_seed(0))
         >>> layer(theta)[..., 0].mean().backward()

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from setgrad.discrete._estimator import (
-    adopt_temperatures,
-    check_samples,
+    Noisy,
     orient,
-    perturb,
     replace,
     spread,
     usable,
@@ -24,7 +22,7 @@ from setgrad.errors import ShapeError
 
 
 @final
-class FenchelYoung(nn.Module):
+class FenchelYoung(Noisy):
     """How much the best perturbed point beats the right one: mean of max <theta + noise, z>, minus <theta, target>.
 
     It is convex in theta, and its gradient is the mean of the perturbed solutions minus the target, without bias
@@ -38,8 +36,7 @@ class FenchelYoung(nn.Module):
         generator: Source of chance.
 
     Example:
-        >>> from setgrad.discrete import Gumbel
-        >>> from setgrad.discrete import TopK
+        >>> from setgrad.discrete import Gumbel, TopK
         >>> theta = torch.zeros(3, 5, requires_grad=True)
         >>> loss = FenchelYoung(TopK(2), noise=Gumbel(), samples=10, generator=torch.Generator().manual_seed(0))
         >>> loss(theta, torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0]).expand(3, 5)).mean().backward()
@@ -55,13 +52,8 @@ class FenchelYoung(nn.Module):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
+        super().__init__(noise=noise, samples=samples, generator=generator)
         self.solver = solver
-        self.noise = noise
-        self.samples = samples
-        self.generator = generator
 
     def forward(self, theta: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The loss of each instance, in single precision at least; 0 for those without an answer ("mask")."""
@@ -70,7 +62,7 @@ class FenchelYoung(nn.Module):
         dims = self.solver.dims
         # What autograd sees is linear in theta, so that its second derivative would be 0, which is wrong.
         clean = orient(wide(replace(theta.detach(), theta)), self.solver)
-        seen = perturb(clean, self.noise, self.samples, generator or self.generator)
+        seen = self.perturb(clean, generator)
         seen = seen if self.noise is not None else seen[None]
         solved = self.solver.run(orient(seen.detach(), self.solver))
         known = usable(solved)

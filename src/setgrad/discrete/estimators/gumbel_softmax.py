@@ -7,14 +7,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace
+from setgrad.discrete._estimator import Estimator, Noisy, replace
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import OptionError
 
 
 @final
-class GumbelSoftmax(Estimator):
+class GumbelSoftmax(Noisy, Estimator):
     """The softmax of (theta + Gumbel noise) / temperature, over the last axis: (S, *theta.shape).
 
     It comes nearer to one-hot points as the temperature falls, and its gradient gets steeper ("Categorical
@@ -42,17 +42,14 @@ class GumbelSoftmax(Estimator):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_samples(Gumbel(), samples)
+        super().__init__(noise=Gumbel(), samples=samples, generator=generator)
         if not temperature > 0:
             raise OptionError(f"the temperature must be above 0, got {temperature}; for hard points use hard=True")
         self.temperature = temperature
         self.hard = hard
-        self.samples = samples
-        self.generator = generator
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw."""
-        seen = perturb(theta, Gumbel(), self.samples, generator or self.generator)
+        seen = self.perturb(theta, generator)
         soft = (seen / self.temperature).softmax(-1)
         return (replace(ArgMax().solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)

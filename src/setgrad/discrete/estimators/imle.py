@@ -34,8 +34,7 @@ class IMLE(SolverEstimator):
         generator: Source of chance.
 
     Example:
-        >>> from setgrad.discrete import Gumbel
-        >>> from setgrad.discrete import TopK
+        >>> from setgrad.discrete import Gumbel, TopK
         >>> theta = torch.zeros(4, 10, requires_grad=True)
         >>> layer = IMLE(TopK(3), noise=Gumbel(), samples=5, generator=torch.Generator().manual_seed(0))
         >>> layer(theta).shape

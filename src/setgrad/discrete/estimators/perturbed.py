@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from setgrad.discrete._estimator import Estimator, adopt_temperatures, check_samples, orient, spread, usable, wide
+from setgrad.discrete._estimator import Estimator, Noisy, orient, spread, usable, wide
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
 from setgrad.discrete.schedules import Temperature
@@ -17,7 +17,7 @@ from setgrad.errors import OptionError
 
 
 @final
-class Perturbed(Estimator):
+class Perturbed(Noisy, Estimator):
     """The mean of solver(theta + noise) over samples, which is smooth in theta, in the shape of theta.
 
     Unlike the other estimators it returns no discrete points, but their mean. Its gradient is an unbiased estimate of
@@ -44,6 +44,8 @@ class Perturbed(Estimator):
         0.2
     """
 
+    noise: Noise
+
     def __init__(
         self,
         solver: Solver,
@@ -53,15 +55,10 @@ class Perturbed(Estimator):
         reduce: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
+        super().__init__(noise=noise, samples=samples, generator=generator)
         score(noise, torch.zeros(1))
         self.solver = solver
-        self.noise = noise
-        self.samples = samples
         self.reduce = reduce
-        self.generator = generator
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The mean solution."""

@@ -7,14 +7,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, check_samples, perturb, replace, wide
+from setgrad.discrete._estimator import Estimator, Noisy, replace, wide
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import OptionError
 
 
 @final
-class ReinMax(Estimator):
+class ReinMax(Noisy, Estimator):
     """One-hot samples of softmax(theta), over the last axis, with a gradient that is exact for quadratic losses.
 
     Exact means: on average over samples. Where the straight-through estimator takes the slope of the loss at one end,
@@ -33,18 +33,15 @@ class ReinMax(Estimator):
     """
 
     def __init__(self, *, temperature: float = 1.0, samples: int = 1, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        check_samples(Gumbel(), samples)
+        super().__init__(noise=Gumbel(), samples=samples, generator=generator)
         if not temperature > 0:
             raise OptionError(f"the temperature must be above 0, got {temperature}")
         self.temperature = temperature
-        self.samples = samples
-        self.generator = generator
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw, and put a function with the right gradient behind the draws."""
         dtype, theta = theta.dtype, wide(theta)
-        seen = perturb(theta.detach(), Gumbel(), self.samples, generator or self.generator)
+        seen = self.perturb(theta.detach(), generator)
         z = ArgMax().solve(seen)
         middle = (z + (theta.detach() / self.temperature).softmax(-1)) / 2
         return replace(z, 2 * _moved(theta, middle) - _moved(theta, theta.detach().softmax(-1)) / 2).to(dtype)

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from setgrad.discrete._estimator import (
     Estimator,
-    adopt_temperatures,
-    check_samples,
+    Noisy,
     orient,
-    perturb,
     replace,
     spread,
     usable,
@@ -25,7 +23,7 @@ from setgrad.errors import ShapeError
 
 
 @final
-class StraightThrough(Estimator):
+class StraightThrough(Noisy, Estimator):
     """Solve forwards; backwards, differentiate a soft function in place of the solver.
 
     Without a soft function the gradient passes as it comes: the straight-through estimator of the papers, which is
@@ -57,18 +55,13 @@ class StraightThrough(Estimator):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_samples(noise, samples)
-        adopt_temperatures(self, noise)
+        super().__init__(noise=noise, samples=samples, generator=generator)
         self.solver = solver
         self.soft = soft
-        self.noise = noise
-        self.samples = samples
-        self.generator = generator
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Choose."""
-        seen = perturb(orient(theta, self.solver), self.noise, self.samples, generator or self.generator)
+        seen = self.perturb(orient(theta, self.solver), generator)
         solved = self.solver.run(orient(seen.detach(), self.solver))
         soft = seen if self.soft is None else where_finite(self.soft, seen, self.solver.dims)
         if soft.shape != solved.value.shape:

@@ -19,7 +19,7 @@ from setgrad.discrete.solvers.backends import Backend, HiGHS, Program
 from setgrad.errors import OptionError, ShapeError
 
 # A budget of more steps than this makes the table slower than branch and bound.
-_MOST_STEPS = 20_000
+MOST_STEPS = 20_000
 # Sums of such weights stay within the whole numbers of a long.
 _HEAVIEST = 2.0**40
 
@@ -101,7 +101,7 @@ def _steps(weights: Tensor, budget: Tensor) -> tuple[Tensor, Tensor] | None:
     # More than all items weigh is no different from just that.
     budget = budget.double().clamp(-1, float(whole.sum(-1).max())).floor().long()
     room = torch.div(budget, divisor, rounding_mode="floor")
-    return (whole // divisor, room) if int(room.max()) <= _MOST_STEPS else None
+    return (whole // divisor, room) if int(room.max()) <= MOST_STEPS else None
 
 
 def _status(room: Tensor) -> Tensor:
