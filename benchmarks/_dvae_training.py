@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ from benchmarks._fits import Place, Record
 from benchmarks._replicas import Replicas, make_adam
 from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import AIMLE
+from setgrad.errors import DataError, SolverError
 from setgrad.selector._fit import resolve_device
 
 GROUPS, ITEMS, PIXELS = 20, 20, 784
 HELD_OUT = 10_000
 # Factors of the logits, of which validation images choose one. The law that a sampler draws from need not be the best.
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+# What is stored of each replica.
+SCORES = ("nelbo", "tuned", "validation", "error", "papers", "papers / S")
 
 
 @final
@@ -128,8 +132,15 @@ def attempt(trial: Trial, place: Place) -> Record:
         samples=trial.samples,
         replicas=trial.replicas,
     ).to(device)
-    curve = fit(model, sampler, train, validation[:2000], trial)
-    return {"curve": curve, **examine(model, sampler, validation, test, trial)}
+    try:
+        curve = fit(model, sampler, train, validation[:2000], trial)
+        return {"curve": curve, **examine(model, sampler, validation, test, trial)}
+    except (DataError, SolverError) as error:
+        if all(weights.isfinite().all() for weights in model.parameters()):
+            raise
+        # Weights that diverge are a result. Replicas are trained side by side, so one of them ends all.
+        lost = dict.fromkeys(SCORES, [math.nan] * trial.replicas)
+        return {"curve": [], **lost, "factor": [], "alpha": [], "said": f"diverged: {error}"}
 
 
 def fit(model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, trial: Trial) -> list[list[float]]:

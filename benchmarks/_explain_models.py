@@ -30,7 +30,7 @@ Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 _ABSENT = 5.0
 
 
-def make_chooser(method: str, k: int, samples: int, lam: float | None) -> Chooser:
+def make_chooser(method: str, k: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
     """The estimators, all with the same number of samples; noise as in the papers."""
     if method == "sfess":
         return SFESS(k, samples=samples)
@@ -51,7 +51,7 @@ def make_chooser(method: str, k: int, samples: int, lam: float | None) -> Choose
         "relaxed hard": lambda: RelaxedTopK(k, noise=Gumbel(), samples=samples, hard=True),
         "simple": lambda: SIMPLE(k, samples=samples),
     }
-    layer = layers[method]()
+    layer = layers[method]().to(device)
     return lambda theta, loss: loss(layer(theta)).mean(0)
 
 

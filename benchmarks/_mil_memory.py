@@ -70,7 +70,7 @@ def peak_here(case: Case, device: torch.device) -> Peak:
         step(bag)
         return Peak(memory_peak(device) - base)
     whole = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(LIMIT / whole, device)
+    torch.cuda.set_per_process_memory_fraction(LIMIT / whole, device.index)
     try:
         step(bag)
         wait(device)
@@ -78,7 +78,7 @@ def peak_here(case: Case, device: torch.device) -> Peak:
     except torch.OutOfMemoryError:
         return Peak(None)
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.set_per_process_memory_fraction(1.0, device.index)
 
 
 if __name__ == "__main__":

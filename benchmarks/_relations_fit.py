@@ -59,7 +59,7 @@ def attempt(trial: Trial, place: Place) -> Record:
         simulate(count, trial.times, source, particles=trial.particles)
         for count in (trial.systems, trial.held, trial.held)
     )
-    model = Model(trial).to(device)
+    model = Model(trial, device).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=trial.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, trial.steps)
     best, kept, number = -math.inf, copy.deepcopy(model.state_dict()), 0
@@ -86,12 +86,14 @@ def attempt(trial: Trial, place: Place) -> Record:
 class Model(nn.Module):
     """Encoder, way to choose and decoder."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, device: torch.device) -> None:
         super().__init__()
         self.trial = trial
         self.encoder, self.decoder = Encoder(trial.times, trial.dim), Decoder(trial.dim)
         learned = trial.method in METHODS
-        self.chooser = make_chooser(trial.method, trial.particles, trial.samples, trial.lam) if learned else None
+        self.chooser = (
+            make_chooser(trial.method, trial.particles, trial.samples, trial.lam, device) if learned else None
+        )
 
     def loss(self, batch: Systems, weight: float = 1.0) -> Tensor:
         """Minus the bound, for each number that is predicted, so that it has the same size for all lengths."""

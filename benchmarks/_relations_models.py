@@ -41,7 +41,7 @@ METHODS = (
 )
 
 
-def make_chooser(method: str, particles: int, samples: int, lam: float | None) -> Chooser:
+def make_chooser(method: str, particles: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
     """The estimators. An edge has two entries in theta and z, so 2 (n - 1) draws of the noise make up a tree's."""
     if method == "rloo":
         return ScoreFunction(RandomSpanningTree, samples=samples)
@@ -67,6 +67,8 @@ def make_chooser(method: str, particles: int, samples: int, lam: float | None) -
         "simple": lambda: exact,
     }
     layer = layers[method]()
+    if isinstance(layer, nn.Module):
+        layer.to(device)
     return lambda theta, loss: loss(layer(theta)).mean(0)
 
 

@@ -136,11 +136,19 @@ def show_page(text: str, records: Sequence[Record], options: argparse.Namespace,
 
 
 def mean_cell(values: Sequence[float], form: str) -> str:
-    """Mean and, if there are several, standard deviation."""
-    if not values:
-        return "-"
-    summary = summarise(values)
-    return f"{summary.mean:{form}}" + (f" ± {summary.deviation:{form}}" if summary.count > 1 else "")
+    """Mean and, if there are several, standard deviation; runs that diverged (NaN) are counted apart.
+
+    Example:
+        >>> mean_cell([1.0, 3.0, float("nan")], ".1f")
+        '2.0 ± 1.4 (1 of 3 diverged)'
+    """
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "diverged" if values else "-"
+    summary = summarise(known)
+    spread = f" ± {summary.deviation:{form}}" if summary.count > 1 else ""
+    lost = f" ({len(values) - len(known)} of {len(values)} diverged)" if len(known) < len(values) else ""
+    return f"{summary.mean:{form}}{spread}{lost}"
 
 
 def origins(records: Sequence[Record]) -> str:

@@ -36,6 +36,7 @@ from benchmarks._clustering_plots import draw_gradients
 from benchmarks._fits import Record, append_record, read_records
 from benchmarks._mixtures import em, em_from_scratch
 from benchmarks._tables import size, table
+from benchmarks._trials import mean_cell
 from setgrad.errors import unknown_name
 from setgrad.selector._fit import resolve_device
 
@@ -137,9 +138,7 @@ def grouped(records: Mapping[Fit, Record]) -> dict[Fit, list[Record]]:
 
 def cell(records: Sequence[Record], reads: int) -> str:
     """Mean and deviation over the seeds of the NLL after reading that many points."""
-    values = [record["nll"][str(reads)] for record in records]
-    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.3f}{spread}"
+    return mean_cell([record["nll"][str(reads)] for record in records], ".3f")
 
 
 def tables(records: Mapping[Fit, Record], limits: Mapping[str, float]) -> list[str]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -170,7 +171,8 @@ def _noise_table(records: Sequence[Record]) -> str:
 
 
 def _validation(record: Record) -> float:
-    return statistics.fmean(record["validation"])
+    mean = statistics.fmean(record["validation"])
+    return mean if math.isfinite(mean) else math.inf
 
 
 def _knob(record: Record) -> str:

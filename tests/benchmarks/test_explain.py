@@ -85,7 +85,7 @@ def test_every_way_to_choose_moves_towards_what_pays(method: str, seeded: Seeded
     """The loss falls if item 3 is chosen: its score must get the most negative gradient."""
     theta = torch.zeros(200, 8, requires_grad=True)
     with seeded(0):
-        make_chooser(method, 2, 4, 100.0)(theta, lambda z: -z[..., 3] + 0 * z.sum(-1)).mean().backward()
+        make_chooser(method, 2, 4, 100.0, theta.device)(theta, lambda z: -z[..., 3] + 0 * z.sum(-1)).mean().backward()
     assert theta.grad is not None
     assert theta.grad.sum(0).argmin() == 3
 

@@ -72,7 +72,7 @@ def test_bound_of_a_decoder_that_stands_still(seeded: Seeded) -> None:
     """Without moves the likelihood is that of the differences, and the bound takes off all of log n^(n-2)."""
     systems = _systems(6, times=3)
     with seeded(0):
-        model = Model(Trial(3, "true tree", 0, dim=4))
+        model = Model(Trial(3, "true tree", 0, dim=4), torch.device("cpu"))
     torch.nn.init.zeros_(model.decoder.out.weight)
     torch.nn.init.zeros_(model.decoder.out.bias)
     moved = systems.places.diff(dim=2)
@@ -93,7 +93,7 @@ def test_every_way_to_choose_moves_towards_what_pays(method: str, seeded: Seeded
     """The loss falls if edge {1, 3} is in the tree: its weight must get the most negative gradient."""
     theta = torch.zeros(200, 5, 5, requires_grad=True)
     with seeded(0):
-        make_chooser(method, 5, 4, 100.0)(theta, lambda z: -z[..., 1, 3] - z[..., 3, 1]).mean().backward()
+        make_chooser(method, 5, 4, 100.0, theta.device)(theta, lambda z: -z[..., 1, 3] - z[..., 3, 1]).mean().backward()
     assert theta.grad is not None
     weight = (theta.grad + theta.grad.mT).sum(0)
     assert weight.argmin() == 8 and weight[1, 3] < 0

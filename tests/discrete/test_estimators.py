@@ -236,3 +236,8 @@ def test_bad_options(build: object, words: str) -> None:
     with pytest.raises(OptionError, match=words) as caught:
         build()  # type: ignore[operator]
     assert isinstance(caught.value, SetgradError)
+
+
+def test_a_state_on_another_device_is_named():
+    with pytest.raises(OptionError, match=r"layer.to\('meta'\)"):
+        AIMLE(TopK(1), noise=Gumbel())(torch.zeros(2, 5, device="meta"))

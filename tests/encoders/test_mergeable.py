@@ -152,6 +152,14 @@ def test_sets_with_the_same_pieces_share_the_chunks_that_get_a_graph():
     assert (weights.any(1)).sum() == 2
 
 
+def move_logits(encoder: UMBC, shift: float) -> None:
+    """Move every logit of the first slot by as much: a bias of the keys along the query does that."""
+    with torch.no_grad():
+        asked = encoder.queries().detach().unflatten(-1, (2, -1))
+        size = asked.square().sum(-1, keepdim=True).clamp(min=1e-6)
+        encoder.read_items.bias[:8] += shift * (asked / size).flatten(1)[0]
+
+
 @pytest.mark.parametrize("shift", [-1e4, 1e4])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
 def test_a_shift_of_all_logits_does_not_change_softmax(seeded, shift, dtype, tolerance):
@@ -159,15 +167,28 @@ def test_a_shift_of_all_logits_does_not_change_softmax(seeded, shift, dtype, tol
         encoder = UMBC(DIM, 8, 4, heads=2).to(dtype).eval()
     sets = draw().to(dtype)
     plain = encoder(sets)
-    with torch.no_grad():
-        # A bias of the keys along the queries moves every logit of a slot alike.
-        asked = encoder.queries().detach()
-        size = asked.unflatten(-1, (2, -1)).square().sum(-1).clamp(min=1e-6)
-        direction = (asked.unflatten(-1, (2, -1)) / size[..., None]).flatten(1)[0]
-        encoder.read_items.bias[:8] += shift * direction
+    move_logits(encoder, shift)
     moved = stream(encoder, sets, chunk_size=3)
     assert moved.isfinite().all()
     torch.testing.assert_close(moved[:, 0], plain[:, 0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shift", [-130.0, -200.0, -1000.0])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_slot_that_likes_no_item_still_reads_them(seeded, activation, shift):
+    """Its weights are too small for float32; value and gradient are those of float64 all the same."""
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2, activation=activation, residual=False).eval()
+    move_logits(encoder, shift)
+    sets = draw([5, 1, 9]).to(torch.float32)
+    value = stream(encoder, sets, chunk_size=3)
+    found = gradients(encoder, value)
+    exact = encoder.double()(sets.to(torch.float64))
+    torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=1e-2)
+    expected = gradients(encoder, exact)
+    scale = max(float(gradient.abs().max()) for gradient in expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-2, atol=1e-3 * scale)
 
 
 def test_half_precision_items_have_wide_sums(encoder):

@@ -1,7 +1,8 @@
 """How an item's logits with the slots become its weights: the five activations of UMBC (paper 001, table 15).
 
 A weight depends on the item and the slots alone, never on the other items: that is what lets a set be read in pieces.
-The normalisation over the set is a sum, kept in the state.
+The normalisation over the set is a sum, kept in the state. Activations give logarithms: weights of a slot that likes no
+item are too small for a float, and their quotients are not.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 
 class Activation(abc.ABC):
-    """From logits `(total, heads, slots)` to weights of the same shape.
+    """From logits `(total, heads, slots)` to the logarithms of weights, of the same shape.
 
-    `unbounded` says that weights are exponentials, to be kept relative to the largest exponent of the set.
+    `bounded` says that weights are at most 1, so that their plain sum is one too.
     """
 
-    unbounded: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True
 
     @abc.abstractmethod
     def __call__(self, logits: Tensor) -> Tensor:
-        """Weights; where `unbounded`, their logarithms."""
+        """Logarithms of the weights."""
 
 
 @final
@@ -32,7 +34,7 @@ class Activation(abc.ABC):
 class Softmax(Activation):
     """Exponentials: over the whole set, the attention that everybody knows."""
 
-    unbounded = True
+    bounded = False
 
     def __call__(self, logits: Tensor) -> Tensor:
         """The exponents as they are."""
@@ -45,8 +47,8 @@ class Sigmoid(Activation):
     """Every slot takes from an item what it likes."""
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Between 0 and 1."""
-        return torch.sigmoid(logits)
+        """Weights between 0 and 1."""
+        return logsigmoid(logits)
 
 
 @final
@@ -55,9 +57,8 @@ class SlotSigmoid(Activation):
     """Sigmoids that share an item among the slots, as in the slot set encoder."""
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The sum over the slots is 1."""
-        # In logarithms, or the quotient of two sigmoids far below 0 would be 0 / 0.
-        return torch.softmax(torch.nn.functional.logsigmoid(logits), -1)
+        """The sum of the weights over the slots is 1."""
+        return torch.log_softmax(logsigmoid(logits), -1)
 
 
 @final
@@ -66,8 +67,8 @@ class SlotSoftmax(Activation):
     """Slots compete for every item, as in slot attention."""
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The sum over the slots is 1."""
-        return torch.softmax(logits, -1)
+        """The sum of the weights over the slots is 1."""
+        return torch.log_softmax(logits, -1)
 
 
 @final
@@ -76,8 +77,8 @@ class SlotExp(Activation):
     """Exponentials relative to the item's favourite slot, which gets 1."""
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Between 0 and 1."""
-        return (logits - logits.amax(-1, keepdim=True)).exp()
+        """Weights between 0 and 1."""
+        return logits - logits.amax(-1, keepdim=True)
 
 
 ACTIVATIONS: dict[str, Activation] = {

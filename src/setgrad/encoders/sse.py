@@ -87,7 +87,7 @@ class SSE(MergeableEncoder):
         keys, values = (part.unflatten(-1, (self.heads, -1)) for part in features.chunk(2, -1))
         asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
         kind = wide(values.dtype)
-        shares = self.share(torch.einsum("thd,khd->thk", keys, asked)).to(kind) * weights.to(kind)[:, None, None]
+        shares = self.share(torch.einsum("thd,khd->thk", keys, asked)).to(kind).exp() * weights.to(kind)[:, None, None]
         totals = [segment_matmul(shares[:, h].T, values[:, h].to(kind), chunk) for h in range(self.heads)]
         # Each (slots, b, width of a head); the state has (b, slots, dim).
         return State((torch.cat(totals, -1).transpose(0, 1),), None, counted(chunk, weights, kind), queries)

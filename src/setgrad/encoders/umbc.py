@@ -1,7 +1,7 @@
 """UMBC: slots attend to the items of a set, which may come in pieces of any partition (paper 001).
 
-The published code bounds exponents at 10, which changes the function; here sums of exponentials are kept relative to
-their largest exponent, so that the result is the plain softmax for any logits. With `activation="slot-sigmoid"` and
+The published code bounds exponents at 10, which changes the function; here sums of weights are kept relative to the
+largest of them, so that the result is the plain quotient for any logits. With `activation="slot-sigmoid"` and
 `normalize="none"` it is the slot set encoder (SSE).
 """
 
@@ -18,7 +18,7 @@ from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
 from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
-from setgrad.encoders.activations import ACTIVATIONS, Softmax
+from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.errors import OptionError, unknown_name
 from setgrad.sets import Sets, segment_matmul, segment_max, segment_sum
 
@@ -76,7 +76,7 @@ class UMBC(MergeableEncoder):
         if normalize not in NORMALIZE:
             raise unknown_name("normalize", normalize, NORMALIZE)
         self.activation, self.normalize = ACTIVATIONS[activation], normalize == "set"
-        if isinstance(self.activation, Softmax) and not self.normalize:
+        if not (self.activation.bounded or self.normalize):
             raise OptionError("a sum of exponentials without normalisation has no bound; use normalize='set'")
         self.shape, self.heads, self.residual, self.random = item_shape(in_dim), heads, residual, random
         self.phi = item_encoder(phi, in_dim)
@@ -106,14 +106,14 @@ class UMBC(MergeableEncoder):
         asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
         kind = wide(values.dtype)
         weighed = self.activation(torch.einsum("thd,khd->thk", keys, asked)).to(kind)
-        if self.activation.unbounded:
+        if self.normalize:
             # An item of weight 0 is no item, and must not set the level.
             weighed = torch.where((weights > 0)[:, None, None], weighed, -torch.inf)
             # The level cancels in value and in derivative, so it needs no graph.
             level = segment_max(weighed.detach(), chunk) if level is None else level
             top = torch.where(level == -torch.inf, 0.0, level)
-            weighed = (weighed - top.index_select(0, chunk.layout.ids)).exp()
-        weighed = weighed * weights.to(kind)[:, None, None]
+            weighed = weighed - top.index_select(0, chunk.layout.ids)
+        weighed = weighed.exp() * weights.to(kind)[:, None, None]
         totals = [
             segment_matmul(weighed[:, h].T, values[:, h].to(kind), chunk).transpose(0, 1) for h in range(self.heads)
         ]

@@ -97,6 +97,15 @@ class AIMLE(SolverEstimator):
         self.register_buffer("average", torch.tensor(0.0 if mode == "default" else 1.0))
         self.register_buffer("updates", torch.tensor(0))
 
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Choose."""
+        if theta.device != self.alpha.device:
+            raise OptionError(
+                f"theta is on {theta.device} and the state of AIMLE on {self.alpha.device}: move the layer, as any "
+                f"module, with layer.to({str(theta.device)!r})"
+            )
+        return super().forward(theta, generator=generator)
+
     def pull(self, choice: Choice, grad: Tensor) -> Tensor:
         """The difference over its step; then alpha adapts."""
         each = choice.samples * grad
