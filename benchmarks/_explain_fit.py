@@ -64,9 +64,7 @@ def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:
     """The network with any way to choose."""
     train, validation, test = (part.to(device) for part in (corpus.train, corpus.validation, corpus.test))
     network = Explainer(corpus.vocabulary, trial.dim, trial.dropout).to(device)
-    chooser = (
-        make_chooser(trial.method, trial.k, trial.samples, trial.lam, device) if trial.method in METHODS else None
-    )
+    chooser = make_chooser(trial.method, trial.k, trial.samples, trial.lam, device) if trial.method in METHODS else None
     optimizer = torch.optim.AdamW(network.parameters(), lr=trial.rate, weight_decay=trial.decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, trial.steps)
     rng = np.random.default_rng(trial.seed)

@@ -38,10 +38,19 @@ def finish(first: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *
 
     `spare` says that nobody needs the pre-activations again, so that they may be overwritten.
     """
-    x = first.relu_() if spare else torch.relu(first)
+    # One axis of rows: a layer of more axes returns a view, and autograd copies a view that is overwritten many times.
+    x = (first.relu_() if spare else torch.relu(first)).flatten(0, -2)
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         x = linear(x, weight, bias).relu_()
-    return linear(x, weights[-1], biases[-1]).squeeze(-1)
+    return linear(x, weights[-1], biases[-1]).reshape(first.shape[:-1])
+
+
+def in_and_out(sums: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
+    """Sums `(m, k, h)`, one for each item, with the item's row `(k, h)` fully in and fully out: `(2, m, k, h)`.
+
+    `shares` `(m, k)` says how much of the item they hold. One tensor, so that one chain of kernels serves both.
+    """
+    return torch.addcmul(sums, torch.stack([1 - shares, -shares])[..., None], rows)
 
 
 def in_chunks(compute: Callable[..., Tensor], bits: Tensor, *items: Tensor, chunk: int) -> Tensor:

@@ -7,6 +7,7 @@ or subtracts one precomputed row: no mask of size |V| x |V| ever exists.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import final
 
@@ -16,7 +17,8 @@ from torch.nn.functional import linear
 
 from setgrad.encoders import ITEM_ENCODERS, ContextItems, ItemEncoder, ItemWise
 from setgrad.errors import unknown_name
-from setgrad.functions._flips import finish, in_chunks, layers_of, make_rho
+from setgrad.functions._flips import finish, in_and_out, in_chunks, layers_of, make_rho
+from setgrad.functions._linearise import linearise
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
 from setgrad.sets import Sets, segment_matmul
 
@@ -71,6 +73,8 @@ class _BoundDeepSet(BoundSetFunction):
         self.sets, self.chunk = sets, function.chunk
         self.features = function.phi(sets)
         self.scores = None if function.skip is None else function.skip(self.features).squeeze(1)
+        # None once the features have been moved through the first layer.
+        self.move: Tensor | None
         (self.move, *self.weights), (self.base, *self.biases) = layers_of(function.rho)
 
     def value(self, masks: Tensor) -> Tensor:
@@ -90,10 +94,8 @@ class _BoundDeepSet(BoundSetFunction):
 
             def forced(bits: Tensor, features: Tensor, ids: Tensor) -> Tensor:
                 """The item fully in minus fully out."""
-                rows = linear(features, self.move)
-                without = first.index_select(1, ids) - bits[..., None] * rows
-                within = finish(without + rows, self.weights, self.biases, spare=True)
-                return within - finish(without, self.weights, self.biases, spare=True)
+                within, without = self._rho([in_and_out(first.index_select(1, ids), self._rows(features), bits)])
+                return within - without
 
             gains = in_chunks(forced, bits, features, ids, chunk=self.chunk)
         else:
@@ -102,15 +104,33 @@ class _BoundDeepSet(BoundSetFunction):
             def flipped(bits: Tensor, features: Tensor, ids: Tensor) -> Tensor:
                 """F(S) once, and F with the item flipped."""
                 sign = 1 - 2 * bits.to(features.dtype)
-                moved = torch.addcmul(first.index_select(1, ids), sign[..., None], linear(features, self.move))
+                moved = torch.addcmul(first.index_select(1, ids), sign[..., None], self._rows(features))
                 return sign * (finish(moved, self.weights, self.biases, spare=True) - value.index_select(1, ids))
 
             gains = in_chunks(flipped, bits, features, ids, chunk=self.chunk)
         return gains if scores is None else gains + scores
 
+    def linearised(self, masks: Tensor, moves: Tensor) -> tuple[Tensor, Tensor] | None:
+        first, rows = self._first(masks), self._rows(self.features)
+        found = linearise(self._rho, [first], [rows], masks, moves, self.sets, chunk=self.chunk)
+        return found if found is None or self.scores is None else (found[0] + self.scores, found[1])
+
+    def prepared(self) -> _BoundDeepSet:
+        other = copy.copy(self)
+        other.features, other.move = self._rows(self.features), None
+        return other
+
     def _first(self, masks: Tensor) -> Tensor:
         """Pre-activations of the first layer of rho, `(m, b, h)`."""
-        return linear(segment_matmul(masks, self.features, self.sets), self.move, self.base)
+        pooled = segment_matmul(masks, self.features, self.sets)
+        return pooled + self.base if self.move is None else linear(pooled, self.move, self.base)
+
+    def _rows(self, features: Tensor) -> Tensor:
+        """What each item adds to the pre-activations."""
+        return features if self.move is None else linear(features, self.move)
+
+    def _rho(self, firsts: list[Tensor]) -> Tensor:
+        return finish(firsts[0], self.weights, self.biases, spare=True)
 
 
 def make_item_encoder(in_dim: int | Sequence[int], phi: str | nn.Module, width: int | None = None) -> ItemEncoder:

@@ -26,7 +26,8 @@ from torch.nn.functional import linear
 
 from setgrad.encoders.attention import InducedAttention
 from setgrad.errors import OptionError
-from setgrad.functions._flips import finish, in_chunks, layers_of, make_rho
+from setgrad.functions._flips import finish, in_and_out, in_chunks, layers_of, make_rho
+from setgrad.functions._linearise import linearise
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
 from setgrad.functions.deepset import make_item_encoder
 from setgrad.sets import Layout, Sets, segment_matmul, segment_sum, unpad
@@ -116,11 +117,11 @@ class _BoundHorse(BoundSetFunction):
         if masks.dtype != torch.bool:
 
             def forced(bits: Tensor, weighted: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
-                share, base = bits.clamp(min=0)[..., None], self.base.index_select(0, ids)
-                top_out = top.index_select(1, ids) - share * weighted
-                bottom_out = bottom.index_select(1, ids) - share * weights
-                within = self._finish(top_out + weighted, bottom_out + weights, base)
-                return within - self._finish(top_out, bottom_out, base)
+                share, base = bits.clamp(min=0), self.base.index_select(0, ids)
+                tops = in_and_out(top.index_select(1, ids), weighted, share)
+                bottoms = in_and_out(bottom.index_select(1, ids), weights, share)
+                within, without = self._finish(tops, bottoms, base)
+                return within - without
 
             return in_chunks(forced, bits, weighted, weights, ids, chunk=self.chunk)
 
@@ -136,6 +137,17 @@ class _BoundHorse(BoundSetFunction):
             return sign * (moved - value.index_select(1, ids))
 
         return in_chunks(flipped, bits, weighted, weights, ids, chunk=self.chunk)
+
+    def linearised(self, masks: Tensor, moves: Tensor) -> tuple[Tensor, Tensor] | None:
+        base, rows = self.base.index_select(0, self.sets.layout.ids), [self.weighted, self.weights]
+        # Below 0 a share counts as 0, and does not move.
+        shares, moves = masks.clamp(min=0), torch.where(masks >= 0, moves, 0.0)
+
+        def value(sums: list[Tensor]) -> Tensor:
+            top, bottom = sums
+            return self._finish(top, bottom, base)
+
+        return linearise(value, list(self._sums(masks)), rows, shares, moves, self.sets, chunk=self.chunk)
 
     def _sums(self, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Numerators `(m, b, width)` and denominators `(m, b, heads)` of the averages over each subset."""

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from setgrad.functions._flips import finish, in_chunks, layers_of, make_rho
+from setgrad.functions._flips import finish, in_and_out, in_chunks, layers_of, make_rho
+from setgrad.functions._linearise import linearise
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
 from setgrad.functions.deepset import make_item_encoder
 from setgrad.sets import Sets, segment_matmul, segment_sum
@@ -97,10 +98,11 @@ class _BoundInset(BoundSetFunction):
         if masks.dtype != torch.bool:
 
             def forced(bits: Tensor, features: Tensor, ids: Tensor) -> Tensor:
-                rows = [linear(features, move) for move in self.moves]
+                rows = self._rows(features)
                 starts = [first.index_select(1, ids) for first in firsts]
-                without = [start - bits[..., None] * row for start, row in zip(starts, rows, strict=True)]
-                return self._values([x + row for x, row in zip(without, rows, strict=True)]) - self._values(without)
+                both = [in_and_out(start, row, bits) for start, row in zip(starts, rows, strict=True)]
+                within, without = self._values(both)
+                return within - without
 
             return in_chunks(forced, bits, features, ids, chunk=self.chunk)
 
@@ -108,12 +110,20 @@ class _BoundInset(BoundSetFunction):
 
         def flipped(bits: Tensor, features: Tensor, ids: Tensor) -> Tensor:
             sign = 1 - 2 * bits.to(features.dtype)
-            rows = [linear(features, move) for move in self.moves]
+            rows = self._rows(features)
             starts = [first.index_select(1, ids) for first in firsts]
             moved = [torch.addcmul(start, sign[..., None], row) for start, row in zip(starts, rows, strict=True)]
             return sign * (self._values(moved) - values.index_select(1, ids))
 
         return in_chunks(flipped, bits, features, ids, chunk=self.chunk)
+
+    def linearised(self, masks: Tensor, moves: Tensor) -> tuple[Tensor, Tensor] | None:
+        rows = self._rows(self.features)
+        return linearise(self._values, self._firsts(masks), rows, masks, moves, self.sets, chunk=self.chunk)
+
+    def _rows(self, features: Tensor) -> list[Tensor]:
+        """What each item adds to the pre-activations of each perceptron."""
+        return [linear(features, move) for move in self.moves]
 
     def _firsts(self, masks: Tensor) -> list[Tensor]:
         """Pre-activations of the first layer of each perceptron, `(m, b, h)`."""

@@ -6,6 +6,7 @@ differences of F, which is the derivative of the expected gain.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -14,7 +15,15 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.functions._protocol import BoundSetFunction
-from setgrad.functions.estimators import Estimator, check_relaxed, check_samples, mean_gains, real, second_differences
+from setgrad.functions.estimators import (
+    Estimator,
+    check_relaxed,
+    check_samples,
+    mean_gains,
+    real,
+    relaxed_tangent,
+    second_differences,
+)
 from setgrad.functions.noise import Fresh, Frozen, Noise
 
 
@@ -48,6 +57,15 @@ class Pathwise(Estimator):
         pull = torch.func.vjp(lambda p: frozen.gradient(bound, p), psi)[1]
         product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(psi))[1](vector)[0]
         return product
+
+    def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
+        """As the function says."""
+        return bound.prepared()
+
+    def tangent(self, bound: BoundSetFunction, psi: Tensor) -> Callable[[Tensor], Tensor]:
+        """By the Jacobian of each set, where the function has it."""
+        straight = relaxed_tangent(bound, psi, self.samples, lambda p: self._masks(bound, p), self.noise)
+        return straight or super().tangent(bound, psi)
 
     def frozen(self) -> Pathwise:
         """One draw of uniform numbers; the subsets still follow psi."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from setgrad.implicit._vectors import dot, over
+from setgrad.implicit._vectors import over
 
 
 def least_squares(matrix: Tensor, right: Tensor, *, least: float) -> Tensor:
@@ -17,20 +17,19 @@ def least_squares(matrix: Tensor, right: Tensor, *, least: float) -> Tensor:
     A column that keeps no more than the part `least` of its length beside the earlier ones depends on them.
     """
     width = matrix.shape[-1]
-    basis: list[Tensor] = []
+    lengths = torch.linalg.vector_norm(matrix, dim=-2)
+    # Columns that are still to come are 0, and take no share.
+    basis = torch.zeros_like(matrix)
     triangle = matrix.new_zeros(*matrix.shape[:-2], width, width)
     for j in range(width):
-        column = matrix[..., j]
-        rest = column
+        rest = matrix[..., j : j + 1]
         # Twice, because once loses orthogonality to rounding.
-        for _ in range(2):
-            for i, direction in enumerate(basis):
-                share = dot(direction, rest)
-                triangle[..., i, j] += share[..., 0]
-                rest = rest - share * direction
-        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-        dependent = length <= least * torch.linalg.vector_norm(column, dim=-1, keepdim=True)
-        basis.append(over(rest, torch.where(dependent, 0.0, length)))
+        for _ in range(2 if j else 0):
+            shares = basis.mT @ rest
+            triangle[..., j : j + 1] += shares
+            rest = rest - basis @ shares
+        length = torch.linalg.vector_norm(rest, dim=-2)
+        dependent = length <= least * lengths[..., j : j + 1]
+        basis[..., j] = over(rest[..., 0], torch.where(dependent, 0.0, length))
         triangle[..., j, j] = torch.where(dependent, 1.0, length)[..., 0]
-    shares = torch.stack([dot(direction, right) for direction in basis], -2)
-    return torch.linalg.solve_triangular(triangle, shares, upper=True)[..., 0]
+    return torch.linalg.solve_triangular(triangle, basis.mT @ right[..., None], upper=True)[..., 0]

@@ -73,9 +73,19 @@ class Limits:
             raise OptionError(f"check_every must be at least 1, not {self.check_every}")
 
 
-def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Callable[[Tensor], Tensor]) -> Outcome:
-    """Run a solver until every sample is done. `scale` gives the size of the problem at an iterate, `(*batch,)`."""
-    residual = fn(y)
+def iterate(
+    solver: Solver,
+    fn: Residual,
+    y: Tensor,
+    limits: Limits,
+    scale: Callable[[Tensor], Tensor],
+    residual: Tensor | None = None,
+) -> Outcome:
+    """Run a solver until every sample is done. `scale` gives the size of the problem at an iterate, `(*batch,)`.
+
+    `residual` is that of the first iterate, where the caller knows it.
+    """
+    residual = fn(y) if residual is None else residual
     norm = _norm(residual)
     first, fallen = norm.clamp(min=1.0), _FALLEN * norm
     best, best_norm = y, norm
@@ -90,15 +100,15 @@ def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Call
         step = solver.step(fn, y, residual, state)
         keep = running[..., None]
         y, residual, state = torch.where(keep, step.y, y), torch.where(keep, step.residual, residual), step.state
-        norm = torch.where(running, _norm(residual), norm)
+        norm = _norm(residual)
         better = running & (norm < best_norm)
         best, best_norm = torch.where(better[..., None], y, best), torch.where(better, norm, best_norm)
         steps = steps + running
-        since = torch.where(better, torch.zeros_like(since), since + running)
+        since = torch.where(better, 0, since + running)
         if step.singular is not None:
             status = torch.where(running & step.singular, int(Status.SINGULAR), status)
         status = _judge(status, norm, torch.minimum(limits.tol * scale(y), fallen), first)
-        if limits.patience is not None:
+        if limits.patience is not None and count + 1 >= limits.patience:
             stuck = (status == _RUNNING) & (since >= limits.patience)
             ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
             status = torch.where(stuck, ending, status)
@@ -108,15 +118,11 @@ def iterate(solver: Solver, fn: Residual, y: Tensor, limits: Limits, scale: Call
 
 
 def _judge(status: Tensor, norm: Tensor, bound: Tensor, first: Tensor) -> Tensor:
-    running = status == _RUNNING
-    for condition, outcome in (
-        (norm <= bound, Status.CONVERGED),
-        (~norm.isfinite(), Status.NONFINITE),
-        (norm > _DIVERGED * first, Status.DIVERGED),
-    ):
-        status = torch.where(running & condition, int(outcome), status)
-        running = status == _RUNNING
-    return status
+    # NaN is not below infinity.
+    found = torch.where(norm > _DIVERGED * first, int(Status.DIVERGED), _RUNNING)
+    found = torch.where(norm < torch.inf, found, int(Status.NONFINITE))
+    found = torch.where(norm <= bound, int(Status.CONVERGED), found)
+    return torch.where(status == _RUNNING, found, status)
 
 
 def _norm(x: Tensor) -> Tensor:

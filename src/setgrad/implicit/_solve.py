@@ -8,8 +8,10 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
+from setgrad.implicit._derivatives import is_transformed
 from setgrad.implicit._loop import Limits, Solver, iterate
 from setgrad.implicit._status import Outcome, Status, describe_failure, settle
 from setgrad.implicit._theorem import Function, Implicit, Problem, Record
@@ -66,6 +68,7 @@ def fixed_point(
     precondition: Callable[..., Tensor] | None = None,
     weight: Callable[[Tensor], Tensor] | None = None,
     size: float = 1.0,
+    tangent: Callable[..., Function] | None = None,
 ) -> Solution:
     """Find y with fn(y, *args) = y, for each sample, and differentiate it with respect to the arguments.
 
@@ -88,6 +91,8 @@ def fixed_point(
             symmetric at the solution, as where y is stationary for some objective. The adjoint may then be `CG()`, and
             is preconditioned by 1 / weight.
         size: Norm of a small solution, below which `tol` is no longer relative.
+        tangent: From (y, *args) a map of y alone that has the value and the first derivatives of fn there, with respect
+            to y and to the arguments, and is cheaper to differentiate: the adjoint's products go through it.
 
     Example:
         >>> import torch
@@ -99,10 +104,12 @@ def fixed_point(
     call, values = with_parameters(fn, args)
     # A series for the inverse of I - J knows the residual in the form fn(y) - y only.
     weight = None if isinstance(adjoint, (Neumann, OneStep)) else weight
+
+    def residual_of(call: Function) -> Function:
+        return lambda y, *a: _same_shape(call(y, *a), y) - y
+
     return _solve(
-        (lambda y, *a: _same_shape(call(y, *a), y) - y)
-        if weight is None
-        else (lambda y, *a: weight(y) * (y - _same_shape(call(y, *a), y))),
+        residual_of(call),
         y0,
         values,
         solver or Picard(),
@@ -113,6 +120,7 @@ def fixed_point(
         precondition,
         weight,
         size,
+        None if tangent is None else lambda y, *a: residual_of(tangent(y, *a)),
     )
 
 
@@ -211,26 +219,36 @@ def _solve(
     precondition: Callable[..., Tensor] | None,
     weight: Callable[[Tensor], Tensor] | None = None,
     size: float = 1.0,
+    near: Callable[..., Function] | None = None,
 ) -> Solution:
     y0 = y0.detach()
     if y0.dim() == 0 or not y0.is_floating_point():
         raise ShapeError(
             f"y0 must be real, with the unknowns on the last axis; it has shape {tuple(y0.shape)}, {y0.dtype}"
         )
-    function = residual if mask is None else _masked(residual, mask)
-    _check(function, y0, args)
+    plain = residual if mask is None else _masked(residual, mask)
+
+    def whole(f: Function) -> Function:
+        weighted = f if weight is None else lambda y, *a: -weight(y) * f(y, *a)
+        return weighted if mask is None else _masked(weighted, mask)
+
+    function = whole(residual)
+    begun = _check(function, y0, args)
 
     def solve(f: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
-        # Solvers of fixed points step along fn(y) - y, which the weight hides.
-        step = (lambda y: f(y, *values)) if weight is None else (lambda y: -f(y, *values) / weight(y))
-        found = iterate(solver, step, start, limits, _norm_above(size))
+        # Solvers step along the residual without the weight. Mapped by vmap, there is only the one with it.
+        unweighted = lambda r, y: r if weight is None else -r / weight(y)  # noqa: E731
+        step = (lambda y: plain(y, *values)) if f is function else (lambda y: unweighted(f(y, *values), y))
+        first = None if begun is None else unweighted(begun, start)
+        found = iterate(solver, step, start, limits, _norm_above(size), first)
         settle(found, policy, "the equation")
         return found
 
     record = Record()
     if weight is not None and precondition is None and isinstance(adjoint, _PRECONDITIONED):
         precondition = lambda y, *_: 1 / weight(y)  # noqa: E731
-    problem = Problem(function, solve, adjoint, policy, precondition, record)
+    straight = None if near is None else lambda y, *a: whole(near(y, *a))
+    problem = Problem(function, solve, adjoint, policy, precondition, record, straight)
     value, status, norm, steps = Implicit.apply(problem, y0, *args)
     return Solution(value, status, norm, steps, record)
 
@@ -267,14 +285,15 @@ def _masked(residual: Function, mask: Tensor) -> Function:
     return function
 
 
-def _check(function: Function, y0: Tensor, args: tuple[Tensor, ...]) -> None:
+def _check(function: Function, y0: Tensor, args: tuple[Tensor, ...]) -> Tensor | None:
+    """Refuse what would lose a gradient. Where nothing is mapped or transformed, returns the residual at the start."""
     for number, arg in enumerate(args):
         if not isinstance(arg, Tensor):
             raise OptionError(
                 f"argument {number} is {type(arg).__name__}, not a tensor; let the function capture what is constant"
             )
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (y0, *args)):
-        return
+    if is_transformed(y0, *args):
+        return None
     with torch.enable_grad():
         out = function(y0, *(a.detach() for a in args))
     if _same_shape(out, y0).requires_grad:
@@ -282,6 +301,8 @@ def _check(function: Function, y0: Tensor, args: tuple[Tensor, ...]) -> None:
             "the function captures a tensor that requires a gradient, which would be lost: pass it as an argument "
             "(fn(y, weight) with weight in *args), pass a module itself as fn, or detach it"
         )
+    # Forward mode may run, and detach keeps its tangents.
+    return forward_ad.unpack_dual(out).primal
 
 
 def _same_shape(out: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._derivatives import pull_back, pulling, push_forward, pushing
+from setgrad.implicit._derivatives import is_transformed, pull_back, pulling, push_forward, pushing
 from setgrad.implicit._status import Outcome, Status, settle
 from setgrad.implicit.linear._base import LinearSolver
 
@@ -47,9 +47,14 @@ class Problem:
     # An approximate inverse of the diagonal of df/dy, from (y, *args): a preconditioner for the adjoint.
     diagonal: Callable[..., Tensor] | None = None
     record: Record | None = None
+    # From (y, *args) a cheaper function, of y alone, with the value and all first derivatives of f there.
+    near: Callable[..., Function] | None = None
 
-    def linear(self, *, transposed: bool) -> Problem:
-        """The adjoint system, or not transposed the tangent system: a problem in u with arguments (y, g, *args)."""
+    def linear(self, *, transposed: bool, line: Function | None = None) -> Problem:
+        """The adjoint system, or not transposed the tangent system: a problem in u with arguments (y, g, *args).
+
+        `line` is what `near` gave at y, where the caller has it.
+        """
         product, products = (pull_back, pulling) if transposed else (push_forward, pushing)
         name = "the adjoint system of the backward pass" if transposed else "the tangent system of the forward mode"
 
@@ -61,8 +66,10 @@ class Problem:
             scaling = None if self.diagonal is None else self.diagonal(y, *args)
             system: Function = lambda u: residual(u, *values)  # noqa: E731
             if residual is function:
-                # Not mapped by vmap: all products share one evaluation of f.
-                times = products(lambda v: self.function(v, *args), y)
+                # Not mapped by vmap: all products share one evaluation of f, or of what stands for it. The derivatives
+                # of u do not suffer: the theorem takes them from `function` above.
+                near = self.near or (lambda y, *args: lambda v: self.function(v, *args))
+                times = products(line or near(y, *(a.detach() for a in args)), y)
                 system = lambda u: times(u) - g  # noqa: E731
             found = self.adjoint.solve(system, start, scaling)
             if self.record is not None:
@@ -82,6 +89,7 @@ class Problem:
             self,
             function=torch.func.vmap(self.function, in_dims=dims),
             diagonal=None if inverse is None else torch.func.vmap(inverse, in_dims=dims),
+            near=None,
         )
 
 
@@ -110,8 +118,11 @@ class Implicit(torch.autograd.Function):
         """Solve the adjoint system and pull the result back to the arguments."""
         problem, (y, status, *args) = ctx.problem, ctx.saved_tensors
         g = _spare_failed(cotangents[0], status, problem.policy)
+        needed = ctx.needs_input_grad[2:]
+        if problem.near is not None and not torch.is_grad_enabled() and not is_transformed(y, g, *args):
+            return (None, None, *_once(problem, y, g, args, needed))
         u = Implicit.apply(problem.linear(transposed=True), torch.zeros_like(g), y, g, *args)[0]
-        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
+        wanted = [i for i, of_this in enumerate(needed) if of_this]
 
         def of_wanted(*values: Tensor) -> Tensor:
             every = list(args)
@@ -149,6 +160,27 @@ class Implicit(torch.autograd.Function):
         moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, dims, strict=True)]
         mapped = problem.mapped((0, *(None if d is None else 0 for d in dims)))
         return Implicit.apply(mapped, start, *moved), (0, 0, 0, 0)
+
+
+def _once(
+    problem: Problem, y: Tensor, g: Tensor, args: list[Tensor], needed: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The backward pass that nobody differentiates: one evaluation near y serves the system and the last product."""
+    assert problem.near is not None
+    y = y.detach()
+    with torch.enable_grad():
+        leaves = [a.detach().requires_grad_(of_this) for a, of_this in zip(args, needed, strict=True)]
+        line = problem.near(y, *leaves)
+        out = line(y)
+    u = Implicit.apply(problem.linear(transposed=True, line=line), torch.zeros_like(g), y, g, *args)[0]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    pulled = (
+        torch.autograd.grad(out, wanted, -u, materialize_grads=True)
+        if out.requires_grad
+        else [torch.zeros_like(leaf) for leaf in wanted]
+    )
+    of_wanted = iter(pulled)
+    return tuple(next(of_wanted) if of_this else None for of_this in needed)
 
 
 def _spare_failed(vector: Tensor, status: Tensor, policy: str) -> Tensor:

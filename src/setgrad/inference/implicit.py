@@ -8,6 +8,7 @@ preconditioned by 1/S, solve the adjoint system.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -18,10 +19,12 @@ from setgrad.errors import OptionError
 from setgrad.functions import Exact
 from setgrad.implicit import CG, GMRES, AdaptivePicard, LinearSolver, Solver, fixed_point
 from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
-from setgrad.sets import unpad
+from setgrad.sets import Sets, unpad
 
 # Logits under a scale are small, and those of a set without preferences are 0: only these count as equal to 0.
 _SIZE = 1e-6
+# A step costs more than most, and often one or two are enough: they are worth asking for sooner.
+_CHECK_EVERY = 2
 
 
 @final
@@ -63,10 +66,19 @@ class Implicit(MeanFieldSolver):
         # A scale that looks at the whole batch makes one sample of it.
         start, mask = (sets.values[None], None) if joint else sets.padded()
 
-        def fn(z: Tensor, *tensors: Tensor) -> Tensor:
-            flat = z[0] if joint else unpad(z, sets)
-            found = Equation(bound.with_tensors(tensors), estimator, scale).logits(torch.sigmoid(flat))
+        def step(z: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
+            found = gradient(_probabilities(z, sets, joint))
+            found = found if scale is None else scale(found, sets.layout)
             return found[None] if joint else sets.with_values(found).padded()[0]
+
+        def fn(z: Tensor, *tensors: Tensor) -> Tensor:
+            made = bound.with_tensors(tensors)
+            return step(z, lambda psi: estimator.gradient(made, psi))
+
+        def tangent(z: Tensor, *tensors: Tensor) -> Callable[[Tensor], Tensor]:
+            made = bound.with_tensors(tensors)
+            gradient = estimator.tangent(made, _probabilities(z.detach(), sets, joint))
+            return lambda v: step(v, gradient)
 
         symmetric = isinstance(estimator, Exact) and (scale is None or scale.linear)
         solution = fixed_point(
@@ -80,7 +92,9 @@ class Implicit(MeanFieldSolver):
             on_failure=self.on_failure,
             mask=None if mask is None or sets.layout.uniform else mask,
             weight=_variance,
+            check_every=1 if psi.device.type == "cpu" else _CHECK_EVERY,
             size=_SIZE,
+            tangent=tangent,
         )
         z = solution.value[0] if joint else unpad(solution.value, sets)
         spread = len(sets) if joint else 1
@@ -93,6 +107,11 @@ class Implicit(MeanFieldSolver):
             solution.status.repeat(spread),
             solution,
         )
+
+
+def _probabilities(z: Tensor, sets: Sets, joint: bool) -> Tensor:
+    """From the unknowns of the equation to one number for each item."""
+    return torch.sigmoid(z[0] if joint else unpad(z, sets))
 
 
 def _variance(z: Tensor) -> Tensor:

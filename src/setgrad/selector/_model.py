@@ -28,7 +28,7 @@ from setgrad.functions import (
     SetFunction,
 )
 from setgrad.functions.deepset import make_item_encoder
-from setgrad.implicit import GMRES
+from setgrad.implicit import GMRES, AdaptivePicard
 from setgrad.inference import (
     ConstantScale,
     CopulaRecognition,
@@ -63,9 +63,12 @@ RECOGNITIONS: dict[str, Callable[[ItemEncoder, tuple[int, ...]], Recognition]] =
 }
 # An epoch needs the direction of a gradient, not its last digits.
 _ADJOINT = GMRES(tol=1e-3, restart=4, max_steps=8)
+# A whole first step: under the norms of a batch it is the last one, where a half one takes five. With a constant scale
+# it makes no difference once the logits have grown.
+_STEPS = AdaptivePicard(damping=1.0)
 # Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
 SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {
-    "implicit": lambda steps: Implicit(adjoint=_ADJOINT, tol=1e-3, max_steps=steps, on_failure="mask"),
+    "implicit": lambda steps: Implicit(_STEPS, _ADJOINT, tol=1e-3, max_steps=steps, on_failure="mask"),
     "unrolled": Unrolled,
     "one-step": OneStep,
     "amortised": OneStep,

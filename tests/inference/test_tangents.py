@@ -1,0 +1,113 @@
+"""The quick products of the adjoint, and what they cost, against plain differentiation of the gains."""
+
+import pytest
+import torch
+
+from setgrad.functions import DeepSet, Gaussian, Horse, Inset, ItemNoise, Pathwise, _linearise, deepset
+from setgrad.implicit import GMRES
+from setgrad.inference import ConstantScale, Implicit, mean_field
+from setgrad.sets import Sets
+
+SCALES = [None, ConstantScale(0.3), "l2", "frobenius-batch", "nuclear-batch"]
+ADJOINT = GMRES(tol=1e-14)
+FUNCTIONS = {
+    "deepset": lambda: DeepSet(2, "mlp", width=6, hidden=(16, 16)),
+    "skip": lambda: DeepSet(2, "mlp", width=6, hidden=(16,), skip=True),
+    "pieces": lambda: DeepSet(2, "mlp", width=6, hidden=(16, 16), chunk=30),
+    "inset": lambda: Inset(2, "mlp", width=6, hidden=(16, 16)),
+    "complement": lambda: Inset(2, "mlp", width=6, hidden=(16, 16), complement=True),
+    "horse": lambda: Horse(2, "mlp", width=8, hidden=(16, 16), slots=3),
+}
+
+
+@pytest.fixture
+def sets():
+    values = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    # Items 5 and 6 of the first set cannot be told apart.
+    values[5] = values[6]
+    return Sets.from_lengths(values, [7, 0, 1, 4])
+
+
+@pytest.fixture(params=[Gaussian, Pathwise])
+def estimator(request, sets):
+    return request.param(5, ItemNoise(sets)).frozen()
+
+
+@pytest.fixture
+def make(seeded):
+    def build(name):
+        with seeded(0):
+            function = FUNCTIONS[name]().double()
+        with torch.no_grad():
+            for layer in function.rho:
+                if isinstance(layer, torch.nn.Linear):
+                    layer.weight.mul_(3.0)
+        return function
+
+    return build
+
+
+def quick(bound):
+    """Whether the function has a Jacobian of its own at hand."""
+    masks = torch.full((2, 12), 0.5, dtype=torch.float64)
+    return bound.linearised(masks, torch.ones_like(masks)) is not None
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_tangent_has_the_value_and_the_first_derivatives(make, sets, estimator, name):
+    bound = estimator.prepare(make(name).bind(sets))
+    psi = torch.linspace(0, 1, 12, dtype=torch.float64).requires_grad_()
+    wanted = estimator.gradient(bound, psi)
+    assert quick(bound)
+    found = estimator.tangent(bound, psi)(psi)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    inputs = (psi, *(t for t in bound.tensors() if t.requires_grad))
+    for row in torch.eye(12, dtype=torch.float64):
+        pulled = [torch.autograd.grad(y, inputs, row, retain_graph=True) for y in (found, wanted)]
+        for cheap, plain in zip(*pulled, strict=True):
+            torch.testing.assert_close(cheap, plain, rtol=1e-10, atol=1e-10)
+
+
+def derivatives(function, sets, estimator, scale):
+    """First derivatives of a loss of the logits, alone and with a graph, and second ones along themselves."""
+    solver = Implicit(adjoint=ADJOINT, tol=1e-13, max_steps=500)
+    found = mean_field(function, sets, estimator=estimator, solver=solver, scale=scale)
+    loss = (found.logits * torch.cos(torch.arange(12.0, dtype=torch.float64))).sum()
+    parameters = list(function.parameters())
+    alone = torch.autograd.grad(loss, parameters, retain_graph=True)
+    first = torch.autograd.grad(loss, parameters, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), parameters)
+    return alone, first, second
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=str)
+@pytest.mark.parametrize("name", ["deepset", "inset"])
+def test_implicit_derivatives_are_those_of_plain_products(make, sets, estimator, name, scale, monkeypatch):
+    function = make(name)
+    alone, first, second = derivatives(function, sets, estimator, scale)
+    monkeypatch.setattr(_linearise, "_ENTRIES", -1)
+    assert not quick(function.bind(sets))
+    wanted = derivatives(function, sets, estimator, scale)
+    size = max(float(g.abs().max()) for g in wanted[2])
+    assert size > 1e-6
+    for cheap, plain in zip((*alone, *first), (*wanted[0], *wanted[0]), strict=True):
+        torch.testing.assert_close(cheap, plain, rtol=1e-10, atol=1e-10)
+    for cheap, plain in zip(second, wanted[2], strict=True):
+        torch.testing.assert_close(cheap, plain, rtol=1e-10, atol=1e-10 * max(1.0, size))
+
+
+def test_rho_runs_once_a_step_and_once_in_the_backward_pass(make, sets, monkeypatch):
+    calls = []
+    finish = deepset.finish
+
+    def counted(*args, **options):
+        calls.append(1)
+        return finish(*args, **options)
+
+    monkeypatch.setattr(deepset, "finish", counted)
+    found = mean_field(make("deepset"), sets, estimator=Gaussian(5), solver=Implicit(adjoint=ADJOINT))
+    assert len(calls) == int(found.steps.max()) + 1
+    calls.clear()
+    found.value.sum().backward()
+    assert int(found.solution.adjoint.steps.max()) > 1
+    assert len(calls) == 1
