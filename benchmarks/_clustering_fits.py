@@ -26,6 +26,7 @@ from benchmarks._clustering_models import CONTENDERS, Clusterer, Sizes, as_sets,
 from benchmarks._fits import Record, append_record, current_commit, outcomes, read_records
 from benchmarks._machine import describe, forget_peak, memory_peak, wait
 from benchmarks._mixtures import DEVIATIONS, Draw, Mixture, draw
+from benchmarks._trials import command_line
 from setgrad.encoders import MergeableEncoder, State
 from setgrad.encoders._mergeable import item_weights
 from setgrad.errors import OptionError
@@ -228,8 +229,6 @@ def perform(fit: Fit, device_name: str | None, folder: str, origin: Record) -> R
             "seconds": round(seconds, 2),
             "peak_memory": peak,
             "parameters": sum(p.numel() for p in model.parameters()),
-            "device": describe(device)["device"],
-            "torch": torch.__version__,
             **origin,
         }
         if fit.seed == 0:
@@ -279,6 +278,17 @@ def read_found(path: Path) -> dict[str, Any]:
         raise OptionError(f"{path} cannot be read: {error}; --shown takes a file that --json wrote") from None
 
 
+def origin_of(options: argparse.Namespace) -> Record:
+    """The command, the commit and the device, for results that are kept."""
+    machine = describe(resolve_device(options.device))
+    return {
+        "commit": current_commit(),
+        "command": command_line(options),
+        "device": machine["device"],
+        "torch": machine["torch"],
+    }
+
+
 def records_of(fits: Sequence[Fit], records: Sequence[Record]) -> dict[Fit, Record]:
     """The latest record of each fit that has one."""
     fields = tuple(asdict(fits[0])) if fits else ()
@@ -298,9 +308,7 @@ def run_missing(
     missing = [fit for fit in fits if fit not in known or (models and not model_file(fit, results).is_file())]
     missing.sort(key=lambda fit: -_cost(fit))
     print(f"{len(fits) - len(missing)} of {len(fits)} fits are in {results}; {len(missing)} to go", flush=True)
-    words = [Path(word).name if Path(word).is_absolute() else word for word in getattr(options, "command", ())]
-    origin = {"commit": current_commit(), "command": " ".join(["python -m benchmarks", *words])}
-    work = partial(perform, device_name=options.device, folder=str(results.with_suffix("")), origin=origin)
+    work = partial(perform, device_name=options.device, folder=str(results.with_suffix("")), origin=origin_of(options))
     ends = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
     failed = 0
     for number, (fit, outcome) in enumerate(outcomes(missing, work, workers=options.jobs, ends=ends), 1):

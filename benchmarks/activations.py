@@ -29,6 +29,7 @@ from benchmarks._clustering_fits import (
 from benchmarks._clustering_models import SUM
 from benchmarks._clustering_plots import draw_activations
 from benchmarks._tables import table
+from benchmarks._trials import show_page
 from benchmarks.clustering import cell, grouped
 from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.selector._fit import resolve_device
@@ -54,8 +55,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             grouped(records).items(), key=lambda group: statistics.fmean(r["nll"]["1024"] for r in group[1])
         )
         rows = [[fit.activation, *(cell(found, reads) for reads in READS)] for fit, found in groups]
-        print("\n" + table(["activation", *(f"{reads} points read" for reads in READS)], rows))
-        print(f"\nNLL of sets of 1,024 points. The true mixtures have {bound:.3f}.")
+        shown = table(["activation", *(f"{reads} points read" for reads in READS)], rows)
+        said = f"NLL of sets of 1,024 points. The true mixtures have {bound:.3f}."
+        page = results.with_name(f"{results.stem}-activations.md")
+        show_page(f"# Activations of UMBC\n\n{shown}\n\n{said}", list(records.values()), options, page)
         if records and not options.quick:
             draw_activations(records, results.with_name(f"{results.stem}-activations.png"), bound)
     return {"truth": bound, "records": list(records.values()), "failed": failed}

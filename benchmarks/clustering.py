@@ -36,7 +36,7 @@ from benchmarks._clustering_plots import draw_gradients
 from benchmarks._fits import Record, append_record, read_records
 from benchmarks._mixtures import em, em_from_scratch
 from benchmarks._tables import size, table
-from benchmarks._trials import mean_cell
+from benchmarks._trials import mean_cell, show_page
 from setgrad.errors import unknown_name
 from setgrad.selector._fit import resolve_device
 
@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with results_file(options) as results:
         records, failed = run_missing(fits, options, results)
         limits = known_bounds(base_fit(options), resolve_device(options.device), results)
-        shown = [*tables(records, limits), *claims(records)]
-        print("\n" + "\n\n".join(shown))
+        shown = "\n\n".join(["# Amortised clustering", *tables(records, limits), *claims(records)])
+        show_page(shown, list(records.values()), options, results)
         if results.exists() and not options.quick:
             draw_gradients(records, results.with_name(f"{results.stem}-gradients.png"))
     return {"limits": limits, "records": list(records.values()), "failed": failed}

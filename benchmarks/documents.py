@@ -5,7 +5,7 @@ beginning of a story; with the gradient of one chunk ("sample") or of all, one a
 as with the whole graph ("full"), in less memory, and better than when it is trained on one chunk of each story
 ("subset"; paper 001, table 3 and figure 6).
 
-Reuters-21578 stands for EURLEX: 10,377 stories of 136 words on average (EURLEX: 708), 120 topics, cut once by a fixed
+Reuters-21578 stands for EURLEX: 10,377 stories of 145 words on average (EURLEX: 708), 119 topics, cut once by a fixed
 seed with near-copies kept together. As in the paper, a story is a multiset of words without order; "umbc places" also
 sees where a word stands. There are no pretrained weights here, so words are learnt, and the head too. Chunks have 32
 words, so that a story has about as many as in the paper. "transformer N" reads the first N words with their places. The
@@ -13,6 +13,15 @@ rivals "tf-idf" are linear classifiers of words and pairs of words (scikit-learn
 topics are chosen on validation stories. Micro F1 over all topics, macro F1 over the topics that train and test part
 have, micro F1 of stories of more than 256 words; in percent. Memory is what a step needs on a GPU beyond weights and
 moments.
+
+All networks train alike, as chosen by validation micro F1 in short runs (2 to 8 epochs, one or two seeds) of the "full"
+ones. Words have the large rate 0.03 without decay and no layers of their own, all else has 0.0005. After 2 epochs, UMBC
+had 84 with 0.01 for words and 0.001 for the rest, 86 with 0.03 and 0.001 or 0.0005, but 60 with 0.01 and 0.003; its
+other activation tried, softmax with a residual, 69 in place of 84. After 4, DeepSets had 73 with layers and a LayerNorm
+on each word and one rate of 0.002; with one of 0.01, 84 with layers only after the mean and 88 with a linear end. With
+the rates chosen, layers on each word cost it 4 (83, not 87, after 2 epochs). SSE had 80 after 2 with layers at its end,
+88 with a linear one. For DeepSets, dropout made little difference. A transformer had two tries of 2 epochs: 84 with the
+rate chosen, 78 with a smaller one and words that start ten times larger. Other gradients were not looked at.
 """
 
 from __future__ import annotations

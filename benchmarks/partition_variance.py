@@ -29,6 +29,7 @@ from benchmarks._clustering_fits import (
     judged_sets,
     load,
     model_file,
+    origin_of,
     read_found,
     results_file,
     run_missing,
@@ -36,6 +37,7 @@ from benchmarks._clustering_fits import (
 from benchmarks._clustering_models import CONTENDERS, Clusterer, Sizes, as_sets, make
 from benchmarks._clustering_plots import draw_variances
 from benchmarks._tables import table
+from benchmarks._trials import show_page
 from benchmarks.streaming import codes
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
@@ -59,15 +61,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all encoders, print tables and draw figure 3."""
     with results_file(options) as results:
         found = measure(options, results) if options.shown is None else read_found(options.shown)
-        print("\nVariance of codes, relative, random weights\n\n" + show(found["encodings"]))
+        parts = ["# Variance over partitions", "## Codes, relative, random weights", show(found["encodings"])]
         largest = max(
             v for name, row in found["encodings"].items() if CONTENDERS[name].consistent for v in row.values()
         )
-        print(f"\nlargest variance of an encoder with a state: {largest:.1e} (target: at most {ROUNDING:.0e})")
+        parts.append(f"largest variance of an encoder with a state: {largest:.1e} (target: at most {ROUNDING:.0e})")
         if found["likelihoods"]:
-            print("\nVariance of the negative log-likelihood, trained models\n\n" + show(found["likelihoods"]))
+            parts += ["## Negative log-likelihood, trained models", show(found["likelihoods"])]
+        results.parent.mkdir(parents=True, exist_ok=True)
+        show_page("\n\n".join(parts), [found["origin"]], options, results.with_name("partition-variance.md"))
         if not options.quick:
-            results.parent.mkdir(parents=True, exist_ok=True)
             draw_variances(found["encodings"], results.with_name("partition-variance.png"))
     return found
 
@@ -87,7 +90,7 @@ def measure(options: argparse.Namespace, results: Path) -> dict[str, Any]:
             str(count): feature_variance(codes_of_partitions(model, values, count, partitions)) for count in PIECES
         }
     trained, failed = measure_trained(options, results, device, partitions) if options.trained else ({}, 0)
-    return {"encodings": encodings, "likelihoods": trained, "failed": failed}
+    return {"encodings": encodings, "likelihoods": trained, "failed": failed, "origin": origin_of(options)}
 
 
 def four_distributions(items: int, features: int, generator: torch.Generator) -> Tensor:

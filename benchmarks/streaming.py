@@ -29,6 +29,7 @@ from benchmarks._clustering_fits import (
     judged_sets,
     load,
     model_file,
+    origin_of,
     read_found,
     results_file,
     run_missing,
@@ -37,6 +38,7 @@ from benchmarks._clustering_models import CONTENDERS, Clusterer, as_sets
 from benchmarks._clustering_plots import draw_sets, draw_streams
 from benchmarks._mixtures import Draw, Mixture
 from benchmarks._tables import table
+from benchmarks._trials import show_page
 from setgrad.encoders import MaxPool, MergeableEncoder
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
@@ -71,8 +73,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Train what is missing, let the points arrive, print where the streams end and draw both figures."""
     with results_file(options) as results:
         found = measure(options, results) if options.shown is None else read_found(options.shown)
-        print("\n" + summary(found["rows"]))
-        print(f"\nNLL of all points at the end of the stream. The true mixtures have {found['truth']:.3f}.")
+        said = f"NLL of all points at the end of the stream. The true mixtures have {found['truth']:.3f}."
+        page = results.with_name(f"{results.stem}-streams.md")
+        show_page(f"# Points that arrive\n\n{summary(found['rows'])}\n\n{said}", [found["origin"]], options, page)
         if found["rows"] and not options.quick:
             draw_streams(found["rows"], results.with_name(f"{results.stem}-streams.png"), found["truth"])
             draw_sets(found["example"], results.with_name(f"{results.stem}-sets.png"))
@@ -105,7 +108,7 @@ def measure(options: argparse.Namespace, results: Path) -> dict[str, Any]:
                 )
                 example["pictures"].append({"title": row["title"], "order": order, **values})
     truth = float(sets.truth.nll(sets.points).mean())
-    return {"truth": truth, "rows": rows, "example": example, "failed": failed}
+    return {"truth": truth, "rows": rows, "example": example, "failed": failed, "origin": origin_of(options)}
 
 
 def title(fit: Fit) -> str:
