@@ -119,8 +119,13 @@ def _by_knob(problem: tuple[int, int, str], lines: Sequence[Curve]) -> str:
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """Cosine against calls, zeros against calls, cosine against lambda or temperature, a row for each problem."""
+    """Cosine against calls, zeros against calls, cosine against lambda or temperature, a row for each problem.
+
+    Problems whose b is normal and whose knobs were turned, where there are any: the others look much the same.
+    """
     by_calls, by_knob = curves(records, "samples"), curves(records, "knobs")
+    telling = {problem: lines for problem, lines in by_calls.items() if problem in by_knob and problem[2] == "normal"}
+    by_calls = telling or by_calls
     if importlib.util.find_spec("matplotlib") is None or not by_calls:
         return
     # Without pyplot, which would keep figures and choose a window system.

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks._fits import Record
 from benchmarks._models import MODELS
 from benchmarks._plain import BASELINES
 from benchmarks._published import published, published_converged, published_seconds
-from benchmarks._scores import SCORES, averages, best_preset, collect, compare, latest, summaries, values_of, verdicts
+from benchmarks._scores import (
+    SCORES,
+    Summary,
+    averages,
+    best_preset,
+    collect,
+    compare,
+    latest,
+    summaries,
+    values_of,
+    verdicts,
+)
 from benchmarks._tables import size, table
 
 _SPLITS = {
@@ -52,7 +63,7 @@ def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
         cells.append(
             [
                 task,
-                str(max((summary.count for summary in found.values()), default=0)),
+                _counts(found.values()),
                 *shown,
                 _versus(row, "default", "direct", paired),
                 f"{_versus(row, 'default', rival, paired)} ({rival})" if rival and "default" in row else "-",
@@ -159,6 +170,12 @@ def _versus(row: Mapping[str, Mapping[int, float]], first: str, second: str, pai
     if first not in row or second not in row or not row[first].keys() & row[second].keys():
         return "-"
     return str(compare(row[first], row[second], paired=paired))
+
+
+def _counts(found: Iterable[Summary]) -> str:
+    """How many folds or seeds there are, from the model with the fewest to that with the most."""
+    counts = sorted(summary.count for summary in found) or [0]
+    return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 
 
 def _bold(text: str, best: bool) -> str:
