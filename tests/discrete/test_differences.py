@@ -112,18 +112,29 @@ def test_default_mode_is_imle_with_the_alpha_of_the_moment() -> None:
     assert layer.alpha != 0.25
 
 
-@pytest.mark.parametrize(
-    ("central", "target", "start"), [(False, 0.5, 1.0), (True, 1.0, 0.01), (True, 1.0, 30.0), (False, 2.0, 0.01)]
-)
-def test_the_statistic_settles_at_its_target(central: bool, target: float, start: float) -> None:
+def settled(layer: AIMLE) -> float:
+    """The mean of the statistic after many steps."""
     theta, b = draws(32, 20).requires_grad_(), draws(32, 20, seed=1).abs()
-    generator = torch.Generator().manual_seed(0)
-    layer = AIMLE(TopK(3), noise=Gumbel(), samples=4, central=central, target=target, alpha=start, generator=generator)
     levels = []
     for _ in range(250):
         ((layer(theta) - b) ** 2).sum(-1).mean().backward()
         levels.append(layer.average.item())
-    assert sum(levels[-50:]) / 50 == pytest.approx(target, rel=0.05)
+    return sum(levels[-50:]) / 50
+
+
+@pytest.mark.parametrize(
+    ("central", "target", "start"), [(False, 0.5, 1.0), (True, 1.0, 0.01), (True, 1.0, 30.0), (False, 2.0, 0.01)]
+)
+def test_the_statistic_settles_at_its_target(central: bool, target: float, start: float) -> None:
+    options = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
+    layer = AIMLE(TopK(3), central=central, target=target, alpha=start, **options)
+    assert settled(layer) == pytest.approx(target, rel=0.05)
+
+
+@pytest.mark.parametrize(("k", "expected"), [(1, 1.0), (8, 2.0)])
+def test_the_usual_target_is_a_quarter_of_what_is_chosen(k: int, expected: float) -> None:
+    layer = AIMLE(TopK(k), noise=Gumbel(), samples=4, generator=torch.Generator().manual_seed(0))
+    assert settled(layer) == pytest.approx(expected, rel=0.05)
 
 
 def test_the_default_mode_forgets_its_first_average() -> None:

@@ -18,6 +18,9 @@ from setgrad.errors import OptionError, unknown_name
 # Of each mode: the first alpha, the rate of its change.
 _MODES = {"default": (1.0, 0.05), "paper": (0.0, 1e-3), "reference": (1.0, 1e-4)}
 _SMALLEST, _LARGEST = 1e-6, 1e6
+# The part of the entries chosen that should change. One entry of a whole path is too few to learn from, half of them
+# too coarse: on paths, k of n and knapsacks a fifth to a third did best.
+_SHARE = 0.25
 
 
 @final
@@ -45,7 +48,8 @@ class AIMLE(SolverEstimator):
         samples: How many draws.
         central: Step to both sides, as in Algorithm 1, or to one.
         mode: "default", "paper" or "reference".
-        target: How many entries of a sample should change, on average.
+        target: How many entries of a sample should change, on average. None for 1, as published; in the default mode
+            for a quarter of the entries that are chosen, and 1 at least.
         alpha: The first alpha; None for the mode's own (1, 0, 1).
         rate: The rate of its change; None for the mode's own (0.05, 0.001, 0.0001).
         decay: Memory of the moving average.
@@ -72,7 +76,7 @@ class AIMLE(SolverEstimator):
         samples: int = 1,
         central: bool = True,
         mode: str = "default",
-        target: float = 1.0,
+        target: float | None = None,
         alpha: float | None = None,
         rate: float | None = None,
         decay: float = 0.9,
@@ -83,7 +87,7 @@ class AIMLE(SolverEstimator):
             raise unknown_name("mode", mode, _MODES)
         start = _MODES[mode][0] if alpha is None else alpha
         self.rate = _MODES[mode][1] if rate is None else rate
-        if not 0 < target < math.inf or not 0 < self.rate < math.inf or not 0 <= decay < 1:
+        if not 0 < (1.0 if target is None else target) < math.inf or not 0 < self.rate < math.inf or not 0 <= decay < 1:
             raise OptionError(
                 f"AIMLE needs target > 0, rate > 0 and decay in [0, 1), got {target}, {self.rate} and {decay}"
             )
@@ -145,11 +149,16 @@ class AIMLE(SolverEstimator):
         mean = (counts * says).sum().to(self.average) / says.sum().clamp(min=1)
         average, updates = torch.lerp(self.average, mean, 1 - self.decay), self.updates + 1
         if self.mode == "default":
+            target: float | Tensor | None = self.target
+            if target is None:
+                chosen = (choice.z != 0).flatten(first).sum(-1)
+                target = (_SHARE * (chosen * says).sum().to(mean) / says.sum().clamp(min=1)).clamp(min=1)
             level = average / (1 - self.decay ** updates.to(average))
-            factor = torch.exp(self.rate * (1 - level / self.target).clamp(-1, 1))
+            factor = torch.exp(self.rate * (1 - level / target).clamp(-1, 1))
             alpha = (self.alpha * factor).clamp(_SMALLEST, _LARGEST)
         else:
-            up = average < self.target if self.mode == "reference" else average <= self.target
+            goal = 1.0 if self.target is None else self.target
+            up = average < goal if self.mode == "reference" else average <= goal
             alpha = (self.alpha + torch.where(up, self.rate, -self.rate)).clamp(min=0)
         # A batch in which nobody has a say, such as an empty one, leaves everything as it was.
         for state, new in ((self.alpha, alpha), (self.average, average), (self.updates, updates)):
