@@ -95,7 +95,7 @@ def test_variance_over_partitions() -> None:
 def test_commands_share_their_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, page = tmp_path / "found.jsonl", tmp_path / "page.json"
     usual = ["--quick", "--steps", "2", "--device", "cpu", "--results", str(results)]
-    assert main(["activations", *usual]) == 0
+    assert main(["activations", *usual, "--gradient", "full"]) == 0
     assert "| slot-sigmoid-sum" in capsys.readouterr().out
     assert main(["streaming", *usual, "--json", str(page)]) == 0
     assert "1 of 5 fits" in capsys.readouterr().out, "the fit with a softmax is shared"
@@ -109,7 +109,7 @@ def test_commands_share_their_models(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert drawn == {"found-streams.png", "found-sets.png"}
     assert main(["partition-variance", *usual, "--trained", "--json", str(page)]) == 0
     shown = capsys.readouterr().out
-    assert "1 of 2 fits" in shown and "trained models" in shown
+    assert "2 of 2 fits" in shown and "trained models" in shown
     assert main(["partition-variance", "--shown", str(page), "--results", str(results)]) == 0
     assert (tmp_path / "partition-variance.png").exists()
     assert main(["streaming", "--shown", str(tmp_path / "none.json")]) == 1
