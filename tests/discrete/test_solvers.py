@@ -205,3 +205,8 @@ def test_parameters_broadcast_from_the_right(name: str) -> None:
     # One theta for all instances of a parameter would give z another shape than theta.
     with pytest.raises(ShapeError, match="does not broadcast"):
         build(slice(None))(theta[0, 0])
+
+
+def test_finite_numbers_whose_sum_is_not_are_solved():
+    theta = torch.tensor([[3e38, 3e38, 1.0], [1.0, -3e38, 2.0]])
+    assert TopK(1)(theta).tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
