@@ -88,8 +88,8 @@ class Solver(ABC):
         self.counter.instances += batch.numel()
         if not batch.numel():
             return Solved(torch.zeros_like(theta), torch.zeros(batch, dtype=torch.long, device=theta.device))
-        # With "raise" the host waits for the outcome anyway: one look at theta spares the masks where all is well. A sum
-        # with NaN or infinity in it is never finite; one that overflows only costs the second look.
+        # With "raise" the host waits for the outcome anyway: one look at theta spares the masks where all is well. A
+        # sum with NaN or infinity in it is never finite; one that overflows only costs the second look.
         sound = self.on_failure == "raise" and bool(theta.sum().isfinite())
         finite = None if sound else theta.isfinite().flatten(len(batch)).all(-1)
         known = theta if finite is None else torch.where(_spread(finite, self.dims), theta, 0)
