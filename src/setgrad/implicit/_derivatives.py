@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_transformed(*tensors: Tensor) -> bool:
-    """Whether `torch.func` maps or differentiates one of them."""
+    """Whether `torch.func` maps or differentiates one of them, so that values are hidden and cannot be looked at."""
     return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
 
 

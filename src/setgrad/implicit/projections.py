@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
+from setgrad.implicit._derivatives import is_transformed
 from setgrad.implicit._solve import root
 from setgrad.implicit.solvers import Bisection
 
@@ -59,7 +60,7 @@ def project_box(x: Tensor, low: float | Tensor, high: float | Tensor, *, mask: T
     """
     x, mask, bad = _prepare(x, mask)
     low, high = (torch.as_tensor(end, dtype=x.dtype, device=x.device) for end in (low, high))
-    if not _mapped(low, high) and bool((low > high).any()):
+    if not is_transformed(low, high) and bool((low > high).any()):
         raise OptionError("the box is empty: an entry of low exceeds that of high")
     inside = (x >= low) & (x <= high)
     return _finish(torch.where(inside, x, torch.where(x < low, low, high)), mask, bad)
@@ -123,7 +124,7 @@ def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None)
     tol = 8 * torch.finfo(x.dtype).eps
     # Where every item is surely in or out, v may move without effect: its own derivative, undefined, counts as 0.
     found = root(_excess, unknown, *args, solver=Bisection(0.0, 1.0), tol=tol, max_steps=200, on_failure="mask")
-    v = start + width * (found.value if _mapped(x, k, mask) else found.unwrap())
+    v = start + width * (found.value if is_transformed(x, k, mask) else found.unwrap())
     z = torch.sigmoid(torch.where(flip, -1.0, 1.0) * (inner + v))
     weight = side.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
     limit = rest * weight
@@ -172,7 +173,7 @@ def _budget(k: float | Tensor, x: Tensor, mask: Tensor) -> Tensor:
         raise ShapeError(
             f"k must be a number or one number for each sample, {tuple(x.shape[:-1])}, not {tuple(k.shape)}"
         ) from error
-    if not _mapped(k, mask, x):
+    if not is_transformed(k, mask, x):
         wrong = ~((k >= 0) & (k <= mask.sum(-1, keepdim=True)))
         if bool(wrong.any()):
             first = int(wrong.flatten().nonzero()[0, 0])
@@ -196,8 +197,3 @@ def _level(x: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     place = ((sums <= k).sum(-1, keepdim=True) - 1).clamp(min=0)
     start, steep, so_far = (t.gather(-1, place) for t in (points, slope, sums))
     return start - torch.where(steep > 0.5, (k - so_far) / steep.clamp(min=1.0), 0.0)
-
-
-def _mapped(*tensors: Tensor) -> bool:
-    """Whether `torch.func` hides the values, so that they cannot be checked."""
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)

@@ -145,24 +145,29 @@ class AIMLE(SolverEstimator):
         if self.mode == "default":
             # An instance without a gradient cannot change, whatever alpha is, so it has no say.
             says = says & (grad != 0).flatten(first).any(-1)
-        counts = (change != 0).flatten(first).sum(-1)
-        mean = (counts * says).sum().to(self.average) / says.sum().clamp(min=1)
+        mean, target = self._entries(change, says), self._goal(choice, says)
         average, updates = torch.lerp(self.average, mean, 1 - self.decay), self.updates + 1
         if self.mode == "default":
-            target: float | Tensor | None = self.target
-            if target is None:
-                chosen = (choice.z != 0).flatten(first).sum(-1)
-                target = (_SHARE * (chosen * says).sum().to(mean) / says.sum().clamp(min=1)).clamp(min=1)
             level = average / (1 - self.decay ** updates.to(average))
             factor = torch.exp(self.rate * (1 - level / target).clamp(-1, 1))
             alpha = (self.alpha * factor).clamp(_SMALLEST, _LARGEST)
         else:
-            goal = 1.0 if self.target is None else self.target
-            up = average < goal if self.mode == "reference" else average <= goal
+            up = average < target if self.mode == "reference" else average <= target
             alpha = (self.alpha + torch.where(up, self.rate, -self.rate)).clamp(min=0)
         # A batch in which nobody has a say, such as an empty one, leaves everything as it was.
         for state, new in ((self.alpha, alpha), (self.average, average), (self.updates, updates)):
             state.copy_(torch.where(says.any(), new, state))
+
+    def _goal(self, choice: Choice, says: Tensor) -> float | Tensor:
+        """How many entries should change."""
+        if self.target is not None:
+            return self.target
+        return (_SHARE * self._entries(choice.z, says)).clamp(min=1) if self.mode == "default" else 1.0
+
+    def _entries(self, values: Tensor, says: Tensor) -> Tensor:
+        """How many entries of an instance are not 0, on average over those that have a say."""
+        counts = (values != 0).flatten(says.ndim).sum(-1)
+        return (counts * says).sum().to(self.average) / says.sum().clamp(min=1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AIMLE:
         """Move with the model, but stay in single precision: in half, alpha could not make its small steps."""
