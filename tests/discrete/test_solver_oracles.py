@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
+from scipy.sparse.csgraph import bellman_ford, dijkstra, minimum_spanning_tree
 from torch import Tensor
 
 from setgrad.discrete._status import Status
@@ -143,6 +143,32 @@ def test_graph_path_against_dijkstra() -> None:
         while node != 29:
             node, steps = chosen[node], steps + 1
         assert steps == len(chosen) == int(z.sum())
+
+
+def test_graph_path_without_circles_against_bellman_and_ford() -> None:
+    rng = np.random.default_rng(1)
+    # Names of nodes do not give the order away, and levels hold several nodes.
+    names = rng.permutation(40)
+    edges = sorted({(int(names[min(i, j)]), int(names[max(i, j)])) for i, j in rng.integers(0, 40, (200, 2)) if i != j})
+    costs, starts = _draw(6, len(edges)), torch.as_tensor(names[[0, 0, 3, 3, 8, 8]])
+    found = GraphPath(edges, starts, int(names[39]), on_failure="mask").run(costs)
+    for cost, z, status, start in zip(costs, found.value, found.status, starts.tolist(), strict=True):
+        graph = coo_array((cost.numpy(), np.array(edges).T), shape=(40, 40))
+        best = bellman_ford(graph, indices=start)[names[39]]
+        assert (status == Status.SOLVED) == np.isfinite(best)
+        if np.isfinite(best):
+            assert _product(cost, z) == pytest.approx(best)
+            chosen, node = dict(edges[number] for number in z.nonzero().flatten().tolist()), start
+            for _ in range(int(z.sum())):
+                node = chosen[node]
+            assert node == names[39]
+    assert (found.status == Status.SOLVED).any()
+
+
+def test_equal_edges_of_a_graph_without_circles_go_to_the_lower_number() -> None:
+    parallel = [(0, 1), (0, 1), (0, 2), (2, 1)]
+    assert GraphPath(parallel, 0, 1)(torch.tensor([1.0, 1.0, 0.5, 0.5])).tolist() == [1, 0, 0, 0]
+    assert GraphPath(parallel[::-1], 0, 1)(torch.tensor([0.5, 0.5, 1.0, 1.0])).tolist() == [1, 1, 0, 0]
 
 
 def test_graph_path_to_a_goal_out_of_reach() -> None:

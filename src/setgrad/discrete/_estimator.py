@@ -7,10 +7,11 @@ incoming gradient in a way that is not linear (Blackbox, IMLE).
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.noise import Noise, temperatures
 from setgrad.errors import OptionError
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 class Estimator(nn.Module, ABC):
@@ -43,13 +46,18 @@ class Choice:
         theta: What the solver saw, noise included.
         clean: Theta before the noise, without an axis of samples.
         z: What it answered.
-        usable: Which instances have an answer.
+        status: How it ended, for each instance.
     """
 
     theta: Tensor
     clean: Tensor
     z: Tensor
-    usable: Tensor
+    status: Tensor
+
+    @property
+    def usable(self) -> Tensor:
+        """Which instances have an answer."""
+        return usable(Solved(self.z, self.status))
 
     @property
     def samples(self) -> int:
@@ -124,15 +132,21 @@ class SolverEstimator(Noisy, Estimator):
         return f"{self.solver}, noise={self.noise}, samples={self.samples}"
 
 
+def known_signature(function: Rule) -> Rule:
+    """Keep the signature of the forward of a Function: torch asks for it in every call, and works it out anew."""
+    vars(function)["__signature__"] = inspect.signature(function)
+    return function
+
+
 @final
 class _Choose(torch.autograd.Function):
     """The solver forwards, the estimator's rule backwards."""
 
     @staticmethod
+    @known_signature
     def forward(theta: Tensor, clean: Tensor, estimator: SolverEstimator) -> tuple[Tensor, Tensor]:
         solved = estimator.solve(theta)
-        known = usable(solved) if may_fail(estimator.solver) else torch.ones_like(solved.status, dtype=torch.bool)
-        return solved.value, known
+        return solved.value, solved.status
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, SolverEstimator], output: tuple[Tensor, Tensor]) -> None:
@@ -143,10 +157,10 @@ class _Choose(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        theta, clean, z, known = ctx.saved_tensors
-        pulled = ctx.estimator.pull(Choice(theta, clean, z, known), grad)
+        choice = Choice(*ctx.saved_tensors)
+        pulled = ctx.estimator.pull(choice, grad)
         if may_fail(ctx.estimator.solver):
-            pulled = torch.where(spread(known, theta), pulled, 0)
+            pulled = torch.where(spread(choice.usable, pulled), pulled, 0)
         return pulled, None, None
 
 
@@ -155,6 +169,7 @@ class _Replace(torch.autograd.Function):
     """The value of one tensor with the gradient of another."""
 
     @staticmethod
+    @known_signature
     def forward(hard: Tensor, soft: Tensor) -> Tensor:
         return hard.clone()
 

@@ -115,9 +115,13 @@ class Solver(ABC):
         status = status.to(theta.device)
         status = status if finite is None else torch.where(finite, status, Status.NONFINITE)
         settle(status, self.on_failure, name)
+        value = value.to(theta)
+        if finite is None:
+            # With "raise" all instances have an answer by now.
+            return Solved(value, status)
         # An instance that ran out of time may still have a point that is allowed.
         usable = (status == Status.SOLVED) | (status == Status.TIME_LIMIT)
-        return Solved(torch.where(_spread(usable, self.dims), value.to(theta), 0), status)
+        return Solved(torch.where(_spread(usable, self.dims), value, 0), status)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """The points alone."""

@@ -26,32 +26,36 @@ def _fill(theta: Tensor, weights: Tensor, room: Tensor, most: int) -> Tensor:
 
     Going forwards an item is taken wherever that loses nothing, so equal items go to the lower index.
     """
-    n = theta.shape[1]
+    n, count = theta.shape[1], len(theta)
     # An item that is worth nothing is never taken: minus infinity loses against leaving it.
     worth = torch.where(theta > 0, theta, -torch.inf).T.contiguous()
     shared = weights.ndim == 1
     # One list for all needs no look-up for each instance: shifting the table is enough.
     shifts = weights.tolist() if shared else []
     each = weights if shared else weights.T.contiguous()
-    best = theta.new_zeros(most + 1, len(theta))
-    take = torch.zeros(n, most + 1, len(theta), dtype=torch.bool, device=theta.device)
+    best = theta.new_zeros(most + 1, count)
+    take = torch.zeros(n, most + 1, count, dtype=torch.bool, device=theta.device)
     rooms = torch.arange(most + 1, device=theta.device)[:, None]
-    for item in reversed(range(n)):
+    for item, gain, decided in reversed(list(zip(range(n), worth, take, strict=True))):
         if shared:
             shift = shifts[item]
             if shift > most:
                 continue
-            taken, left = best[: most + 1 - shift] + worth[item], best[shift:]
-            torch.ge(taken, left, out=take[item, shift:])
+            taken, left = best[: most + 1 - shift] + gain, best[shift:]
+            torch.ge(taken, left, out=decided[shift:])
             torch.maximum(left, taken, out=left)
         else:
             after = rooms - each[item]
-            taken = (best.gather(0, after.clamp(min=0)) + worth[item]).masked_fill_(after < 0, -torch.inf)
-            torch.ge(taken, best, out=take[item])
+            taken = (best.gather(0, after.clamp(min=0)) + gain).masked_fill_(after < 0, -torch.inf)
+            torch.ge(taken, best, out=decided)
             best = torch.maximum(best, taken)
-    z = torch.zeros_like(worth)
-    for item in range(n):
-        chosen = take[item].gather(0, room[None])[0]
-        z[item] = chosen
-        room = room - torch.where(chosen, each[item], 0)
-    return z.T
+    z = torch.empty(n, count, dtype=torch.uint8, device=theta.device)
+    # Where each instance stands in the rows of decisions, which are read as one.
+    here = room * count + torch.arange(count, device=theta.device)
+    for item, (decided, chosen) in enumerate(zip(take.view(torch.uint8).flatten(1), z, strict=True)):
+        torch.index_select(decided, 0, here, out=chosen)
+        if shared:
+            here.sub_(chosen, alpha=shifts[item] * count)
+        else:
+            here.sub_(chosen * each[item], alpha=count)
+    return z.T.to(theta.dtype)

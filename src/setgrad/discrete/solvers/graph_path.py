@@ -1,8 +1,7 @@
-"""Cheapest paths in a directed graph by the algorithm of Bellman and Ford on the whole batch."""
+"""Cheapest paths in a directed graph: level by level, or where there are circles by Bellman and Ford's algorithm."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
+from setgrad.discrete.solvers._dag_path import Levels
 from setgrad.discrete.solvers._parameters import as_tensor, spread
 from setgrad.discrete.solvers._shapes import bounded
 from setgrad.errors import OptionError, ShapeError
@@ -47,7 +47,7 @@ class GraphPath(Solver):
     _to: Tensor = field(init=False, repr=False)
     # (nodes, most edges into a node): the numbers of these edges, filled up with -1.
     _into: Tensor = field(init=False, repr=False)
-    _acyclic: bool = field(init=False, repr=False)
+    _levels: Levels | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +63,7 @@ class GraphPath(Solver):
             into[node].append(number)
         most = max(1, max(map(len, into)))
         table = torch.tensor([row + [-1] * (most - len(row)) for row in into])
-        derived = {"_from": edges[:, 0], "_to": edges[:, 1], "_into": table, "_acyclic": _is_acyclic(edges, nodes)}
+        derived = {"_from": edges[:, 0], "_to": edges[:, 1], "_into": table, "_levels": Levels.of(edges, into)}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -76,14 +76,18 @@ class GraphPath(Solver):
     def solve(self, theta: Tensor) -> Solved:
         """Spread distances from the start, then walk back from the goal."""
         batch, count = theta.shape[:-1], theta.shape[:-1].numel()
-        cost = bounded(-theta if self._acyclic else (-theta).clamp(min=0), 2 * len(self._into)).reshape(count, -1)
+        cost = bounded(-theta, 2 * len(self._into)).reshape(count, -1)
         start, goal = (
             spread(name, as_tensor(value).long().to(theta.device), batch).reshape(count)
             for name, value in (("start", self.start), ("goal", self.goal))
         )
-        distance, round_ = self._spread(cost, start)
-        found = distance.gather(1, goal[:, None])[:, 0].isfinite()
-        z = self._walk(cost, distance, round_, start, torch.where(found, goal, start))
+        if self._levels is not None:
+            z, found = self._levels.cheapest(cost, start, goal)
+        else:
+            cost = cost.clamp(min=0)
+            distance, round_ = self._spread(cost, start)
+            found = distance.gather(1, goal[:, None])[:, 0].isfinite()
+            z = self._walk(cost, distance, round_, start, torch.where(found, goal, start))
         return Solved(z.reshape(theta.shape), torch.where(found, Status.SOLVED, Status.INFEASIBLE).reshape(batch))
 
     def _spread(self, cost: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,21 +128,3 @@ class GraphPath(Solver):
             if number % _PATIENCE == 0 and bool((here == start).all()):
                 break
         return z
-
-
-def _is_acyclic(edges: Tensor, nodes: int) -> bool:
-    """Take away nodes that no edge enters until none is left, or only circles are."""
-    after: list[list[int]] = [[] for _ in range(nodes)]
-    entering = [0] * nodes
-    for source, target in edges.tolist():
-        after[source].append(target)
-        entering[target] += 1
-    free = deque(node for node in range(nodes) if not entering[node])
-    gone = 0
-    while free:
-        gone += 1
-        for node in after[free.popleft()]:
-            entering[node] -= 1
-            if not entering[node]:
-                free.append(node)
-    return gone == nodes

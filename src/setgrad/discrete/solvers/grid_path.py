@@ -76,24 +76,28 @@ class GridPath(Solver):
     def _spread(self, cost: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Distance of every cell in a frame of infinity, and the round in which it last fell."""
         height, width, count = cost.shape
-        distance = cost.new_full((height + 2, width + 2, count), torch.inf)
-        inner = distance[1:-1, 1:-1]
-        inner[start // width, start % width] = cost[start // width, start % width]
-        round_ = torch.zeros(distance.shape, dtype=torch.int32, device=cost.device)
+        row, column = divmod(start, width)
+        framed = cost.new_full((height + 2, width + 2, count), torch.inf)
+        framed[row + 1, column + 1] = cost[row, column]
+        rounds = torch.zeros(framed.shape, dtype=torch.int32, device=cost.device)
         for number in range(1, height * width + 1):
-            columns = torch.minimum(distance[:-2], distance[2:])
+            # A round reaches one cell further: what lies beyond is left alone.
+            rows, columns = (slice(max(0, at - number), at + number + 1) for at in (row, column))
+            around = framed[rows.start : rows.stop + 2, columns.start : columns.stop + 2]
+            inner = around[1:-1, 1:-1]
+            lines = torch.minimum(around[:-2], around[2:])
             if self.neighbours == 8:
-                columns = torch.minimum(columns, distance[1:-1])
-                near = torch.minimum(columns[:, :-2], columns[:, 2:])
+                lines = torch.minimum(lines, around[1:-1])
+                near = torch.minimum(lines[:, :-2], lines[:, 2:])
             else:
-                near = torch.minimum(distance[1:-1, :-2], distance[1:-1, 2:])
-            new = torch.minimum(near, columns[:, 1:-1]).add_(cost)
+                near = torch.minimum(around[1:-1, :-2], around[1:-1, 2:])
+            new = torch.minimum(near, lines[:, 1:-1]).add_(cost[rows, columns])
             fell = new < inner
             if number % _PATIENCE == 0 and not bool(fell.any()):
                 break
-            round_[1:-1, 1:-1].masked_fill_(fell, number)
+            rounds[1:-1, 1:-1][rows, columns].masked_fill_(fell, number)
             torch.minimum(inner, new, out=inner)
-        return distance, round_
+        return framed, rounds
 
     def _walk(self, distance: Tensor, round_: Tensor, start: int, goal: int) -> Tensor:
         """Mark the cells from the goal back to the start.

@@ -1,0 +1,92 @@
+"""Cheapest paths in a graph without circles: nodes are settled level by level, the whole batch in step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """The nodes of a graph without circles, sorted so that edges lead from lower levels to higher ones.
+
+    Attributes:
+        place: Where each node stands in that order.
+        ends: Where each level ends in it; edges enter all nodes but those of the first level.
+        into: Numbers of the edges into the node of each place, (nodes, most); filled up with the number of edges.
+        source: The places that these edges come from, filled up with 0.
+    """
+
+    place: Tensor
+    ends: tuple[int, ...]
+    into: Tensor
+    source: Tensor
+
+    @staticmethod
+    def of(edges: Tensor, into: list[list[int]]) -> Levels | None:
+        """Sort the nodes; None if there is a circle. `into` has the numbers of the edges into every node."""
+        pairs = edges.tolist()
+        level = _levels(pairs, len(into))
+        if level is None:
+            return None
+        order = torch.tensor(level).argsort(stable=True)
+        place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        most = max(1, *map(len, into))
+        table = torch.tensor([into[node] + [len(pairs)] * (most - len(into[node])) for node in order.tolist()])
+        sources = torch.cat([place[edges[:, 0]], place.new_zeros(1)])
+        ends = torch.bincount(torch.tensor(level)).cumsum(0)
+        return Levels(place, tuple(ends.tolist()), table, sources[table])
+
+    def cheapest(self, cost: Tensor, start: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """Ones on the edges of the cheapest paths, (count, edges), and whether there is one: cost is (count, edges).
+
+        Instances run along the last axis here, so that a look-up copies whole rows.
+        """
+        count, edges = cost.shape
+        place, into, source = (part.to(cost.device) for part in (self.place, self.into, self.source))
+        start, goal = place[start][None], place[goal][None]
+        costs = torch.cat([cost.T, cost.new_full((1, count), torch.inf)])[into]
+        # No edge leads from the start to a node before it, so these stay infinitely far, and the start at 0.
+        distance = cost.new_full((len(place), count), torch.inf).scatter_(0, start, 0)
+        best = torch.zeros(len(place), 1, count, dtype=torch.long, device=cost.device)
+        for begin, end in zip(self.ends, self.ends[1:], strict=False):
+            total, first = (distance[source[begin:end]] + costs[begin:end]).min(1)
+            best[begin:end, 0] = first
+            torch.minimum(distance[begin:end], total, out=distance[begin:end])
+        found = distance.gather(0, goal).isfinite()
+        edge, before = (table[:, :, None].expand(-1, -1, count).gather(1, best)[:, 0] for table in (into, source))
+        # Who is back at the start stays there, and marks an edge that does not exist.
+        edge.scatter_(0, start, edges)
+        before.scatter_(0, start, start)
+        z = cost.new_zeros(edges + 1, count)
+        here = torch.where(found, goal, start)
+        for _ in self.ends[1:]:
+            z.scatter_(0, edge.gather(0, here), 1)
+            here = before.gather(0, here)
+        return z[:-1].T, found[0]
+
+
+def _levels(pairs: list[list[int]], nodes: int) -> list[int] | None:
+    """The length of the longest path to each node: nodes that no edge enters leave, until none is left or circles."""
+    after: list[list[int]] = [[] for _ in range(nodes)]
+    entering = [0] * nodes
+    for source, target in pairs:
+        after[source].append(target)
+        entering[target] += 1
+    level = [0] * nodes
+    free = deque(node for node in range(nodes) if not entering[node])
+    gone = 0
+    while free:
+        gone += 1
+        here = free.popleft()
+        for node in after[here]:
+            level[node] = max(level[node], level[here] + 1)
+            entering[node] -= 1
+            if not entering[node]:
+                free.append(node)
+    return level if gone == nodes else None
