@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import final
@@ -17,13 +18,13 @@ class Levels:
 
     Attributes:
         place: Where each node stands in that order.
-        ends: Where each level ends in it; edges enter all nodes but those of the first level.
+        sizes: How many of them make up each level; edges enter all nodes but those of the first.
         into: Numbers of the edges into the node of each place, (nodes, most); filled up with the number of edges.
         source: The places that these edges come from, filled up with 0.
     """
 
     place: Tensor
-    ends: tuple[int, ...]
+    sizes: tuple[int, ...]
     into: Tensor
     source: Tensor
 
@@ -39,8 +40,7 @@ class Levels:
         most = max(1, *map(len, into))
         table = torch.tensor([into[node] + [len(pairs)] * (most - len(into[node])) for node in order.tolist()])
         sources = torch.cat([place[edges[:, 0]], place.new_zeros(1)])
-        ends = torch.bincount(torch.tensor(level)).cumsum(0)
-        return Levels(place, tuple(ends.tolist()), table, sources[table])
+        return Levels(place, tuple(torch.bincount(torch.tensor(level)).tolist()), table, sources[table])
 
     def cheapest(self, cost: Tensor, start: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         """Ones on the edges of the cheapest paths, (count, edges), and whether there is one: cost is (count, edges).
@@ -53,19 +53,22 @@ class Levels:
         costs = torch.cat([cost.T, cost.new_full((1, count), torch.inf)])[into]
         # No edge leads from the start to a node before it, so these stay infinitely far, and the start at 0.
         distance = cost.new_full((len(place), count), torch.inf).scatter_(0, start, 0)
-        best = torch.zeros(len(place), 1, count, dtype=torch.long, device=cost.device)
-        for begin, end in zip(self.ends, self.ends[1:], strict=False):
-            total, first = (distance[source[begin:end]] + costs[begin:end]).min(1)
-            best[begin:end, 0] = first
-            torch.minimum(distance[begin:end], total, out=distance[begin:end])
+        best = [into.new_zeros(self.sizes[0], count)]
+        parts = zip(*(part.split(self.sizes) for part in (source, costs, distance)), strict=True)
+        for before, more, here in itertools.islice(parts, 1, None):
+            total = distance.index_select(0, before.flatten()).reshape(more.shape).add_(more)
+            least, first = total.min(1)
+            torch.minimum(here, least, out=here)
+            best.append(first)
         found = distance.gather(0, goal).isfinite()
-        edge, before = (table[:, :, None].expand(-1, -1, count).gather(1, best)[:, 0] for table in (into, source))
+        chosen = torch.cat(best)
+        edge, before = (torch.take_along_dim(table, chosen, 1) for table in (into, source))
         # Who is back at the start stays there, and marks an edge that does not exist.
         edge.scatter_(0, start, edges)
         before.scatter_(0, start, start)
         z = cost.new_zeros(edges + 1, count)
         here = torch.where(found, goal, start)
-        for _ in self.ends[1:]:
+        for _ in self.sizes[1:]:
             z.scatter_(0, edge.gather(0, here), 1)
             here = before.gather(0, here)
         return z[:-1].T, found[0]
