@@ -35,6 +35,10 @@ class SolverError(SetgradError, ArithmeticError):
     """A discrete problem without an answer, or a solver that broke its promise."""
 
 
+class DerivativeError(SetgradError, RuntimeError):
+    """A derivative was asked for that there is none of."""
+
+
 class StateError(SetgradError, ValueError):
     """A running state that cannot be merged, reduced or gone on with."""
 

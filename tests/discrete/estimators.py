@@ -102,7 +102,7 @@ CASES = [
     Case("ReinMax", plain(ReinMax), k=1, solves=False, cosine=0.95),
     Case("SoftSub", plain(SoftSub), solves=False, hard=False, most=2.0, once=False, cosine=0.85),
     Case("SoftSub-hard", plain(SoftSub, hard=True), solves=False, cosine=0.85),
-    Case("RelaxedTopK", plain(RelaxedTopK), sampled=False, axis=False, solves=False, hard=False),
+    Case("RelaxedTopK", plain(RelaxedTopK), sampled=False, axis=False, solves=False, hard=False, once=False),
     Case("RelaxedTopK-hard", plain(RelaxedTopK, noise=Gumbel(), hard=True), solves=False, cosine=0.8),
     Case("SIMPLE", plain(SIMPLE), solves=False, cosine=0.9),
 ]

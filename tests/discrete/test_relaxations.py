@@ -16,7 +16,9 @@ LAYERS = [RelaxedTopK(2, temperature=0.7), SoftSub(3, temperature=0.7, noise=Non
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
 def test_derivatives(layer: Estimator, seeded) -> None:
     with seeded():
-        assert torch.autograd.gradcheck(layer, draws(3, 5).requires_grad_())
+        theta = draws(3, 5).requires_grad_()
+        assert torch.autograd.gradcheck(layer, theta)
+        assert torch.autograd.gradgradcheck(layer, theta)
 
 
 def test_derivative_of_gumbel_softmax(seeded) -> None:

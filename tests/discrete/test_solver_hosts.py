@@ -84,6 +84,24 @@ def test_whole_numbers_beyond_one(backend: Backend) -> None:
     assert solver(torch.tensor([-1.0, -1.0])).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e25])
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_the_unit_of_theta_makes_no_difference(backend: Backend, scale: float) -> None:
+    theta = scale * torch.tensor([3.0, 4.0, 6.0], dtype=torch.float64)
+    assert IntegerProgram([[2.0, 3.0, 4.0]], upper=[5.0], backend=backend)(theta).tolist() == [1, 1, 0]
+    assert Knapsack([2.5, 3.5, 4.5], budget=6.0, backend=backend)(theta).tolist() == [1, 1, 0]
+    weights = [2.5 * scale, 3.5 * scale, 4.5 * scale]
+    assert Knapsack(weights, budget=6.0 * scale, backend=backend)(theta).tolist() == [1, 1, 0]
+
+
+def test_programs_of_odd_numbers() -> None:
+    theta = torch.tensor([1.0, 2.0])
+    for wrong in ({"A": [[torch.nan, 1.0]], "upper": [1.0]}, {"A": [[1.0, 1.0]], "upper": [torch.nan]}):
+        with pytest.raises(OptionError, match="holds NaN"):
+            IntegerProgram(**wrong)
+    assert IntegerProgram(np.zeros((0, 2)), upper=np.zeros(0))(theta).tolist() == [1, 1]
+
+
 def test_variables_that_need_not_be_whole() -> None:
     solver = IntegerProgram([[2.0, 2.0]], [3.0], integer=[True, False])
     assert solver(torch.tensor([2.0, 1.0])).tolist() == [1, 0.5]
@@ -200,6 +218,12 @@ def test_statuses_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
 
     with pytest.raises(SolverError, match=r"statuses of shape .* for a batch of shape \(2,\)"):
         Odd(on_failure="mask")(torch.ones(2, 3))
+
+
+def test_custom_functions_may_write_into_theta() -> None:
+    theta = torch.tensor([-1.0, 2.0])
+    assert Custom(lambda x: (x.clamp_(min=0) > 0).float())(theta).tolist() == [0, 1]
+    assert theta.tolist() == [-1, 2]
 
 
 def test_custom_functions_see_theta_as_it_is_in_both_senses() -> None:

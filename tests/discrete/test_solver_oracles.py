@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -169,6 +170,31 @@ def test_equal_edges_of_a_graph_without_circles_go_to_the_lower_number() -> None
     parallel = [(0, 1), (0, 1), (0, 2), (2, 1)]
     assert GraphPath(parallel, 0, 1)(torch.tensor([1.0, 1.0, 0.5, 0.5])).tolist() == [1, 0, 0, 0]
     assert GraphPath(parallel[::-1], 0, 1)(torch.tensor([0.5, 0.5, 1.0, 1.0])).tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_numbers_are_told_apart(dtype: torch.dtype) -> None:
+    large = torch.tensor([0.75, 0.5, 0.75], dtype=dtype) * torch.finfo(dtype).max
+    assert GraphPath([(0, 1), (0, 1), (0, 1)], 0, 1)(large).tolist() == [0, 1, 0]
+    assert GraphPath([(0, 1), (0, 1), (1, 0)], 0, 1)(large).tolist() == [0, 1, 0]
+    assert Knapsack([1, 1, 1], 2)(large).tolist() == [1, 0, 1]
+    tree = torch.zeros(3, 3, dtype=dtype)
+    tree[0, 1], tree[0, 2], tree[1, 2] = large * torch.tensor([1.0, 1.0, 0.9], dtype=dtype)
+    assert SpanningTree()(tree)[0].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopK(2.0),
+        lambda: CardinalityRange(0, 1.5),
+        lambda: PartitionMatroid([0, 0, 0], capacity=1.5),
+        lambda: GraphPath([(0.5, 1.7)], 0, 1),
+    ],
+)
+def test_counts_and_numbers_of_nodes_are_whole(make: Callable[[], object]) -> None:
+    with pytest.raises(OptionError, match="whole number"):
+        make()
 
 
 def test_graph_path_to_a_goal_out_of_reach() -> None:

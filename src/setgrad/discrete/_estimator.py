@@ -15,12 +15,11 @@ from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.noise import Noise, temperatures
-from setgrad.errors import OptionError
+from setgrad.errors import DerivativeError, OptionError
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -107,6 +106,8 @@ class SolverEstimator(Noisy, Estimator):
 
     def __init__(self, solver: Solver, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
+        if not isinstance(solver, Solver):
+            raise OptionError(f"solver must be a Solver, not {solver!r}; a function becomes one by Custom(function)")
         self.solver = solver
 
     @abstractmethod
@@ -155,13 +156,13 @@ class _Choose(torch.autograd.Function):
         ctx.save_for_backward(theta, clean, *output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         choice = Choice(*ctx.saved_tensors)
-        pulled = ctx.estimator.pull(choice, grad)
-        if may_fail(ctx.estimator.solver):
-            pulled = torch.where(spread(choice.usable, pulled), pulled, 0)
-        return pulled, None, None
+        with torch.no_grad():
+            pulled = ctx.estimator.pull(choice, grad)
+            if may_fail(ctx.estimator.solver):
+                pulled = torch.where(spread(choice.usable, pulled), pulled, 0)
+        return last(pulled, choice.theta, grad), None, None
 
 
 @final
@@ -175,12 +176,43 @@ class _Replace(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, last(grad, ctx.saved_tensors[0], grad)
+
+
+@final
+class _Last(torch.autograd.Function):
+    """A gradient that has none itself, tied to what it comes from."""
+
+    @staticmethod
+    def forward(gradient: Tensor, *sources: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         pass
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, grad
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise DerivativeError(
+            "estimators of gradients through hard choices give first derivatives, and a second one was asked for; "
+            "leave out create_graph=True, or relax the choice (GumbelSoftmax, SoftSub, RelaxedTopK with hard=False)"
+        )
+
+
+def last(gradient: Tensor, *sources: Tensor) -> Tensor:
+    """A gradient that raises when it is differentiated again, with respect to whatever the sources come from.
+
+    Being `once_differentiable` is not enough: torch then raises only where the incoming gradient is differentiated, and
+    passes over theta.
+    """
+    if not torch.is_grad_enabled():
+        return gradient
+    tied: Tensor = _Last.apply(gradient.detach(), *sources)
+    return tied
 
 
 def replace(hard: Tensor, soft: Tensor) -> Tensor:

@@ -130,6 +130,8 @@ class Solver(ABC):
     def check(self, theta: Tensor) -> None:
         """Refuse a theta that this solver cannot take. Solvers with more demands add theirs."""
         name = type(self).__name__
+        if not isinstance(theta, Tensor):
+            raise ShapeError(f"{name} takes theta as a tensor, not as {type(theta).__name__}; use torch.as_tensor")
         if not theta.is_floating_point():
             raise ShapeError(f"{name} takes theta of floats, not {theta.dtype}; use theta.float()")
         if theta.ndim < self.dims or 0 in theta.shape[theta.ndim - self.dims :]:

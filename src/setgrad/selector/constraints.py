@@ -203,7 +203,7 @@ class SizeRange(Linear):
     """At least `lo` items of each set, and at most `hi`.
 
     Args:
-        lo: The fewest; a set with fewer items than that is refused.
+        lo: The fewest; a set with fewer items than that is refused, unless it has none at all: that stays empty.
         hi: The most; None is no limit.
 
     Example:

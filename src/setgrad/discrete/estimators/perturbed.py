@@ -7,9 +7,8 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from setgrad.discrete._estimator import Estimator, Noisy, orient, spread, usable, wide
+from setgrad.discrete._estimator import Estimator, Noisy, last, orient, spread, usable, wide
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
 from setgrad.discrete.schedules import Temperature
@@ -87,18 +86,18 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, points, scores, ctx.dims, ctx.alone, ctx.reduce = inputs
-        ctx.save_for_backward(points, scores)
+        theta, points, scores, ctx.dims, ctx.alone, ctx.reduce = inputs
+        ctx.save_for_backward(theta, points, scores)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        points, scores = ctx.saved_tensors
-        axes = tuple(range(-ctx.dims, 0))
-        rated = (points * grad).sum(axes, keepdim=True)
-        if ctx.reduce:
-            rated = rated - _others(rated, ctx.alone)
-        return (rated * scores).mean(0), None, None, None, None, None
+        theta, points, scores = ctx.saved_tensors
+        with torch.no_grad():
+            rated = (points * grad).sum(tuple(range(-ctx.dims, 0)), keepdim=True)
+            if ctx.reduce:
+                rated = rated - _others(rated, ctx.alone)
+            pulled = (rated * scores).mean(0)
+        return last(pulled, theta, grad), None, None, None, None, None
 
 
 def _others(values: Tensor, alone: int) -> Tensor:

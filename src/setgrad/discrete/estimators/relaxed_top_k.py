@@ -7,7 +7,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from setgrad.discrete.estimators._relaxed import RelaxedSubset
 from setgrad.discrete.noise import Noise
@@ -89,7 +88,6 @@ class _Coins(torch.autograd.Function):
         ctx.save_for_backward(output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         weights = x * (1 - x)

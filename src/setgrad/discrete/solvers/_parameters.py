@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.errors import ShapeError
+from setgrad.errors import OptionError, ShapeError
 
 
 def as_tensor(value: Any) -> Tensor:
     """A tensor from whatever the user wrote: a number, a list, an array or a tensor."""
     # By way of NumPy, because torch would make single precision of Python's numbers.
     return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def check_counts(**counts: Any) -> None:
+    """Refuse what is no whole number."""
+    for name, count in counts.items():
+        if not isinstance(count, Integral):
+            raise OptionError(f"{name} must be a whole number, not {count!r}")
+
+
+def as_whole(name: str, value: Any) -> Tensor:
+    """The same for whole numbers, as long; other numbers are refused, not cut off."""
+    tensor = as_tensor(value)
+    whole = tensor.long()
+    if not bool((whole == tensor).all()):
+        raise OptionError(f"{name} must hold whole numbers")
+    return whole
 
 
 def spread(name: str, value: Tensor, batch: torch.Size, *own: int) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from setgrad.errors import ShapeError
@@ -20,9 +20,8 @@ def check_square(name: str, theta: Tensor, least: int = 1) -> None:
 
 
 def bounded(theta: Tensor, terms: int) -> Tensor:
-    """Entries of which a sum of so many terms would be infinite, made as large as they may be."""
-    most = torch.finfo(theta.dtype).max / terms
-    return theta.clamp(-most, most)
+    """Theta in a unit so large that no sum of so many terms is infinite; a power of 2, so that no digit is lost."""
+    return theta * 2.0 ** -math.ceil(math.log2(terms))
 
 
 def slices(count: int, each: int, room: int) -> Iterator[slice]:

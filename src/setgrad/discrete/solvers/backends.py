@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -27,6 +27,26 @@ class Program:
     most: Array
     integer: npt.NDArray[np.bool_]
 
+    def in_units_of_one(self) -> Program:
+        """The same program, with values and rows whose largest entry is about 1; powers of 2 lose no digit.
+
+        Backends have tolerances that are not relative: numbers far from 1 would be lost in them.
+        """
+        rows = _unit(self.A)
+        return replace(
+            self,
+            value=self.value / _unit(self.value),
+            A=self.A / rows[:, None],
+            lower=self.lower / rows,
+            upper=self.upper / rows,
+        )
+
+
+def _unit(numbers: Array) -> Array:
+    """The power of 2 next above the largest number on the last axis; 1 where all are 0."""
+    largest = np.abs(numbers).max(-1, initial=0)
+    return np.where(largest > 0, 2.0 ** np.frexp(largest)[1], 1.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backend(ABC):
@@ -48,7 +68,7 @@ class Backend(ABC):
 
     def solve(self, program: Program) -> tuple[Array | None, Status]:
         """The point with its whole numbers made exactly whole, and how it ended."""
-        point, status = self.find(program)
+        point, status = self.find(program.in_units_of_one())
         if point is None:
             return None, Status.NOT_FOUND if status == Status.TIME_LIMIT else status
         whole = np.where(program.integer, np.round(point), point)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError
 
 
@@ -34,6 +35,7 @@ class CardinalityRange(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_counts(lo=self.lo, hi=0 if self.hi is None else self.hi)
         if self.lo < 0 or (self.hi is not None and self.hi < self.lo):
             raise OptionError(f"CardinalityRange needs 0 <= lo <= hi, got lo={self.lo}, hi={self.hi}")
 

@@ -43,7 +43,8 @@ class Custom(Solver):
 
     def solve(self, theta: Tensor) -> Solved:
         """Call the function, and look at what it returns."""
-        theta = theta if self.sense == "max" else -theta
+        # A copy, because the function may write into what it gets.
+        theta = theta.clone() if self.sense == "max" else -theta
         answer = self.function(theta) if self.pool is None else self._each(self.pool, theta)
         value, status = (answer.value, answer.status) if isinstance(answer, Solved) else (answer, None)
         if not isinstance(value, Tensor) or value.shape != theta.shape:

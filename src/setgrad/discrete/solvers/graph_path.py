@@ -11,7 +11,7 @@ from torch import Tensor
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._dag_path import Levels
-from setgrad.discrete.solvers._parameters import as_tensor, spread
+from setgrad.discrete.solvers._parameters import as_tensor, as_whole, spread
 from setgrad.discrete.solvers._shapes import bounded
 from setgrad.errors import OptionError, ShapeError
 
@@ -26,8 +26,9 @@ class GraphPath(Solver):
 
     z is 1 on the edges of the path. The sense is "min" by default; with "max", theta is minus the costs. In a graph
     without circles every cost is allowed and the answer is exact. In other graphs a cheapest simple path with negative
-    costs is a hard problem, so there **costs below 0 count as 0**. Equal edges into a node go to the lower number. A
-    goal that cannot be reached makes the instance INFEASIBLE.
+    costs is a hard problem, so there **costs below 0 count as 0**. Of equally cheap ways into a node that over the
+    edge with the lowest number is taken; where there are circles, that from the nearest node. A goal that cannot be
+    reached makes the instance INFEASIBLE.
 
     Args:
         edges: (edges, 2) of node numbers: from, to. An undirected edge is two directed ones.
@@ -51,8 +52,8 @@ class GraphPath(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        edges = as_tensor(self.edges).long().cpu()
-        ends = [as_tensor(self.start).long().cpu(), as_tensor(self.goal).long().cpu()]
+        edges = as_whole("edges", self.edges).cpu()
+        ends = [as_whole("start", self.start).cpu(), as_whole("goal", self.goal).cpu()]
         if edges.ndim != 2 or edges.shape[1] != 2 or not len(edges):
             raise ShapeError(f"edges must have shape (edges, 2) with one edge or more, got {tuple(edges.shape)}")
         if min(int(part.min()) for part in (edges, *ends)) < 0:

@@ -12,7 +12,7 @@ from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete.solvers._host import HostPool, gather, to_host
 from setgrad.discrete.solvers._parameters import as_tensor, spread
 from setgrad.discrete.solvers.backends import Backend, HiGHS, Program
-from setgrad.errors import ShapeError
+from setgrad.errors import OptionError, ShapeError
 
 
 @final
@@ -53,6 +53,9 @@ class IntegerProgram(Solver):
         super().__post_init__()
         if as_tensor(self.A).ndim < 2:
             raise ShapeError(f"A must be (*batch, constraints, n), got shape {tuple(as_tensor(self.A).shape)}")
+        for name in ("A", "upper", "lower", "least", "most"):
+            if getattr(self, name) is not None and bool(as_tensor(getattr(self, name)).isnan().any()):
+                raise OptionError(f"{name} holds NaN")
 
     def check(self, theta: Tensor) -> None:
         """Refuse a theta with another number of variables."""
@@ -69,7 +72,7 @@ class IntegerProgram(Solver):
         if self.lower is None:
             given["lower"] = -torch.inf
         arrays = {
-            name: to_host(spread(name, as_tensor(value), batch, *own[name])).reshape(-1, *own[name])
+            name: to_host(spread(name, as_tensor(value), batch, *own[name])).reshape(batch.numel(), *own[name])
             for name, value in given.items()
         }
         whole = arrays.pop("integer").astype(bool)

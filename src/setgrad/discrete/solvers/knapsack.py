@@ -15,6 +15,7 @@ from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._host import Array, HostPool, gather, to_host
 from setgrad.discrete.solvers._knapsack_table import best_items
 from setgrad.discrete.solvers._parameters import as_tensor, spread
+from setgrad.discrete.solvers._shapes import bounded
 from setgrad.discrete.solvers.backends import Backend, HiGHS, Program
 from setgrad.errors import OptionError, ShapeError
 
@@ -29,11 +30,11 @@ _HEAVIEST = 2.0**40
 class Knapsack(Solver):
     """The items of the largest total worth whose weights together are at most the budget; theta is (*batch, n).
 
-    Whole weights are solved exactly by dynamic programming on theta's device, in time n * budget (both divided by the
-    weights' common divisor). Other weights, and budgets above 20,000 steps, go to an integer program on the host
-    (`pip install "setgrad[solvers]"`), where the sum may exceed the budget by no more than the rounding of such a sum;
-    write prices in cents to stay with whole numbers. Equal items go to the lower
-    index; items worth 0 or less are never taken. A budget below 0 makes the instance INFEASIBLE.
+    Whole weights are solved by dynamic programming on theta's device, in time n * budget (both divided by the weights'
+    common divisor), exactly up to the rounding of sums in theta's precision. Other weights, and budgets above 20,000
+    steps, go to an integer program on the host (`pip install "setgrad[solvers]"`), where the sum may exceed the budget
+    by no more than the rounding of such a sum; write prices in cents to stay with whole numbers. Equal items go to the
+    lower index; items worth 0 or less are never taken. A budget below 0 makes the instance INFEASIBLE.
 
     Args:
         weights: What each item weighs, 0 or more: (*batch, n).
@@ -79,7 +80,7 @@ class Knapsack(Solver):
         room = spread("budget", budget, batch).reshape(-1)
         if weights.ndim > 1:
             weights = spread("weights", weights, batch, n).reshape(-1, n)
-        z = best_items(theta.reshape(-1, n), weights, room.clamp(min=0))
+        z = best_items(bounded(theta, n).reshape(-1, n), weights, room.clamp(min=0))
         return Solved(z.reshape(theta.shape), _status(room).reshape(batch))
 
     def _on_host(self, theta: Tensor) -> Solved:

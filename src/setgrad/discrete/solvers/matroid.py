@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
-from setgrad.discrete.solvers._parameters import as_tensor, spread
+from setgrad.discrete.solvers._parameters import as_tensor, as_whole, spread
 from setgrad.errors import OptionError, ShapeError, SolverError
 
 
@@ -38,6 +38,7 @@ class PartitionMatroid(Solver):
         groups, capacity = as_tensor(self.groups), as_tensor(self.capacity)
         if groups.is_floating_point() or groups.ndim == 0 or (groups.numel() and int(groups.min()) < 0):
             raise OptionError("groups must be whole numbers from 0, one for each item")
+        as_whole("capacity", capacity[capacity != torch.inf])
         if capacity.numel() and float(capacity.min()) < 0:
             raise OptionError(f"capacity must be 0 or more, got {float(capacity.min()):g}")
         most = 1 + int(groups.max()) if groups.numel() else 1

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError
 
 
@@ -26,6 +27,7 @@ class TopK(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_counts(k=self.k)
         if self.k < 0:
             raise OptionError(f"k must be 0 or more, got {self.k}")
 
