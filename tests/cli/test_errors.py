@@ -45,6 +45,11 @@ WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]
     "not boolean": (lambda r: swap(r, 5, 4, "perhaps"), FIT, ("'bought'", "row 5", "'perhaps'")),
     "no rows": (lambda r: r[:1], FIT, ("no rows",)),
     "one set": (lambda r: r[:5], FIT, ("at least 2 sets",)),
+    "index of a data frame": (
+        lambda r: [["" if n == 0 else str(n), *cells] for n, cells in enumerate(r)],
+        FIT,
+        ("index of a data frame", "index=False"),
+    ),
     "negative weight": (lambda r: swap(r, 1, 5, "-1"), [*FIT, "--weights", "load"], ("'load'", "row 1", "negative")),
 }
 
@@ -99,6 +104,13 @@ def test_empty_file(run: Callable, model: Path, tmp_path: Path) -> None:
 
 def test_other_number_of_features(run: Callable, model: Path, table: Path, tmp_path: Path) -> None:
     check(run("predict", model, table, "-o", tmp_path / "p.csv", "--features", "price"), "fitted on", "(2,)", "(1,)")
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--set-id", "probability"), ("--item-id", "chosen")])
+def test_ids_called_like_what_is_written(run: Callable, model: Path, tmp_path: Path, flag: str, name: str) -> None:
+    # The table does not exist, so the message shows that the names were looked at first.
+    found = run("predict", model, tmp_path / "no.csv", "-o", tmp_path / "p.csv", flag, name)
+    check(found, f"column {name!r} of their own", f"rename the column in the table and give its new name: {flag}")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +172,20 @@ def test_place_that_holds_something_else_is_refused_before_the_fit(run: Callable
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path), "not a setgrad model")
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "thesis.tex"), "not a setgrad model")
     assert (tmp_path / "thesis.tex").exists()
+
+
+def test_checkpoint_in_the_folder_of_the_model_is_refused_before_the_fit(run: Callable, tmp_path: Path) -> None:
+    words = ["--checkpoint", tmp_path / "m" / "run.ckpt", "--random-state", 0]
+    check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "m", *words), "run.ckpt", "put it elsewhere")
+    words = ["--checkpoint", tmp_path / "moons" / "run.ckpt", "--tasks", "moons", "--sets", "4,4,4"]
+    check(run("demo", "--output", tmp_path, *words), "run.ckpt", "put it elsewhere")
+
+
+def test_current_folder_is_refused_before_the_fit(
+    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(run("fit", tmp_path / "no.csv", *FIT, "-o", "."), "current folder", "model/")
 
 
 def test_place_that_cannot_be_written(run: Callable, model: Path, table: Path, tiny: list[str], tmp_path: Path) -> None:

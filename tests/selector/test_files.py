@@ -1,6 +1,7 @@
 """Saving and loading, damaged and foreign files, and runs that are killed and resumed."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -41,10 +42,19 @@ def test_a_loaded_selector_chooses_the_same(fitted, tmp_path):
     assert kept.items() <= again.get_params().items()
 
 
-def test_saving_over_a_model_replaces_it_whole(default, folder):
-    (folder / "stray").write_text("left over")
+def test_saving_over_a_model_replaces_its_parts_and_keeps_what_is_not_of_it(default, folder):
+    (folder / "notes.txt").write_text("mine")
+    (folder / "plots").mkdir()
+    (folder / "plots" / "a.png").write_text("mine too")
+    # The columns of the model that was there before.
+    (folder / "table.json").write_text("{}")
+    weights = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(b"old")
     default.save(folder)
-    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "notes.txt", "plots", "weights.safetensors"]
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "plots" / "a.png").read_text() == "mine too"
+    assert (folder / "weights.safetensors").read_bytes() == weights
     assert [p.name for p in folder.parent.iterdir()] == ["model"]
 
 
@@ -71,12 +81,26 @@ def test_a_place_below_a_file_is_refused_before_the_work(tmp_path):
         check_model_folder(tmp_path / "file" / "deep" / "model")
 
 
-def test_saving_into_the_current_folder(default, tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", [".", "..", "../here", "../../link/here"])
+def test_the_current_folder_is_not_taken_away(default, tmp_path, monkeypatch, place):
+    (tmp_path / "real" / "here").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.chdir(tmp_path / "real" / "here")
+    with pytest.raises(DataError, match=r"current folder or holds it.*name a folder inside"):
+        default.save(place)
+    assert os.path.samefile(".", tmp_path / "real" / "here")
+    default.save("model")
+    assert load("model").best_epoch_ == default.best_epoch_
+
+
+def test_a_checkpoint_in_the_place_of_the_model_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    default.save(".")
-    assert load(tmp_path / "here").best_epoch_ == default.best_epoch_
+    for state in ("m", "m/run.ckpt", tmp_path / "m" / "deep" / "run.ckpt"):
+        with pytest.raises(DataError, match="put it elsewhere"):
+            check_model_folder("m", checkpoint=state)
+    with pytest.raises(DataError, match="put it elsewhere"):
+        check_model_folder("run/m", checkpoint="run")
+    check_model_folder("m", checkpoint="m.ckpt")
 
 
 def test_options_from_a_grid_of_numpy_are_saved_as_plain_numbers(choices, tmp_path):
@@ -119,6 +143,11 @@ def edit(folder, **changes):
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
 
 
+def edit_in(folder, part, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    edit(folder, **{part: {**config[part], **changes}})
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -130,6 +159,18 @@ def edit(folder, **changes):
         (lambda f: edit(f, version=99), "format version 99"),
         (lambda f: edit(f, model={"method": "direct"}), "does not fit together"),
         (lambda f: edit(f, size_rule={"name": "dice"}), "size rule"),
+        (lambda f: edit(f, size_rule=[1]), "does not fit together"),
+        (lambda f: edit(f, min_size="x"), "min_size is 'x'"),
+        (lambda f: edit(f, min_size=None), "min_size is None"),
+        (lambda f: edit(f, history=3), "history is not"),
+        (lambda f: edit(f, size_scores=[1]), "size_scores are not"),
+        (lambda f: edit_in(f, "model", heads=0), "heads must be"),
+        (lambda f: edit_in(f, "model", steps="x"), "steps must be"),
+        (lambda f: edit_in(f, "model", method="magic"), "unknown method"),
+        (lambda f: edit_in(f, "model", estimator="gaussian", scale="l3"), "unknown scale"),
+        (lambda f: edit_in(f, "model", item_shape=2), "does not fit together"),
+        (lambda f: edit_in(f, "params", samples="x"), "samples must be"),
+        (lambda f: edit_in(f, "params", hidden=None), "does not fit together"),
         (lambda f: (f / "weights.safetensors").write_bytes(b"12"), "changed or damaged"),
         (lambda f: (f / "weights.safetensors").write_bytes((f / "weights.safetensors").read_bytes()[:-1]), "damaged"),
     ],

@@ -103,6 +103,9 @@ def test_scores_at_hand_give_the_same_choice(fitted):
         fitted.predict(sets, scores=scores[:5])
     with pytest.raises(ShapeError, match="other sets"):
         fitted.predict_proba(sets, scores=scores[:5])
+    for wrong in ([1], scores.values, sets, scores.to(torch.bool)):
+        with pytest.raises(ShapeError, match="what decision_function gave"):
+            fitted.predict(sets, scores=wrong)
 
 
 def test_search_improves_f(fitted):
@@ -152,6 +155,33 @@ def test_sample_weight(choices):
         SubsetSelector(**options).fit(*choices, sample_weight=[1.0])
     with pytest.raises(DataError, match="nowhere negative"):
         SubsetSelector(**options).fit(*choices, sample_weight=-weights)
+
+
+def test_weights_that_are_all_held_out_are_refused():
+    """Of two sets, one is held out; which one follows from the seed."""
+    choices = make_choices(2)
+    refused = 0
+    for number in range(2):
+        weights = np.eye(2)[number]
+        try:
+            SubsetSelector(**{**TINY, "max_epochs": 1}).fit(*choices, sample_weight=weights)
+        except DataError as error:
+            assert "none is left to learn from" in str(error)
+            refused += 1
+        SubsetSelector(**{**TINY, "max_epochs": 1}).fit(*choices, sample_weight=weights, validation=choices)
+    assert refused == 1
+
+
+def test_features_beyond_all_computing_are_refused(choices, default):
+    sets = choices.sets.to(torch.float64)
+    far = sets.with_values(sets.values * torch.tensor([1.0, 1e200], dtype=torch.float64))
+    with pytest.raises(DataError, match=r"feature 1 .*rescale"):
+        SubsetSelector(**TINY).fit(far, choices.subsets)
+    huge = sets.values.clone()
+    huge[sets.layout.host[4], 0] = 1e308
+    for ask in (default.predict, default.predict_proba):
+        with pytest.raises(DataError, match="features of set 4 are too large"):
+            ask(sets.with_values(huge))
 
 
 def test_features_of_any_scale_and_constant_features():
@@ -275,6 +305,7 @@ def test_the_constructor_only_stores():
         ("method", ["implicit"], "unknown method"),
         ("phi", ["mlp"], "unknown phi"),
         ("random_state", -1, "random_state must be None or a whole number"),
+        ("random_state", 2**64, "below 2\\*\\*64"),
         ("device", "abacus", "unknown device 'abacus'"),
         ("device", "meta", "runs on .cpu. and .cuda."),
         ("steps", 2, "needs a smooth estimator"),

@@ -75,6 +75,8 @@ def test_items_that_are_not_finite_are_named(bad: float) -> None:
 def test_other_things_are_no_sets() -> None:
     with pytest.raises(DataError, match="unpack"):
         as_sets(Choices.of(SETS, [[0], [], []]))
+    with pytest.raises(DataError, match="complex numbers; give real and imaginary parts"):
+        as_sets([np.ones((2, 1)) * 1j])
     with pytest.raises(DataError, match="int was given"):
         as_sets(5)
 

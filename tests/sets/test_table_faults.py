@@ -91,8 +91,23 @@ def test_ids_that_cannot_be_compared(tmp_path: Path) -> None:
     path = save(tmp_path / "t.parquet", {"s": [[1], [1]], "f": [1.0, float("nan")], "x": [1.0, 2.0]})
     with pytest.raises(DataError, match=r"column 's', row 1 .*not list"):
         read_table(path, set_id="s", features=["x"])
+    span = pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval())
+    for roles in ({"set_id": "m"}, {"set_id": "x", "item_id": "m"}):
+        with pytest.raises(DataError, match=r"column 'm', row 1 .*number or a text, not month"):
+            read_table(save(tmp_path / "m.feather", {"m": span, "x": [1.0, 2.0], "y": [1.0, 2.0]}), **roles)
     with pytest.raises(DataError, match=r"column 'f', row 2 .*nan is not an id"):
         read_table(path, set_id="f", features=["x"])
+
+
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path: Path, ending: str) -> None:
+    for name in ("", "__index_level_0__"):
+        path = save(tmp_path / f"t{ending}", {name: [0, 1], "s": [1, 1], "x": [1.0, 2.0]})
+        with pytest.raises(DataError, match=r"looks like the index of a data frame.*index=False"):
+            read_table(path, set_id="s")
+        assert read_table(path, set_id="s", features=["x"]).sets.values.tolist() == [[1.0], [2.0]]
+    path = save(tmp_path / f"t{ending}", {"": [0, 1], "x": [1.0, 2.0]})
+    with pytest.raises(DataError, match="column for set_id has no name"):
+        read_table(path, set_id="", features=["x"])
 
 
 def test_an_empty_column_is_refused_by_name_and_not_dropped(tmp_path: Path, ending: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -161,6 +162,72 @@ def test_csv_types_are_not_fixed_by_the_first_block(tmp_path: Path) -> None:
     assert choices.subsets.values.tolist() == [False] * 40 + [True]
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        [2**24, 2**24 + 1, 0],
+        [1_700_000_000, 1_700_000_001, 1_700_100_000],
+        [1_700_000_001] * 3,  # in another table the times may differ
+        [1_700_000_000.25, 1_700_000_000.5, 1_700_000_009.0],
+        [1000.0001, 1000.00011, 1000.0002],
+        [Decimal("16777216"), Decimal("16777217"), Decimal(0)],
+    ],
+    ids=str,
+)
+def test_numbers_that_float32_would_merge_are_read_in_float64(tmp_path: Path, ending: str, found: list[Any]) -> None:
+    path = save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": found, "y": [0.5, 1.5, 2.5], "c": [True, False, True]})
+    choices = read_table(path, set_id="s", chosen="c", weights="y")
+    assert choices.sets.values[:, 0].tolist() == [float(x) for x in found]
+    assert choices.sets.dtype == torch.float64
+    assert choices.features == ["x"]
+    assert choices.subsets.values.tolist() == [True, False, True]
+    assert read_table(path, set_id="s", features=["x"], dtype=torch.float32).sets.dtype == torch.float32
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_late_number_may_ask_for_float64(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", {"s": [1] * 5, "x": [0.1, 1.0, 2.0, 3.0, 2.0**24 + 1]}, rows=2)
+    assert read_table(path, set_id="s").sets.values[:, 0].tolist() == [0.1, 1.0, 2.0, 3.0, 2.0**24 + 1]
+
+
+@pytest.mark.parametrize("found", [[0.1, 0.1, 0.1], [0.1, 3.14, -1e6], [2**24, 2**30, -(2**40)], [1e-30, 2e-30, 1.0]])
+def test_other_numbers_are_read_in_float32(tmp_path: Path, ending: str, found: list[Any]) -> None:
+    table = read_table(save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": found}), set_id="s")
+    assert table.sets.dtype == torch.float32
+    assert table.sets.values[:, 0].tolist() == np.float32(found).tolist()
+
+
+def test_large_and_short_ids_come_back(tmp_path: Path) -> None:
+    big, short = pa.array([2**63, 2**64 - 1], pa.uint64()), pa.array(np.float16([0.5, 1.5]))
+    path = save(tmp_path / "t.parquet", {"s": big, "h": short, "x": [1.0, 2.0]})
+    for name, found in (("s", big), ("h", short)):
+        other = "h" if name == "s" else "s"
+        table = read_table(path, set_id=name, item_id=other, features=["x"])
+        assert table.set_ids == [float(v) if name == "h" else v for v in found.to_pylist()]
+        picks = table.sets.with_values(torch.tensor([True, False]))
+        write_table(tmp_path / "p.parquet", picks, set_ids=table.set_ids, item_ids=table.item_ids)
+        again = pa.parquet.read_table(tmp_path / "p.parquet")
+        assert again["set_id"].to_pylist() == table.set_ids
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.time64("ns"), pa.duration("ns")], ids=str
+)
+def test_times_as_ids_keep_their_digits_or_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    for fine in (False, True):
+        found = pa.array([1000, 2000, 2001 if fine else 3000]).cast(kind)
+        path = save(tmp_path / "t.parquet", {"s": found, "one": [1, 1, 1], "x": [1.0, 2.0, 3.0]})
+        for roles in ({"set_id": "s"}, {"set_id": "one", "item_id": "s"}):
+            if fine:
+                with pytest.raises(DataError, match=r"column 's', row 3 .*finer than a microsecond.*whole numbers"):
+                    read_table(path, features=["x"], **roles)
+            else:
+                table = read_table(path, features=["x"], **roles)
+                kept = table.set_ids if roles["set_id"] == "s" else table.item_ids
+                assert kept is not None
+                assert pa.array(list(kept)).cast(pa.int64()).to_pylist() == [1, 2, 3]
+
+
 PICKS = Sets.from_list([[True, False], [], [False, False, True]])
 
 
@@ -207,6 +274,8 @@ def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> Non
         (lambda p: write_table(p, PICKS, set_ids=["a", "b", "a"]), DataError, "two sets have the same id"),
         (lambda p: write_table(p, PICKS, set_ids=["a", None, "b"]), DataError, "set_ids has no value at entry 1"),
         (lambda p: write_table(p, PICKS, set_ids=["a", 1, "b"]), DataError, "set_ids cannot be written"),
+        (lambda p: write_table(p, PICKS, set_ids=[1, 2, 2**64]), DataError, "set_ids cannot be written"),
+        (lambda p: write_table(p, PICKS, set_ids=[-1, 2, 2**63]), DataError, "set_ids cannot be written"),
         (lambda p: write_table(p, PICKS, names=("chosen", "i")), OptionError, "names="),
         (lambda p: write_table(p, PICKS, names=("i", "i")), OptionError, "names="),
         (lambda p: write_table(p, PICKS.to(torch.float32)), ShapeError, "one boolean"),

@@ -94,11 +94,10 @@ def _run(args: Namespace) -> Answer:
     train, validation, test = args.sets
     tasks = [load(name, n_train=train, n_validation=validation, n_test=test) for name in names]
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
-    for folder in folders:
-        check_model_folder(folder)
-    outcomes = [
-        _fit(task, make_selector(args, random_state=0), folder) for task, folder in zip(tasks, folders, strict=True)
-    ]
+    selectors = [make_selector(args, random_state=0) for _ in tasks]
+    for folder, selector in zip(folders, selectors, strict=True):
+        check_model_folder(folder, checkpoint=selector.checkpoint)
+    outcomes = [_fit(*parts) for parts in zip(tasks, selectors, folders, strict=True)]
     grid = _grid(outcomes)
     report = args.output / "report.html"
     sections = [Section(o.task.name, o.selector, o.evaluation, o.task.description) for o in outcomes]

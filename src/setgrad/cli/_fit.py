@@ -24,7 +24,7 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         required=True,
-        help="where the model goes; replaces a model that is there",
+        help="where the model goes; replaces a model that is there, and leaves other files in it alone",
     )
     parser.add_argument(
         "--validation", metavar="TABLE", type=Path, help="held-out sets, same columns [part of TABLE is held out]"
@@ -41,7 +41,7 @@ def _declare(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
     check_limits(args)
-    check_model_folder(args.output)
+    check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
     choices, columns = read_to_fit(args.table, args)
     if args.start is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from setgrad.cli._columns import columns_of_model, declare_columns
+from setgrad.cli._columns import Columns, columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._limits import check_limits, declare_limits, read_limits
+from setgrad.errors import OptionError
 from setgrad.report import Grid
 from setgrad.selector import load
 from setgrad.sets import subset_sizes
@@ -47,6 +48,16 @@ def declare_model(parser: ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... [a GPU if there is one]")
 
 
+def _check_names(columns: Columns) -> None:
+    """Refuse ids that could not be written beside the columns that every table of picks has."""
+    for flag, name in (("--set-id", columns.set_id), ("--item-id", columns.item_id)):
+        if name in ("probability", "chosen"):
+            raise OptionError(
+                f"the picks have a column {name!r} of their own, so no id can be called so; rename the column in the "
+                f"table and give its new name: {flag} COL"
+            )
+
+
 def _run(args: Namespace) -> Answer:
     from setgrad.sets import write_table
     from setgrad.sets._formats import format_of
@@ -55,6 +66,7 @@ def _run(args: Namespace) -> Answer:
     format_of(args.output)  # an unknown ending is refused before any work
     selector = load(args.model, device=args.device)
     columns = columns_of_model(args.model, args)
+    _check_names(columns)
     table = columns.read_sets(args.table)
     scores = selector.decision_function(table.sets)
     picks = selector.predict(

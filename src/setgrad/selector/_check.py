@@ -10,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from setgrad.encoders import ITEM_ENCODERS
-from setgrad.errors import OptionError, unknown_name
+from setgrad.errors import OptionError, ShapeError, unknown_name
 from setgrad.selector._model import ESTIMATORS, FUNCTIONS, SOLVERS, make_scale
 from setgrad.selector._train import LOSSES
+from setgrad.sets import Sets
 
 _ATTENTION = ("auto", "full", "induced")
 _NAMES: dict[str, Any] = {
@@ -61,8 +62,8 @@ def check_options(options: dict[str, Any]) -> None:
     if not isinstance(options["standardize"], bool):
         raise OptionError(f"standardize must be True or False, not {options['standardize']!r}")
     seed = options["random_state"]
-    if seed is not None and (not isinstance(seed, Integral) or seed < 0):
-        raise OptionError(f"random_state must be None or a whole number of at least 0, not {seed!r}")
+    if seed is not None and (not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64):
+        raise OptionError(f"random_state must be None or a whole number of at least 0 and below 2**64, not {seed!r}")
     make_scale(options["scale"])
 
 
@@ -77,6 +78,16 @@ def constrained_cut(size: Any, threshold: float | None, search: str | None) -> f
     if not 0 < threshold < 1:
         raise OptionError(f"with a constraint, threshold is a probability between 0 and 1, not {threshold}")
     return math.log(threshold / (1 - threshold))
+
+
+def check_scores(scores: Any, sets: Sets) -> None:
+    """Refuse what `decision_function` did not give for these sets."""
+    if not isinstance(scores, Sets) or scores.values.dim() != 1 or not scores.dtype.is_floating_point:
+        raise ShapeError(
+            f"scores must be what decision_function gave, a Sets of one number for each item, not {scores!r:.80}"
+        )
+    if not scores.layout.same_as(sets.layout):
+        raise ShapeError("scores belong to other sets; pass what decision_function gave for these")
 
 
 def _check_number(key: str, value: Any, low: float, *, closed: bool, whole: bool) -> None:

@@ -19,11 +19,25 @@ from setgrad.files import replacing
 FORMAT = "setgrad.selector"
 VERSION = 1
 _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
+# What a model consists of. The command line adds the names of columns, which do not outlive the model they belong to.
+_PARTS = (_WEIGHTS, _CONFIG, "table.json")
 
 
-def check_model_folder(folder: str | Path) -> None:
-    """Refuse a place for a model that holds something else or cannot be written; ask before the work, not after it."""
+def check_model_folder(folder: str | Path, *, checkpoint: str | Path | None = None) -> None:
+    """Refuse a place for a model that holds something else or cannot be written; ask before the work, not after it.
+
+    `checkpoint` is the file that a fit will keep its state in: it must not stand where the model goes.
+    """
     folder = Path(folder).absolute()
+    place = folder.resolve()
+    if Path.cwd().resolve().is_relative_to(place):
+        raise DataError(
+            f"{place} is the current folder or holds it, and saving would take it away; name a folder inside, as model/"
+        )
+    if checkpoint is not None:
+        state = Path(checkpoint).resolve()
+        if state.is_relative_to(place) or place.is_relative_to(state):
+            raise DataError(f"the checkpoint {checkpoint} stands in the way of the model in {folder}; put it elsewhere")
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or _is_model(folder))):
         raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
     above = next(parent for parent in folder.parents if parent.exists())
@@ -58,6 +72,10 @@ def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str
             old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
             os.replace(folder, old / "model")
             os.replace(fresh, folder)
+            for path in (old / "model").iterdir():
+                # Notes or plots that a user put beside the model are not ours to delete.
+                if path.name not in _PARTS:
+                    os.replace(path, folder / path.name)
             shutil.rmtree(old)
         else:
             os.replace(fresh, folder)

@@ -75,6 +75,11 @@ def fit_selector(
     seed = int(np.random.SeedSequence().generate_state(1)[0] if given is None else given)
     validation, own = _held_out(validation)
     train, held_out, weights, kept, held = _split(choices, validation, weights, options["validation_fraction"], seed)
+    if weights is not None and not bool((weights > 0).any()):
+        raise DataError(
+            "all sets with a positive sample_weight were held out for validation, and none is left to learn from; "
+            "pass validation=, give more sets a weight, or another random_state"
+        )
     allowed = None if constraint is None else allowed_parts(constraint, own, choices, held_out, kept, held)
     if constraint is None and own is not None:
         raise OptionError("validation has a constraint, but the training sets have none; give fit constraint= too")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction, ItemNoise
 from setgrad.selector._model import ChoiceModel
 from setgrad.sets import Sets
@@ -53,3 +54,14 @@ def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0)
         return model.infer(bound, ItemNoise(batch, seed), samples=samples).logits
 
     return map_batches(model, sets, work)
+
+
+def finite_logits(logits: Tensor, sets: Sets) -> Tensor:
+    """Pass logits on if all of them are numbers; else say which set is to blame."""
+    wrong = ~logits.isfinite()
+    if bool(wrong.any()):
+        raise DataError(
+            f"the features of set {int(sets.layout.ids[wrong][0])} are too large for the model to judge it; look for "
+            "values far beyond those that it was fitted on"
+        )
+    return logits

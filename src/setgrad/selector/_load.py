@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch import nn
 
 from setgrad.errors import FileFormatError
 from setgrad.selector import _files
+from setgrad.selector._check import check_options
 from setgrad.selector._fit import resolve_device
-from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
 
@@ -26,24 +28,44 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         setgrad.errors.FileFormatError: nowhere is not a folder; give the folder that save() or `setgrad fit -o` wrote
     """
     tensors, config = _files.read_model(folder)
+    place = resolve_device(device)
     try:
         model_config = ModelConfig.from_json(config["model"])
         if model_config.phi is None and phi is None:
             raise FileFormatError(f"{folder} was fitted with a phi of your own; pass the module: load(folder, phi=...)")
         params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
         selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
+        _check(config, selector, model_config)
         # The weights are overwritten at once, so the random start must not advance the caller's generator.
         with torch.random.fork_rng(devices=[]):
             own = None if phi is None or model_config.phi is not None else copy.deepcopy(phi).cpu().float()
             model = ChoiceModel(model_config, own)
         model.load_state_dict(tensors)
-        selector.model_ = model.to(resolve_device(device)).eval()
+        selector.model_ = model.to(place).eval()
         selector.size_rule_ = rule_from_json(config["size_rule"])
         selector.size_scores_, selector.min_size_ = config["size_scores"], config["min_size"]
         selector.history_, selector.best_epoch_ = config["history"], config["best_epoch"]
         selector.n_features_in_ = int(np.prod(model_config.item_shape))
         selector._exact_model = None
-    except (KeyError, TypeError, RuntimeError) as error:
+    except FileFormatError:
+        raise
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         remedy = "save it again" if phi is None else "give it the phi that it was fitted with, or save it again"
         raise FileFormatError(f"the model in {folder} does not fit together ({error}); {remedy}") from None
     return selector
+
+
+def _check(config: dict[str, Any], selector: SubsetSelector, model_config: ModelConfig) -> None:
+    """Refuse words and numbers of a config that would show themselves as wrong only later, in prediction."""
+    options = selector.get_params()
+    check_options(options)
+    # A model is described by some of the options, made definite.
+    check_options({**options, **model_config.to_json(), "phi": options["phi"]})
+    make_solver(model_config)
+    smallest, rows, scores = config["min_size"], config["history"], config["size_scores"]
+    if not isinstance(smallest, int) or isinstance(smallest, bool) or smallest < 0:
+        raise ValueError(f"min_size is {smallest!r}")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("history is not a list of epochs")
+    if not isinstance(scores, dict) or not all(isinstance(score, (int, float)) for score in scores.values()):
+        raise ValueError("size_scores are not numbers")

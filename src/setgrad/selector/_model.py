@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders import ContextItems, ItemEncoder
-from setgrad.errors import OptionError, unknown_name
+from setgrad.errors import DataError, OptionError, unknown_name
 from setgrad.functions import (
     Bernoulli,
     BoundSetFunction,
@@ -137,6 +137,12 @@ class ChoiceModel(nn.Module):
             return
         values = sets.values.double()
         deviation = values.std(0, correction=0)
+        if not bool(deviation.isfinite().all()):
+            number = int((~deviation.isfinite()).flatten().nonzero()[0])
+            raise DataError(
+                f"the values of feature {number} (counted from 0) are so large that their spread cannot be computed; "
+                "rescale it, or take its logarithm"
+            )
         # A constant feature, up to rounding, says nothing: it becomes 0 rather than amplified noise.
         constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
         # As precise as the items are: training and prediction, in other types, then subtract the same number.

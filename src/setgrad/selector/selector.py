@@ -17,9 +17,9 @@ from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, u
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
 from setgrad.selector._allowed import Allowed
-from setgrad.selector._check import constrained_cut
+from setgrad.selector._check import check_scores, constrained_cut
 from setgrad.selector._fit import fit_selector, prediction_samples
-from setgrad.selector._infer import infer_logits, map_batches
+from setgrad.selector._infer import finite_logits, infer_logits, map_batches
 from setgrad.selector._model import ChoiceModel, Learned
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.metrics import jaccard, pick_top
@@ -40,7 +40,8 @@ class SubsetSelector:
             differentiated alone), "implicit" (settled, with its true gradient), started by a recognition network
             ("amortised", "copula"), or "direct", a plain score for each item.
         function: The form of F: "deepset", or its rivals "inset" and "horse".
-        phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), or a module.
+        phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image", "pair"
+            (of letters); in Python also a module.
         width: Number of features of phi.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi.
@@ -65,7 +66,7 @@ class SubsetSelector:
         standardize: Whether features are brought to mean 0 and deviation 1 inside the model.
         checkpoint: File to keep the state of training in; a killed fit goes on from there.
         device: "cpu", "cuda", ...; None takes a GPU if there is one.
-        random_state: Seed; the same seed gives the same result, bit for bit, on CPU.
+        random_state: Seed; the same seed gives the same result, bit for bit, on CPU with as many threads.
         verbose: 0 is silent, 1 shows a progress bar.
 
     Example:
@@ -141,7 +142,10 @@ class SubsetSelector:
 
     @classmethod
     def paper(cls, name: str = "diffmf", **options: Any) -> SubsetSelector:
-        """A published method: "diffmf", "idiffmf-2", "equivset-copula", ... (see `PRESETS`). Options override it."""
+        """A published method: "diffmf", "idiffmf-2", "equivset-copula", ... (see `PRESETS`). Options override it.
+
+        "idiffmf-2" and "idiffmf-nuclear" divide by a norm of the batch, so a set's batch mates change its prediction.
+        """
         if name not in PRESETS:
             raise unknown_name("preset", name, PRESETS)
         return cls(**{**PRESETS[name], **options})
@@ -225,7 +229,8 @@ class SubsetSelector:
         samples = prediction_samples(self.get_params())
         # Decisions rest on the logits as users see them, so that asking for them first changes nothing.
         kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
-        return sets.with_values(infer_logits(self._precise(), sets, samples=samples).to(kind))
+        logits = finite_logits(infer_logits(self._precise(), sets, samples=samples), sets)
+        return sets.with_values(logits.to(kind))
 
     def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
         """Inferred probability of each item to be chosen; `scores` as in `predict`."""
@@ -300,11 +305,8 @@ class SubsetSelector:
     def save(self, folder: str | Path) -> None:
         """Write the fitted selector to a folder: `config.json` and `weights.safetensors`."""
         self._check_fitted()
-        params = self.get_params()
-        if isinstance(params["phi"], nn.Module):
-            params["phi"] = None
-        for name in ("checkpoint", "device"):
-            params[name] = None
+        phi = None if isinstance(self.phi, nn.Module) else self.phi
+        params = {**self.get_params(), "phi": phi, "checkpoint": None, "device": None}
         _files.write_model(
             folder,
             self.model_.state_dict(),
@@ -339,8 +341,7 @@ class SubsetSelector:
     def _logits(self, sets: Sets, scores: Sets | None) -> Tensor:
         if scores is None:
             return self.decision_function(sets).values
-        if not scores.layout.same_as(sets.layout):
-            raise ShapeError("scores belong to other sets; pass what decision_function gave for these")
+        check_scores(scores, sets)
         return scores.values
 
     def _precise(self) -> ChoiceModel:

@@ -83,6 +83,8 @@ def as_sets(sets: Any) -> Sets:
         raise DataError("a table was passed where its sets are wanted; pass table.sets")
     if not isinstance(sets, Sets):
         sets = Sets.from_list(_as_list(sets, "sets"))
+    if sets.dtype.is_complex:
+        raise DataError("items are complex numbers; give real and imaginary parts as features of their own")
     if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
         sets = sets.to(torch.float64 if sets.values.element_size() >= 4 else torch.get_default_dtype())
     if not bool(sets.values.isfinite().all()):

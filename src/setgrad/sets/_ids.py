@@ -25,8 +25,26 @@ def ids(column: Column) -> pa.Array:
         nan = np.isnan(column.array.to_numpy(zero_copy_only=False))
         if nan.any():
             raise column.fault(np.flatnonzero(nan)[0], "nan is not an id; every row needs one")
-    # A copy: a slice would keep the piece alive with all its other columns.
-    return column.array.take(pa.array(np.arange(len(column.array))))
+    array = _without_nanoseconds(column) if getattr(kind, "unit", None) == "ns" else column.array
+    if types.is_float16(kind):
+        array = array.cast(pa.float32())  # PyArrow cannot compare the short ones
+    try:
+        pc.not_equal(array[:1], array[:1])
+        # A copy: a slice would keep the piece alive with all its other columns.
+        return array.take(pa.array(np.arange(len(array))))
+    except pa.ArrowNotImplementedError:
+        raise column.fault(0, f"an id must be a number or a text, not {kind}") from None
+
+
+def _without_nanoseconds(column: Column) -> pa.Array:
+    """Times in microseconds, which is as fine as Python's own go; what would be lost is refused."""
+    kind, since = column.array.type, column.array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    finer = np.flatnonzero(since % 1000)
+    if len(finer):
+        raise column.fault(finer[0], "an id finer than a microsecond would lose digits; write ids as whole numbers")
+    if types.is_timestamp(kind):
+        return column.array.cast(pa.timestamp("us", kind.tz))
+    return column.array.cast(pa.duration("us") if types.is_duration(kind) else pa.time64("us"))
 
 
 def changes(set_ids: pa.Array, last: pa.Scalar | None) -> np.ndarray:

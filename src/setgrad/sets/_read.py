@@ -18,6 +18,7 @@ from pyarrow import types
 from setgrad.errors import DataError, OptionError
 from setgrad.sets._choices import Choices, Table
 from setgrad.sets._columns import Column, flags, numbers
+from setgrad.sets._digits import Digits
 from setgrad.sets._formats import format_of, look, pieces
 from setgrad.sets._ids import as_array, changes, ids, refuse_duplicates, refuse_scattered, whole_if_text
 from setgrad.sets._pile import Pile
@@ -34,7 +35,7 @@ def read_table(
     chosen: str,
     item_id: str | None = None,
     weights: str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> Choices: ...
 @overload
 def read_table(
@@ -45,7 +46,7 @@ def read_table(
     chosen: None = None,
     item_id: str | None = None,
     weights: str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> Table: ...
 @overload
 def read_table(
@@ -56,7 +57,7 @@ def read_table(
     chosen: str | None,
     item_id: str | None = None,
     weights: str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> Choices | Table: ...
 def read_table(
     path: str | PathLike[str],
@@ -66,7 +67,7 @@ def read_table(
     chosen: str | None = None,
     item_id: str | None = None,
     weights: str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> Choices | Table:
     r"""Read sets from a Parquet, CSV or Feather file with one row for each item.
 
@@ -81,7 +82,8 @@ def read_table(
         chosen: Column that says whether the item was chosen: booleans, 0 / 1 or true / false.
         item_id: Column that names the item, once in a set; by default items are numbered from 0 in each set.
         weights: Column with a weight for each row: finite numbers that are not negative.
-        dtype: Type of features and weights.
+        dtype: Type of features and weights. By default float32, unless a feature would lose digits that tell its values
+            apart, as times in seconds and other large whole numbers do: then the table is read again in float64.
 
     Returns:
         `Choices`, which unpacks into `sets, subsets`; without `chosen`, a `Table`, which has sets and ids only.
@@ -97,7 +99,7 @@ def read_table(
         >>> folder.cleanup()
     """
     path = Path(path)
-    if not dtype.is_floating_point:
+    if dtype is not None and not dtype.is_floating_point:
         raise OptionError(f"features are real numbers, but dtype={dtype} was asked for; use torch.float32 or float64")
     schema = look(path)
     others = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weights": weights}
@@ -106,8 +108,10 @@ def read_table(
     # A text file does not know its types: what it seems to hold is told by the schema, what it does by the pieces.
     flag_columns = {name for name in columns if types.is_boolean(schema.field(name).type)}
 
-    kind = np.float64 if dtype == torch.float64 else np.float32
-    items, loads, masks = Pile(kind, dtype), Pile(kind, dtype), Pile(np.bool_, torch.bool)
+    wanted = torch.float32 if dtype is None else dtype
+    digits = Digits(len(columns)) if dtype is None else None
+    kind = np.float64 if wanted == torch.float64 else np.float32
+    items, loads, masks = Pile(kind, wanted), Pile(kind, wanted), Pile(np.bool_, torch.bool)
     names: list[pa.Array] = []
     heads: list[pa.Array] = []
     starts: list[np.ndarray] = []
@@ -118,16 +122,27 @@ def read_table(
         begins = np.flatnonzero(changes(set_ids, last))
         heads.append(set_ids.take(pa.array(begins)))
         starts.append(begins + rows)
-        items.add(_block([found[name] for name in columns], flag_columns, dtype))
+        items.add(_block([found[name] for name in columns], flag_columns, wanted, digits))
         if item_id is not None:
             names.append(ids(found[item_id]))
         if chosen is not None:
             masks.add(flags(found[chosen]))
         if weights is not None:
-            loads.add(_weights(found[weights], dtype))
+            loads.add(_weights(found[weights], wanted))
         rows, last = rows + batch.num_rows, set_ids[-1]
     if not rows:
         raise DataError(f"{path}: the table has columns but no rows; write at least one item")
+    if digits is not None and digits.lost:
+        # Once more, because holding every table in float64 until its end is known would take twice the memory.
+        return read_table(
+            path,
+            set_id=set_id,
+            features=columns,
+            chosen=chosen,
+            item_id=item_id,
+            weights=weights,
+            dtype=torch.float64,
+        )
 
     typed = format_of(path).typed
     first = np.concatenate(starts)
@@ -148,12 +163,17 @@ def read_table(
     return Choices(sets, sets.with_values(masks.take()), set_list, item_names, load, columns)
 
 
-def _block(columns: list[Column], flag_columns: set[str], dtype: torch.dtype) -> np.ndarray:
+def _block(
+    columns: list[Column], flag_columns: set[str], dtype: torch.dtype, digits: Digits | None = None
+) -> np.ndarray:
     """Put the features of a piece side by side, `(rows, features)`, and refuse what is not finite."""
     block = np.empty((len(columns[0].array), len(columns)), np.float64 if dtype == torch.float64 else np.float32)
     with np.errstate(over="ignore"):
         for number, column in enumerate(columns):
-            block[:, number] = numbers(column, flag=column.name in flag_columns)
+            values = numbers(column, flag=column.name in flag_columns)
+            block[:, number] = values
+            if digits is not None:
+                digits.see(number, values)
     finite = torch.from_numpy(block).to(dtype).isfinite()
     if not bool(finite.all()):
         position, number = (~finite).nonzero()[0].tolist()

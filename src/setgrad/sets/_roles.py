@@ -36,6 +36,14 @@ def feature_columns(
     if not columns:
         kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
         raise DataError(f"{path}: there is no numeric column for features; columns without a role: {kinds}")
+    if "" in seen:
+        raise DataError(f"{path}: the column for {seen['']} has no name; give it one in the table")
+    index = next((name for name in columns if named is None and _is_index(name)), None)
+    if index is not None:
+        raise DataError(
+            f"{path}: the column {index!r} looks like the index of a data frame, not like a feature; write the table "
+            "without it (index=False in pandas), rename it, or name the features"
+        )
     for name in dict.fromkeys([*seen, *columns]):
         if schema.names.count(name) > 1:
             raise DataError(f"{path}: {schema.names.count(name)} columns are called {name!r}; rename them")
@@ -49,6 +57,11 @@ def _missing(missing: list[str], names: list[str]) -> str:
         parts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
     shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     return f"there is no column {' or '.join(parts)}; the columns are: {shown}"
+
+
+def _is_index(name: str) -> bool:
+    """Whether a column is called as pandas calls an index without a name, in CSV and in Parquet."""
+    return name == "" or name.startswith("__index_level_")
 
 
 def _is_numeric(kind: pa.DataType) -> bool:

@@ -82,8 +82,8 @@ def write_table(
 
 def _ids(given: Sequence[Any] | np.ndarray | range, count: int, argument: str, what: str) -> pa.Array:
     try:
-        array = pa.array(given)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        array = _array(given)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{argument} cannot be written: {error}; use numbers or texts, all of one kind") from None
     if array.null_count:
         raise DataError(
@@ -92,3 +92,11 @@ def _ids(given: Sequence[Any] | np.ndarray | range, count: int, argument: str, w
     if len(array) != count:
         raise ShapeError(f"{argument} has {len(array)} entries for {count} {what}s; give one for each {what}")
     return array
+
+
+def _array(given: Sequence[Any] | np.ndarray | range) -> pa.Array:
+    try:
+        return pa.array(given)
+    except OverflowError:
+        # Whole numbers of 64 bits without a sign, such as hashes, which PyArrow does not think of by itself.
+        return pa.array(given, pa.uint64())
