@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -13,10 +15,13 @@ from torch import Tensor
 from setgrad.encoders.sources import Chunks, prefetched, reads_disk, shown
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Layout, Sets
+from setgrad.sets._arrays import as_tensor
 
 # How far the sum of all numbers may be off in a second pass, relative to the sum of their sizes: rounding, as of a
 # network that makes the items on a GPU, is far below, and other items are far above.
 _CHANGED = 1e-7
+# Of a pass: how many chunks it had, a checksum of their layouts, the sum of all numbers and that of their sizes.
+Noted = tuple[int, int, float, float]
 
 
 def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
@@ -27,6 +32,8 @@ def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
         return lambda: (
             as_chunk(source[start : start + chunk_size], device) for start in range(0, max(1, len(source)), chunk_size)
         )
+    if isinstance(source, str | Path):
+        raise DataError(f"a path is no source of chunks; give NpyChunks({str(source)!r}) or ParquetChunks(...)")
     if isinstance(source, Iterator):
         raise _once()
     if callable(source):
@@ -36,32 +43,59 @@ def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
     raise DataError(f"chunks cannot be read from {type(source).__name__}; give Sets, an array, a list or a function")
 
 
-def pieces_of(source: Any, chunk_size: int, device: torch.device, gradient: str) -> int | None:
-    """How many sets a chunk has pieces of; None if there is no chunk."""
+def begun(source: Any, chunk_size: int, device: torch.device) -> tuple[int | None, Chunks]:
+    """How many sets a chunk has pieces of, None if there is no chunk; and the chunks.
+
+    The first pass goes on with what was begun to look at the first chunk, so that none is lost where a source turns out
+    to give every chunk only once; the second pass finds that out.
+    """
     if isinstance(source, Tensor | np.ndarray) and source.ndim < 1:
         raise ShapeError("a single number is no set; give an array with one row for each item")
-    if isinstance(source, Sets | Tensor | np.ndarray):
-        first = next(iter(chunks_of(source, chunk_size, device)()))
-    else:
-        chunks_of(source, chunk_size, device)
-        begun, again = (source() if callable(source) else iter(source) for _ in range(2))
-        # Also an iterator that a function or an object gives again and again begins only once.
-        if begun is again and isinstance(begun, Iterator):
-            raise _once()
-        some = next(iter(begun), None)
-        if some is None:
-            return None
-        first = as_chunk(some, device)
-    if first.values.requires_grad and gradient != "full":
-        raise OptionError("items that require a gradient are only differentiated with gradient='full'")
-    return len(first)
-
-
-def watched(source: Any, chunk_size: int, device: torch.device, verbose: int, prefetch: bool | None) -> Chunks:
-    """The chunks of a source, read ahead and with a bar if that is wanted."""
     chunks = chunks_of(source, chunk_size, device)
+    if isinstance(source, Sets | Tensor | np.ndarray):
+        return len(source) if isinstance(source, Sets) else 1, chunks
+    one, other = (source() if callable(source) else iter(source) for _ in range(2))
+    # Also an iterator that a function or an object gives again and again begins only once.
+    if one is other and isinstance(one, Iterator):
+        raise _once()
+    rest = (as_chunk(chunk, device) for chunk in one)
+    first = next(rest, None)
+    if first is None:
+        return None, chunks
+    started = [_resumed([first], rest)]
+    return len(first), lambda: started.pop() if started else chunks()
+
+
+def _resumed(first: list[Sets], rest: Iterator[Sets]) -> Iterator[Sets]:
+    # Popped, so that the first chunk does not stay in memory beside the others.
+    yield first.pop()
+    yield from rest
+
+
+def watched(chunks: Chunks, source: Any, chunk_size: int, verbose: int = 0, prefetch: bool | None = None) -> Chunks:
+    """The chunks of a source, read ahead and with a bar if that is wanted."""
     ahead = reads_disk(source) if prefetch is None else prefetch
     return shown(prefetched(chunks) if ahead else chunks, _count(source, chunk_size), verbose)
+
+
+def without_graph(chunks: Chunks) -> Chunks:
+    """The same chunks; an error for one that requires a gradient, which it would not get."""
+    if not torch.is_grad_enabled():
+        return chunks
+
+    def read() -> Iterator[Sets]:
+        left = iter(chunks())
+        while True:
+            # Passes make no graphs, and what a source computes inside one would not show that it wants a gradient.
+            with torch.enable_grad():
+                chunk = next(left, None)
+            if chunk is None:
+                return
+            if chunk.values.requires_grad:
+                raise OptionError("items that require a gradient are only differentiated with gradient='full'")
+            yield chunk
+
+    return read
 
 
 @final
@@ -74,6 +108,7 @@ class Watch:
     def __init__(self, batch: int, *, pieces: bool = False) -> None:
         self.batch, self.number, self.pieces = batch, 0, pieces
         self.filled: list[np.ndarray] = []
+        self._lengths = 0
         self._noted: Tensor | None = None
         self._bad: Tensor | None = None
 
@@ -85,12 +120,16 @@ class Watch:
                 "each set, empty where there is nothing"
             )
         x = chunk.values.detach()
+        x = (x.to(torch.uint8) if x.dtype == torch.bool else x).reshape(chunk.layout.total, math.prod(chunk.item_shape))
         whole = not x.dtype.is_floating_point
         size = x.abs().sum(dtype=torch.float64) if whole else torch.linalg.vector_norm(x, 1, dtype=torch.float64)
         if x.device.type == "cpu" and not bool(size.isfinite()):
             raise _spoilt(self.number)
-        # The place of a number among the others of its chunk makes no difference, and its chunk does.
-        found = torch.stack([x.sum(dtype=torch.float64) * (1 + self.number % 7), size * 7])
+        # Rows and columns count differently, and so do chunks: items that change places are other items.
+        parts = [x.sum(axis, dtype=torch.float64) for axis in (0, 1)]
+        total = torch.stack([(part * _marks(part, self.number)).sum() for part in parts]).sum()
+        found = torch.stack([total, size])
+        self._lengths = zlib.crc32(chunk.layout.host_lengths.tobytes(), self._lengths)
         here = torch.where(size.isfinite(), -1, self.number)
         self._noted = found if self._noted is None else self._noted + found
         self._bad = here if self._bad is None else torch.where(self._bad < 0, here, self._bad)
@@ -99,23 +138,29 @@ class Watch:
             self.filled.append(chunk.layout.host_lengths > 0)
         return chunk
 
-    def close(self) -> tuple[int, float, float]:
+    def close(self) -> Noted:
         """What was noted, once all chunks are read; an error if there was NaN or infinity."""
         if self._noted is None or self._bad is None:
-            return 0, 0.0, 0.0
+            return 0, 0, 0.0, 0.0
         total, size, bad = torch.cat([self._noted, self._bad[None].double()]).tolist()
         if bad >= 0:
             raise _spoilt(int(bad))
-        return self.number, total, size
+        return self.number, self._lengths, total, size
 
 
-def require_same(first: tuple[int, float, float], second: tuple[int, float, float]) -> None:
-    """Refuse a second pass that saw other items than the first."""
-    if first[0] != second[0] or abs(first[1] - second[1]) > _CHANGED * first[2] or first[2] == 0.0 != second[2]:
+def require_same(first: Noted, later: Noted) -> None:
+    """Refuse a pass that saw other items than the first."""
+    off, size = abs(first[2] - later[2]), first[3]
+    if first[:2] != later[:2] or off > _CHANGED * size or size == 0.0 != later[3]:
         raise DataError(
-            "the source gave other chunks in the second pass than in the first; it must give the same ones at every "
-            "call (no shuffling, no augmentation that draws anew)"
+            "the source gave other chunks in a later pass than in the first; it must give the same ones at every "
+            "call (no shuffling, no augmentation that draws anew, no generator that is used up)"
         )
+
+
+def _marks(like: Tensor, number: int) -> Tensor:
+    """A factor between 1/2 and 3/2 for each place of a chunk."""
+    return 1 + torch.cos(torch.arange(len(like), dtype=like.dtype, device=like.device) + 0.37 * number) / 2
 
 
 def _spoilt(number: int) -> DataError:
@@ -157,10 +202,21 @@ def only(chunk: Sets, wanted: np.ndarray) -> Sets:
 def as_chunk(chunk: Any, device: torch.device) -> Sets:
     """A piece of one set, or of every set of a batch, as `Sets` on a device."""
     if isinstance(chunk, np.ndarray):
-        # What is mapped from disk is copied once; what is in memory, never.
-        chunk = torch.as_tensor(np.array(chunk) if isinstance(chunk, np.memmap) or not chunk.flags.writeable else chunk)
+        chunk = as_tensor(_readable(chunk))
     if isinstance(chunk, Tensor) and chunk.dim():
         chunk = Sets.from_lengths(chunk, [len(chunk)])
     elif not isinstance(chunk, Sets):
         chunk = Sets.from_list([chunk])
     return chunk.to(device)
+
+
+def _readable(array: np.ndarray) -> np.ndarray:
+    """An array of a type and an order of bytes that torch knows. What is in memory is copied only for that."""
+    kind = array.dtype.newbyteorder("=")
+    if kind.kind not in "fiub" or kind.itemsize > 8:
+        raise DataError(f"items must be numbers of at most 64 bits, not {array.dtype}; convert them (array.astype)")
+    if kind.kind == "u" and kind.itemsize > 1:
+        # Torch can hardly compute with these.
+        kind = np.dtype(np.int64)
+    # What is mapped from disk is copied once.
+    return np.array(array, kind) if isinstance(array, np.memmap) else array.astype(kind, copy=False)

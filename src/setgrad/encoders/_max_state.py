@@ -100,8 +100,9 @@ def max_state(values: Tensor, items: Sets, weights: Tensor) -> MaxState:
 
 def distinct_items(state: MaxState) -> tuple[Tensor, Tensor]:
     """The items that gave a maximum, each once, and for every maximum the row of its item, `(b, width)`."""
+    longest = state.length.max() if len(state) else 0
     # One item often gives many features their maximum.
-    offsets = torch.arange(len(state), device=state.number.device)[:, None] * (state.length.max() + 1)
+    offsets = torch.arange(len(state), device=state.number.device)[:, None] * (longest + 1)
     distinct, place = torch.unique(offsets + state.number + 1, return_inverse=True)
     flat = place.flatten()
     # Any of the places of an item will do.

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import ItemEncoder, place_of
 from setgrad.encoders._passes import Kept, Passes
-from setgrad.encoders._pooling import item_features
+from setgrad.encoders._pooling import item_features, require_sets
 from setgrad.encoders._state import State
-from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.errors import DataError, OptionError, ShapeError, StateError
 from setgrad.sets import Layout, Sets, segment_sum
 
 
@@ -101,16 +101,25 @@ class MergeableEncoder(ChunkedEncoder):
     def begin(self, batch: int = 1, *, generator: torch.Generator | None = None) -> State:
         """The state of sets without items. Random slots are drawn here, from `generator` if there is one."""
         nothing = self.nothing(batch)
+        refuse_batch_norm(self)
         return self.read(nothing, item_weights(None, nothing), self.queries(generator), None)
 
     def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
         """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
         require_pieces(chunk, len(state))
+        refuse_batch_norm(self)
+        kind = place_of(self).dtype
+        if state.slots is not None and state.slots.dtype not in (kind, torch.get_autocast_dtype(chunk.device.type)):
+            raise StateError(
+                f"the slots of this state are of {state.slots.dtype}, the encoder is of {kind}; begin anew, or go on "
+                "with an encoder of the type that made the state (encoder.to)"
+            )
         return state.merge(self.read(chunk, item_weights(weights, chunk), state.slots, None))
 
 
 def require_pieces(chunk: Sets, batch: int) -> None:
     """Refuse a chunk that has no piece of every set, and one whose numbers would spoil a state for good."""
+    require_sets(chunk)
     if len(chunk) != batch:
         raise ShapeError(
             f"the state belongs to {batch} sets, the chunk has pieces of {len(chunk)}; give one piece for each set, "
@@ -123,15 +132,26 @@ def require_pieces(chunk: Sets, batch: int) -> None:
 
 def item_weights(weights: Any, chunk: Sets) -> Tensor:
     """One weight for each item: 1 if nothing is said."""
+    require_sets(chunk)
     if weights is None:
         return torch.ones(chunk.layout.total, device=chunk.device)
     weights = torch.as_tensor(weights, device=chunk.device)
-    if weights.shape != (chunk.layout.total,) or not bool((weights >= 0).all()):
+    if weights.shape != (chunk.layout.total,):
         raise ShapeError(
             f"weights must be one number of at least 0 for each of {chunk.layout.total} items, not "
             f"{tuple(weights.shape)}"
         )
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise DataError("a weight of an item is negative, infinite or NaN; give 0 for items to be left out")
     return weights
+
+
+def log_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Logarithms of weights, -inf for 0: in an exponent no weight is too large or too small."""
+    some = weights > 0
+    # In the wider of both types: the weight may be too large for the one, its logarithm too short in the other.
+    exact = torch.where(some, weights, 1).to(torch.promote_types(weights.dtype, dtype))
+    return torch.where(some, exact.log().to(dtype), -torch.inf)
 
 
 def counted(chunk: Sets, weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -149,5 +169,17 @@ def require_itemwise(phi: ItemEncoder, name: str) -> None:
     if not phi.itemwise:
         raise OptionError(
             f"{name} reads a set in pieces, so phi must look at one item at a time; {type(phi).__name__} looks at the "
-            "others too. Use phi='mlp', or put attention into the head"
+            "others too. Use phi=MLPItems(in_dim, width), or put attention into the head: head=TransformerHead(dim)"
         )
+
+
+def refuse_batch_norm(encoder: ChunkedEncoder) -> None:
+    """Refuse an encoder that normalises items by the others of their chunk. The head sees whole sets only."""
+    for name, part in encoder.named_modules():
+        if name.partition(".")[0] == "head" or not isinstance(part, nn.modules.batchnorm._BatchNorm):
+            continue
+        if part.training or not part.track_running_stats:
+            raise OptionError(
+                f"{name} normalises over the items of a chunk, so that the result would depend on the partition; put "
+                "it into evaluation mode (encoder.eval()) with running statistics, or use LayerNorm"
+            )

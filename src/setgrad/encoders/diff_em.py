@@ -120,6 +120,11 @@ class _Belonging:
     def __call__(self, features: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
         if queries is None:
             raise OptionError("items belong to a mixture; give one")
+        # Squares and sums over many items need all their digits.
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._moments(features, weights, queries)
+
+    def _moments(self, features: Sets, weights: Tensor, queries: Tensor) -> State:
         kind, width = self.centre.dtype, self.centre.shape[-1]
         share, mean, variance = queries.split([1, width, width], -1)
         centred = features.values.to(kind) - self.centre.index_select(0, features.layout.ids)

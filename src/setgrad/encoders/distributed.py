@@ -26,13 +26,14 @@ from torch import Tensor, nn
 
 from setgrad.encoders import _ranks
 from setgrad.encoders._base import place_of
-from setgrad.encoders._chunks import pieces_of, watched
+from setgrad.encoders._chunks import begun, watched, without_graph
 from setgrad.encoders._max_state import MaxState
 from setgrad.encoders._mergeable import ChunkedEncoder, MergeableEncoder, item_weights
+from setgrad.encoders._moment import Moment
 from setgrad.encoders._passes import Kept, Passes
 from setgrad.encoders._ranks import Meeting, all_reduce, elsewhere, largest_numbers
 from setgrad.encoders._state import State
-from setgrad.encoders.streaming import Again, check_options, noted, seed_of
+from setgrad.encoders.streaming import Again, check_options, noted
 from setgrad.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
@@ -127,10 +128,10 @@ def stream_over(
         prefetch: Read the next chunk in a thread while the last one is computed; None does so for files.
         group: The process group; None for all processes.
     """
-    check_options(encoder, gradient, chunk_size, samples)
+    check_options(encoder, gradient, chunk_size, samples, generator)
     device = place_of(encoder).device
     try:
-        mine = pieces_of(source, chunk_size, device, gradient)
+        mine, chunks = begun(source, chunk_size, device)
     except Exception:
         largest_numbers([0, _NONE, 0, 1], device, group)
         raise
@@ -145,7 +146,7 @@ def stream_over(
             f"chunks have pieces of {-least} sets on one rank and of {most} on another; every rank reads a piece, "
             "which may be empty, of each set of the same batch"
         )
-    chunks = watched(source, chunk_size, device, verbose, prefetch)
+    chunks = watched(chunks, source, chunk_size, verbose, prefetch)
     slots = torch.Generator(device).manual_seed(seed)
     ranks = Meeting(group, device)
     kept = gradient == "full" and torch.is_grad_enabled()
@@ -157,7 +158,8 @@ def stream_over(
         passes = Kept(lambda: itertools.chain([start], noted(ranks.reads(chunks), most)), slots, ranks)
     else:
         drawn = samples if gradient == "sample" else None
-        passes = Again(encoder, ranks.reads(chunks), most, drawn, generator, seed_of(encoder), slots, ranks)
+        read = ranks.reads(without_graph(chunks))
+        passes = Again(encoder, read, most, drawn, generator, Moment(encoder), slots, ranks)
     try:
         return encoder.encode(passes)
     except Exception:

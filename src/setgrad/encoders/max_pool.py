@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._max_state import MaxState, max_state
-from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, require_itemwise, require_pieces
+from setgrad.encoders._mergeable import (
+    ChunkedEncoder,
+    item_weights,
+    refuse_batch_norm,
+    require_itemwise,
+    require_pieces,
+)
 from setgrad.encoders._passes import Passes
 from setgrad.encoders._pooling import item_encoder
 from setgrad.sets import Sets
@@ -58,11 +64,13 @@ class MaxPool(ChunkedEncoder):
     def begin(self, batch: int = 1) -> MaxState:
         """The state of sets without items."""
         nothing = self.nothing(batch)
+        refuse_batch_norm(self)
         return self.read(nothing, item_weights(None, nothing))
 
     def update(self, state: MaxState, chunk: Sets, weights: Tensor | None = None) -> MaxState:
         """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
         require_pieces(chunk, len(state))
+        refuse_batch_norm(self)
         return state.merge(self.read(chunk, item_weights(weights, chunk)))
 
     def read(self, chunk: Sets, weights: Tensor) -> MaxState:

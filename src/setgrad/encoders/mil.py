@@ -14,6 +14,7 @@ from setgrad.encoders._mergeable import (
     MergeableEncoder,
     counted,
     item_weights,
+    log_weights,
     require_itemwise,
     wide,
 )
@@ -165,11 +166,11 @@ class DSMIL(ChunkedEncoder):
 def weighed_sum(scores: Tensor, values: Tensor, chunk: Sets, weights: Tensor, level: Tensor | None) -> State:
     """Sums of values `(total, width)` times the exponentials of scores `(total, branches)`, and of these."""
     kind = scores.dtype
-    # An item of weight 0 is no item, and must not set the level.
-    scores = torch.where((weights > 0)[:, None], scores, -torch.inf)[..., None]
+    # An item of weight 0 is no item, and does not set the level.
+    scores = (scores + log_weights(weights, kind)[:, None])[..., None]
     # The level cancels in value and in derivative, so it needs no graph.
     level = segment_max(scores.detach(), chunk) if level is None else level
     top = torch.where(level == -torch.inf, 0.0, level).index_select(0, chunk.layout.ids)
-    shares = (scores - top).exp() * weights.to(kind)[:, None, None]
+    shares = (scores - top).exp()
     total = segment_matmul(shares[..., 0].T, values.to(kind), chunk).transpose(0, 1)[:, :, None]
     return State((segment_sum(shares, chunk), total), level, counted(chunk, weights, kind), None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.encoders._base import place_of
-from setgrad.encoders._chunks import as_chunk, watched
+from setgrad.encoders._chunks import as_chunk, chunks_of, watched
 from setgrad.encoders._max_state import MaxState
 from setgrad.encoders._mergeable import MergeableEncoder, item_weights
 from setgrad.encoders._state import State
@@ -45,7 +45,7 @@ def chunk_prefixes(encoder: Any, source: Any, *, chunk_size: int = 4096) -> Iter
     if isinstance(source, Iterator):
         chunks = (as_chunk(chunk, device) for chunk in source)
     else:
-        chunks = watched(source, chunk_size, device, 0, None)()
+        chunks = watched(chunks_of(source, chunk_size, device), source, chunk_size)()
     return _after_each(encoder, chunks)
 
 

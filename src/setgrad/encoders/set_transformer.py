@@ -15,9 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import SetEncoder
-from setgrad.encoders._pooling import item_encoder, item_features
+from setgrad.encoders._pooling import item_encoder, item_features, require_sizes
 from setgrad.encoders.attention import FeedForward, InducedAttention, SelfAttention
-from setgrad.errors import OptionError
 from setgrad.sets import Sets
 
 
@@ -84,8 +83,7 @@ class TransformerHead(nn.Module):
         inducing: int | None = None,
     ) -> None:
         super().__init__()
-        if dim % heads:
-            raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
+        require_sizes(dim, heads, outputs, "outputs")
         self.blocks = nn.ModuleList(
             SelfAttention(dim, heads) if inducing is None else InducedAttention(dim, heads, inducing)
             for _ in range(layers)

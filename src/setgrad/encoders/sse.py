@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, counted, require_itemwise, wide
-from setgrad.encoders._pooling import item_encoder
+from setgrad.encoders._pooling import item_encoder, require_sizes
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import SlotSigmoid
 from setgrad.errors import OptionError
@@ -55,8 +55,7 @@ class SSE(MergeableEncoder):
         head: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if dim % heads:
-            raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
+        require_sizes(dim, heads, slots)
         self.shape, self.heads, self.share = item_shape(in_dim), heads, SlotSigmoid()
         self.phi = item_encoder(phi, in_dim)
         require_itemwise(self.phi, "SSE")

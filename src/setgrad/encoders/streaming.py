@@ -12,7 +12,6 @@ the first. The chunks of each are drawn independently, so that the mean of the p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -21,9 +20,10 @@ import torch
 from torch import Tensor
 
 from setgrad.encoders._base import place_of
-from setgrad.encoders._chunks import Watch, only, pieces_of, require_same, watched
+from setgrad.encoders._chunks import Watch, begun, only, watched, without_graph
 from setgrad.encoders._max_state import distinct_items, max_state
-from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, require_itemwise
+from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, refuse_batch_norm, require_itemwise, wide
+from setgrad.encoders._moment import Moment, require_known
 from setgrad.encoders._passes import Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
 from setgrad.encoders.sources import Chunks
@@ -70,19 +70,21 @@ def stream(
         >>> torch.allclose(z, encoder(Sets.from_list([x])), atol=1e-6)
         True
     """
-    check_options(encoder, gradient, chunk_size, samples)
+    check_options(encoder, gradient, chunk_size, samples, generator)
     device = place_of(encoder).device
-    batch = pieces_of(source, chunk_size, device, gradient)
+    batch, chunks = begun(source, chunk_size, device)
     if batch is None:
         raise DataError("the source gave no chunk; for sets without items give one chunk of empty pieces")
-    chunks = watched(source, chunk_size, device, verbose, prefetch)
+    chunks = watched(chunks, source, chunk_size, verbose, prefetch)
     if gradient == "full" and torch.is_grad_enabled():
         return encoder.encode(Kept(lambda: noted(chunks, batch)))
     drawn = samples if gradient == "sample" else None
-    return encoder.encode(Again(encoder, chunks, batch, drawn, generator, seed_of(encoder)))
+    return encoder.encode(Again(encoder, without_graph(chunks), batch, drawn, generator, Moment(encoder)))
 
 
-def check_options(encoder: ChunkedEncoder, gradient: str, chunk_size: int, samples: int) -> None:
+def check_options(
+    encoder: ChunkedEncoder, gradient: str, chunk_size: int, samples: int, generator: object = None
+) -> None:
     """Refuse what no stream can do."""
     if not isinstance(encoder, ChunkedEncoder):
         raise OptionError(
@@ -94,8 +96,11 @@ def check_options(encoder: ChunkedEncoder, gradient: str, chunk_size: int, sampl
         raise unknown_name("gradient", gradient, GRADIENTS)
     if chunk_size < 1 or samples < 1:
         raise OptionError(f"chunk_size and samples must be at least 1, not {chunk_size} and {samples}")
-    if gradient != "full":
-        _refuse_batch_norm(encoder)
+    if generator is not None and not hasattr(generator, "permutation"):
+        raise OptionError(
+            f"chunks are drawn by a NumPy generator (numpy.random.default_rng(seed)), not by {type(generator).__name__}"
+        )
+    refuse_batch_norm(encoder)
 
 
 def noted(chunks: Chunks, batch: int) -> Iterator[tuple[Sets, Tensor]]:
@@ -104,11 +109,6 @@ def noted(chunks: Chunks, batch: int) -> Iterator[tuple[Sets, Tensor]]:
     for chunk in chunks():
         yield watch.note(chunk), item_weights(None, chunk)
     watch.close()
-
-
-def seed_of(encoder: ChunkedEncoder) -> int:
-    """What dropout is drawn from in every pass. In evaluation nothing is, and the caller's generator is left alone."""
-    return int(torch.randint(2**62, ())) if encoder.training else 0
 
 
 @final
@@ -121,7 +121,7 @@ class Again(Passes):
     batch: int
     samples: int | None
     generator: np.random.Generator | None
-    seed: int
+    moment: Moment
     slots: torch.Generator | None = None
     ranks: Ranks | None = None
     features: Callable[[Sets], Tensor] | None = None
@@ -137,6 +137,11 @@ class Again(Passes):
     def sums(self, read: Read, queries: Tensor | None) -> State:
         """One pass now, and one in the backward pass."""
         parameters = [p for p in self.encoder.parameters() if p.requires_grad]
+        if torch.is_grad_enabled():
+            # Nothing has the same graph as something.
+            nothing = self.encoder.nothing(self.batch)
+            graph = read(self.seen(nothing), item_weights(None, nothing), queries, None)
+            require_known(graph.sums, parameters if queries is None else [queries, *parameters])
         *sums, count, level = _Sums.apply(self, read, queries, *parameters)
         state = State(tuple(sums), level if level.dim() else None, count, queries)
         return state if self.ranks is None else self.ranks.total(state)
@@ -144,20 +149,21 @@ class Again(Passes):
     def best(self, score: Callable[[Tensor], Tensor]) -> Winners:
         """One pass that keeps the winners; these few are run again, with a graph."""
         watch = Watch(self.batch)
-        with torch.no_grad():
+        with torch.no_grad(), self.moment.again():
             nothing = self.encoder.nothing(self.batch)
             state = max_state(score(self.seen(nothing).values), nothing, item_weights(None, nothing))
             for number, chunk in enumerate(self.chunks()):
-                with replayed(self.seed, number, chunk):
+                with self.moment.drawn(number, chunk):
                     values = score(self.seen(watch.note(chunk)).values)
                 state = state.merge(max_state(values, chunk, item_weights(None, chunk)))
-            watch.close()
+            self.moment.remember(watch.close())
         state = state if self.ranks is None else self.ranks.largest(state)
         items, place = distinct_items(state)
         rows, some = self.seen(Sets.from_lengths(items, [len(items)])).values, state.number >= 0
         found = winners(rows, place, some)
         values = found.pick(score(found.rows).detach())
-        if not torch.allclose(values[some], state.value[some], rtol=_CHANGED, atol=_CHANGED):
+        off = max(_CHANGED, 4 * torch.finfo(values.dtype).eps)
+        if not torch.allclose(values[some], state.value[some], rtol=off, atol=off):
             raise OptionError(
                 "phi gave other values when it was run again, as dropout and batch normalisation do while training; "
                 "put it into evaluation mode (encoder.phi.eval()) or use gradient='full'"
@@ -173,11 +179,13 @@ class _Sums(torch.autograd.Function):
     def forward(ctx: Any, way: Again, read: Read, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
         """First pass: read everything, keep the state."""
         nothing, watch = way.encoder.nothing(way.batch), Watch(way.batch, pieces=way.samples is not None)
-        state = read(way.seen(nothing), item_weights(None, nothing), queries, None)
-        for number, chunk in enumerate(way.chunks()):
-            with replayed(way.seed, number, chunk):
-                state = state.merge(read(way.seen(watch.note(chunk)), item_weights(None, chunk), queries, None))
-        ctx.noted, ctx.filled = watch.close(), watch.filled
+        with way.moment.again():
+            state = read(way.seen(nothing), item_weights(None, nothing), queries, None)
+            for number, chunk in enumerate(way.chunks()):
+                with way.moment.drawn(number, chunk):
+                    state = state.merge(read(way.seen(watch.note(chunk)), item_weights(None, chunk), queries, None))
+            way.moment.remember(watch.close())
+        ctx.filled = watch.filled
         state = state if way.ranks is None else way.ranks.settle(state)
         ctx.way, ctx.read, ctx.asked = way, read, queries is not None
         level = state.count.new_zeros(()) if state.level is None else state.level
@@ -197,7 +205,8 @@ class _Sums(torch.autograd.Function):
         queries = saved[0].detach().requires_grad_() if ctx.asked else None
         parameters = saved[1:] if ctx.asked else saved
         wanted = ([queries] if queries is not None else []) + list(parameters)
-        totals = [torch.zeros_like(p) for p in wanted]
+        # In half precision a sum over many chunks would stop growing.
+        totals = [torch.zeros_like(p, dtype=wide(p.dtype)) for p in wanted]
         weights = None if way.samples is None else draw_pieces(np.array(ctx.filled), way.samples, way.generator)
         watch, second_sum = Watch(way.batch), torch.zeros_like(first_sum)
 
@@ -208,9 +217,9 @@ class _Sums(torch.autograd.Function):
                 weight = torch.as_tensor(weights[number], device=chunk.device)
                 asked = [g * weight.to(g).reshape(-1, *[1] * (g.dim() - 1)) for g in asked]
                 # Dropout draws for all items of a chunk, so that there none may be left out.
-                if not way.encoder.training:
+                if not way.moment.draws:
                     chunk = only(chunk, weights[number] > 0)
-            with torch.enable_grad(), replayed(way.seed, number, chunk):
+            with torch.enable_grad(), way.moment.drawn(number, chunk):
                 state = ctx.read(way.seen(chunk), item_weights(None, chunk), queries, level if level.dim() else None)
                 slopes = [g.to(s) for g, s in zip(asked, state.sums, strict=True)]
                 found = torch.autograd.grad(state.sums, wanted, slopes, allow_unused=True)
@@ -219,18 +228,20 @@ class _Sums(torch.autograd.Function):
                 if gradient is not None:
                     total.add_(gradient)
 
-        for number, chunk in enumerate(way.chunks()):
-            watch.note(chunk)
-            if weights is None or (number < len(weights) and weights[number].any()):
-                add(number, chunk)
-        require_same(ctx.noted, watch.close())
-        if weights is None and bool((second_sum - first_sum).abs().amax() > _CHANGED * first_sum.abs().amax()):
+        with way.moment.again():
+            for number, chunk in enumerate(way.chunks()):
+                watch.note(chunk)
+                if weights is None or (number < len(weights) and weights[number].any()):
+                    add(number, chunk)
+            way.moment.remember(watch.close())
+        checked = weights is None and first_sum.numel() > 0
+        if checked and bool((second_sum - first_sum).abs().amax() > _CHANGED * first_sum.abs().amax()):
             raise OptionError(
                 "the encoder gave other values for the same items in the second pass; its modules must draw from "
                 "torch's generator or not at all, and keep their weights until the backward pass"
             )
-        head = [totals[0]] if queries is not None else [None]
-        return (None, None, *head, *totals[len(wanted) - len(parameters) :])
+        found = [total.to(p.dtype) for total, p in zip(totals, wanted, strict=True)]
+        return (None, None, *([] if queries is not None else [None]), *found)
 
 
 def draw_pieces(filled: np.ndarray, samples: int, generator: np.random.Generator | None) -> np.ndarray:
@@ -245,25 +256,3 @@ def draw_pieces(filled: np.ndarray, samples: int, generator: np.random.Generator
     before[order] = filled[order].cumsum(0) - filled[order]
     count = filled.sum(0)
     return np.where(filled & (before < samples), count / np.clip(count, 1, samples), 0.0)
-
-
-@contextmanager
-def replayed(seed: int, number: int, chunk: Sets) -> Iterator[None]:
-    """A block in which dropout draws the same numbers in every pass."""
-    on_gpu, seed = chunk.device.type == "cuda", (seed + number) % 2**63
-    with torch.random.fork_rng(devices=[chunk.device] if on_gpu else []):
-        # Not torch.manual_seed, which would seed all other GPUs for good.
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            with torch.cuda.device(chunk.device):
-                torch.cuda.manual_seed(seed)
-        yield
-
-
-def _refuse_batch_norm(encoder: ChunkedEncoder) -> None:
-    for name, module in encoder.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training and module.track_running_stats:
-            raise OptionError(
-                f"{name} normalises over the items of a chunk, so that the result would depend on the partition; put "
-                "it into evaluation mode (encoder.eval()) or use LayerNorm"
-            )

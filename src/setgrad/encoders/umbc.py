@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
-from setgrad.encoders._pooling import item_encoder
+from setgrad.encoders._mergeable import MergeableEncoder, counted, log_weights, require_itemwise, wide
+from setgrad.encoders._pooling import item_encoder, require_sizes
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.errors import OptionError, unknown_name
@@ -69,8 +69,7 @@ class UMBC(MergeableEncoder):
         head: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if dim % heads:
-            raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
+        require_sizes(dim, heads, slots)
         if activation not in ACTIVATIONS:
             raise unknown_name("activation", activation, ACTIVATIONS)
         if normalize not in NORMALIZE:
@@ -107,13 +106,14 @@ class UMBC(MergeableEncoder):
         kind = wide(values.dtype)
         weighed = self.activation(torch.einsum("thd,khd->thk", keys, asked)).to(kind)
         if self.normalize:
-            # An item of weight 0 is no item, and must not set the level.
-            weighed = torch.where((weights > 0)[:, None, None], weighed, -torch.inf)
+            # An item of weight 0 is no item, and does not set the level.
+            weighed = weighed + log_weights(weights, kind)[:, None, None]
             # The level cancels in value and in derivative, so it needs no graph.
             level = segment_max(weighed.detach(), chunk) if level is None else level
             top = torch.where(level == -torch.inf, 0.0, level)
-            weighed = weighed - top.index_select(0, chunk.layout.ids)
-        weighed = weighed.exp() * weights.to(kind)[:, None, None]
+            weighed = (weighed - top.index_select(0, chunk.layout.ids)).exp()
+        else:
+            weighed = weighed.exp() * weights.to(kind)[:, None, None]
         totals = [
             segment_matmul(weighed[:, h].T, values[:, h].to(kind), chunk).transpose(0, 1) for h in range(self.heads)
         ]

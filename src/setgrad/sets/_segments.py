@@ -100,7 +100,9 @@ def segment_matmul(weights: Tensor, x: Tensor, sets: Sets | Layout) -> Tensor:
     if count * longest <= 2 * layout.total + 4096:
         padded_x, _ = Sets(x, layout).padded()
         padded_w, _ = Sets(weights.T, layout).padded()
-        return torch.einsum("bnm,bnh->mbh", padded_w.to(x.dtype), padded_x)
+        # A sum over many items needs the digits that the caller gave it.
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.einsum("bnm,bnh->mbh", padded_w.to(x.dtype), padded_x)
     if not m:
         return x.new_zeros(0, count, x.shape[1])
     return torch.stack([segment_sum(w[:, None].to(x.dtype) * x, layout) for w in weights])

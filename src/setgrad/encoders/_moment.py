@@ -1,0 +1,92 @@
+"""A pass that is gone again as it was gone first: with the same weights, modes, precision and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders._base import place_of
+from setgrad.encoders._chunks import Noted, require_same
+from setgrad.errors import OptionError
+from setgrad.sets import Sets
+
+
+@final
+class Moment:
+    """What an encoder was when its stream began, and what the first pass saw; all other passes are held to both."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self.encoder, self.weights = encoder, list(encoder.parameters())
+        self.modes = {part: part.training for part in encoder.modules()}
+        # A part may train alone. In evaluation nothing is drawn, and the caller's generator is left alone.
+        self.draws = any(self.modes.values())
+        self.seed = int(torch.randint(2**62, ())) if self.draws else 0
+        self.device = place_of(encoder).device.type
+        self.mixed, self.mixed_dtype = torch.is_autocast_enabled(self.device), torch.get_autocast_dtype(self.device)
+        self.noted: Noted | None = None
+
+    def remember(self, noted: Noted) -> None:
+        """Keep what the first pass saw; refuse a later one that saw anything else."""
+        if self.noted is None:
+            self.noted = noted
+        require_same(self.noted, noted)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """A block in which the encoder is as it was."""
+        now = list(self.encoder.parameters())
+        if len(now) != len(self.weights) or any(a is not b for a, b in zip(now, self.weights, strict=True)):
+            raise OptionError(
+                "the encoder has other parameters in the backward pass than in the forward pass, as after "
+                "torch.func.functional_call; call backward inside that function, or use gradient='full'"
+            )
+        modes = {part: part.training for part in self.modes}
+        _set_modes(self.modes)
+        try:
+            # Without the cache: what a pass without graphs puts there has no graph, and would be taken for the weights.
+            with torch.autocast(self.device, self.mixed_dtype, self.mixed, cache_enabled=False):
+                yield
+        finally:
+            _set_modes(modes)
+
+    @contextmanager
+    def drawn(self, number: int, chunk: Sets) -> Iterator[None]:
+        """A block in which dropout draws the same numbers for a chunk in every pass."""
+        on_gpu, seed = chunk.device.type == "cuda", (self.seed + number) % 2**63
+        with torch.random.fork_rng(devices=[chunk.device] if on_gpu else []):
+            # Not torch.manual_seed, which would seed all other GPUs for good.
+            torch.default_generator.manual_seed(seed)
+            if on_gpu:
+                with torch.cuda.device(chunk.device):
+                    torch.cuda.manual_seed(seed)
+            yield
+
+
+def require_known(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> None:
+    """Refuse a graph that ends in a tensor which is none of `known`, since that one would get no gradient."""
+    known = list(known)
+    ends = {(t.grad_fn, t.output_nr) for t in known if t.grad_fn is not None}
+    leaves = {id(t) for t in known}
+    left, seen = [(t.grad_fn, t.output_nr) for t in outputs], set()
+    while left:
+        step = left.pop()
+        node = step[0]
+        if node is None or step in ends or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in leaves:
+            raise OptionError(
+                f"what is seen of items depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and "
+                "is no parameter of the encoder; make it one, detach it, or use gradient='full'"
+            )
+        left.extend(node.next_functions)
+
+
+def _set_modes(modes: dict[nn.Module, bool]) -> None:
+    for part, training in modes.items():
+        part.training = training

@@ -1,0 +1,229 @@
+"""Passes that are gone again: the gradient is that of the first pass, or there is an error that says why not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.encoders import DSMIL, SSE, UMBC, DeepSets, DiffEM, MaxPool, stream
+from setgrad.errors import DataError, OptionError
+from setgrad.sets import Sets
+from tests.encoders.pieces import DIM, Orders, draw, gradients, split
+
+# The first set has more pieces than the second, which is then asked for without it.
+CUTS = [[2, 1, 3], [3, 0, 4]]
+
+
+class Shifted(nn.Module):
+    """Adds a tensor that is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(DIM, 4)
+        self.shift: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if self.shift is None else self.layer(x) + self.shift
+
+
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_tensor_that_would_get_no_gradient_is_refused(seeded, gradient, frozen):
+    with seeded(0):
+        phi, other = Shifted(), nn.Linear(2, 4).double()
+        encoder = UMBC(DIM, 8, 4, heads=2, phi=phi).double().eval().requires_grad_(not frozen)
+    phi.shift = other(torch.ones(2, dtype=torch.float64))
+    with pytest.raises(OptionError, match=r"tensor of shape \(4.*is no parameter of the encoder"):
+        stream(encoder, draw(), gradient=gradient)
+    stream(encoder, draw(), gradient="full").square().cumsum(1).sum().backward()
+    assert other.weight.grad is not None
+    with torch.no_grad():
+        stream(encoder, draw(), gradient=gradient)
+    phi.shift = phi.shift.detach()
+    assert stream(encoder, draw(), gradient=gradient).isfinite().all()
+
+
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+def test_replaced_parameters_get_their_gradient_or_an_error(seeded, gradient):
+    class Streamed(nn.Module):
+        def __init__(self, inside: bool) -> None:
+            super().__init__()
+            self.inside = inside
+            with seeded(0):
+                self.encoder = UMBC(DIM, 8, 4, heads=2).double().eval()
+
+        def forward(self, sets: Sets) -> Any:
+            code = stream(self.encoder, sets, gradient=gradient, samples=99, chunk_size=3)
+            return gradients(self.encoder, code) if self.inside else code
+
+    module = Streamed(inside=False)
+    others = {name: (2 * p).detach().requires_grad_() for name, p in module.named_parameters()}
+    code = torch.func.functional_call(module, others, (draw(),))
+    with pytest.raises(OptionError, match="other parameters in the backward pass"):
+        code.sum().backward()
+    module = Streamed(inside=True)
+    # Neither leaves nor the module's own.
+    made = {name: 1 * p for name, p in others.items()}
+    found = torch.func.functional_call(module, made, (draw(),))
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            p.copy_(others[name])
+    torch.testing.assert_close(found, gradients(module.encoder, module.encoder(draw())), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [lambda: UMBC(DIM, 8, 4, heads=2), lambda: MaxPool(DIM, nn.Linear(DIM, 4))])
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+def test_items_of_any_chunk_that_require_a_gradient_are_refused(seeded, make, gradient):
+    with seeded(0):
+        encoder = make().double().eval()
+    plain, wanted = draw([4]).values, draw([4], seed=1).values.requires_grad_()
+    for source in ([plain, wanted], lambda: (x[:3] for x in (plain, wanted))):
+        with pytest.raises(OptionError, match="only differentiated with gradient='full'"):
+            stream(encoder, source, gradient=gradient)
+        with torch.no_grad():
+            stream(encoder, source, gradient=gradient)
+
+
+def test_a_generator_that_is_used_up_loses_no_chunk():
+    """It hides in a function that makes a new object at every call."""
+    for make in (lambda it: (c for c in it), lambda it: map(torch.as_tensor, it)):
+        left = iter([torch.ones(4, 1)] * 3)
+        assert stream(DeepSets(1, nn.Identity()).eval(), lambda left=left, make=make: make(left)).item() == 12.0
+
+
+def test_a_generator_that_is_used_up_is_noticed_in_the_second_pass(seeded):
+    with seeded(0):
+        encoder = DeepSets(1, nn.Linear(1, 1)).eval()
+        other = DSMIL(1, nn.Linear(1, 1)).eval()
+    left = iter([torch.ones(4, 1)] * 3)
+    code = stream(encoder, lambda: (c for c in left))
+    with pytest.raises(DataError, match="other chunks in a later pass"):
+        code.sum().backward()
+    left = iter([torch.ones(4, 1)] * 3)
+    with torch.no_grad(), pytest.raises(DataError, match="other chunks in a later pass"):
+        stream(other, lambda: (c for c in left))
+
+
+def dropping(seeded: Any) -> UMBC:
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2, phi=nn.Sequential(nn.Linear(DIM, 16), nn.Dropout(0.5))).double().eval()
+    encoder.phi.train()
+    return encoder
+
+
+def test_dropout_of_a_part_that_trains_alone_is_drawn_anew(seeded):
+    encoder = dropping(seeded)
+    with seeded(1), torch.no_grad():
+        one, other = (stream(encoder, draw([8]), chunk_size=4) for _ in range(2))
+    assert not torch.allclose(one, other)
+
+
+def test_dropout_of_a_part_that_trains_alone_leaves_samples_without_bias(seeded):
+    encoder, chunks = dropping(seeded), split(draw([6, 7]), CUTS)
+    with seeded(1):
+        exact = gradients(encoder, stream(encoder, chunks))
+    orders, total = list(itertools.permutations(range(3))), [torch.zeros_like(g) for g in exact]
+    for order in orders:
+        with seeded(1):
+            found = gradients(encoder, stream(encoder, chunks, gradient="sample", generator=Orders([order])))
+        total = [t + g / len(orders) for t, g in zip(total, found, strict=True)]
+    torch.testing.assert_close(total, exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+def test_the_second_pass_has_the_modes_of_the_first(seeded, gradient):
+    encoder, found = dropping(seeded), []
+    for change in (False, True):
+        encoder.train()
+        with seeded(1):
+            code = stream(encoder, draw([9]), chunk_size=3, gradient=gradient, generator=np.random.default_rng(0))
+        encoder.train(not change)
+        found.append(gradients(encoder, code))
+        assert encoder.phi.training == (not change)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+MIXED = {
+    "umbc": lambda: UMBC(DIM, 8, 4, heads=2),
+    "sse": lambda: SSE(DIM, 8, 4),
+    "ds-mil": lambda: DSMIL(DIM, nn.Linear(DIM, 8)),
+    "em": lambda: DiffEM(DIM, nn.Linear(DIM, 4)),
+    "max": lambda: MaxPool(DIM, nn.Linear(DIM, 8)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_the_second_pass_has_the_precision_of_the_first(seeded, name):
+    with seeded(0):
+        encoder = MIXED[name]().eval()
+    sets, found = draw([40, 9], dtype=torch.float32), []
+    for gradient in ("exact", "full"):
+        with torch.autocast("cpu", torch.bfloat16):
+            code = stream(encoder, sets, gradient=gradient, chunk_size=8)
+        found.append(torch.cat([g.flatten() for g in gradients(encoder, code.float())]))
+    assert found[1].norm() > 0
+    assert (found[0] - found[1]).norm() < 0.05 * found[1].norm()
+
+
+def test_sums_are_wide_in_mixed_precision(seeded):
+    with seeded(0):
+        encoder = SSE(DIM, 8, 4).eval()
+    # Several items: einsum sums up only these in the precision of autocast.
+    chunk = Sets.from_list([torch.ones(8, DIM)])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        one = encoder.update(encoder.begin(), chunk)
+        state = encoder.begin()
+        for _ in range(600):
+            state = encoder.update(state, chunk)
+    assert state.sums[0].dtype == torch.float32
+    torch.testing.assert_close(state.sums[0], 600 * one.sums[0], rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_many_chunks_are_summed_wide(seeded):
+    with seeded(0):
+        encoder = DeepSets(1, nn.Linear(1, 1, dtype=torch.bfloat16)).eval()
+    with torch.no_grad():
+        encoder.phi.module.weight.fill_(1.0)
+    stream(encoder, torch.ones(1000, 1), chunk_size=1).sum().backward()
+    assert encoder.phi.module.weight.grad.item() == 1000.0
+
+
+def batch_norm(where: str, tracked: bool = True) -> DeepSets:
+    norm = nn.BatchNorm1d(4, track_running_stats=tracked)
+    return (
+        DeepSets(DIM, nn.Sequential(nn.Linear(DIM, 4), norm))
+        if where == "phi"
+        else DeepSets(DIM, nn.Linear(DIM, 4), head=norm)
+    )
+
+
+def test_batch_normalisation_may_sit_in_the_head_only(seeded):
+    with seeded(0):
+        inside, outside, pool = batch_norm("phi"), batch_norm("head"), MaxPool(DIM, batch_norm("phi").phi.module)
+    sets = draw([5, 7], dtype=torch.float32)
+    with seeded(1):
+        torch.testing.assert_close(stream(outside, sets, chunk_size=2), outside(sets), rtol=1e-4, atol=1e-4)
+    for encoder in (inside, pool):
+        state = encoder.eval().begin(2)
+        encoder.train()
+        for gradient in ("full", "exact", "sample"):
+            with pytest.raises(OptionError, match="depend on the partition"):
+                stream(encoder, sets, gradient=gradient)
+        for call in (lambda encoder=encoder: encoder.begin(2), lambda e=encoder, s=state: e.update(s, sets)):
+            with pytest.raises(OptionError, match="depend on the partition"):
+                call()
+
+
+@pytest.mark.parametrize("gradient", ["full", "exact", "sample"])
+@pytest.mark.parametrize("name", MIXED)
+def test_a_batch_of_no_sets_has_no_codes(seeded, name, gradient):
+    with seeded(0):
+        encoder = MIXED[name]().eval()
+    code = stream(encoder, Sets.from_lengths(torch.zeros(0, DIM), []), gradient=gradient)
+    assert len(code) == 0 and code.shape == encoder(Sets.from_lengths(torch.zeros(0, DIM), [])).shape
+    assert not any(g.any() for g in gradients(encoder, code))
