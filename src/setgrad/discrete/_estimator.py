@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.discrete._solver import Solved, Solver
-from setgrad.discrete._status import Status
+from setgrad.discrete._status import answered
 from setgrad.discrete.noise import Noise, temperatures
 from setgrad.errors import DerivativeError, OptionError
 
@@ -56,7 +56,7 @@ class Choice:
     @property
     def usable(self) -> Tensor:
         """Which instances have an answer."""
-        return usable(Solved(self.z, self.status))
+        return answered(self.status)
 
     @property
     def samples(self) -> int:
@@ -232,8 +232,8 @@ def may_fail(solver: Solver) -> bool:
 
 
 def usable(solved: Solved) -> Tensor:
-    """Which instances have an answer; one that ran out of time has the best point found so far."""
-    return (solved.status == Status.SOLVED) | (solved.status == Status.TIME_LIMIT)
+    """Which instances have an answer."""
+    return answered(solved.status)
 
 
 def spread(flags: Tensor, like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._status import Status, check_policy, settle
+from setgrad.discrete._status import Status, answered, check_policy, settle
 from setgrad.errors import OptionError, ShapeError, SolverError, unknown_name
 
 SENSES = ("max", "min")
@@ -119,9 +119,7 @@ class Solver(ABC):
         if finite is None:
             # With "raise" all instances have an answer by now.
             return Solved(value, status)
-        # An instance that ran out of time may still have a point that is allowed.
-        usable = (status == Status.SOLVED) | (status == Status.TIME_LIMIT)
-        return Solved(torch.where(_spread(usable, self.dims), value, 0), status)
+        return Solved(torch.where(_spread(answered(status), self.dims), value, 0), status)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """The points alone."""

@@ -43,6 +43,11 @@ _REMEDIES = {
 }
 
 
+def answered(status: Tensor) -> Tensor:
+    """Which instances have an answer; one that ran out of time has the best point found so far."""
+    return (status == Status.SOLVED) | (status == Status.TIME_LIMIT)
+
+
 def settle(status: Tensor, policy: str, what: str) -> None:
     """Raise or warn, as the policy says, if an instance failed. With "mask" the host does not wait for the device."""
     if policy == "mask":
