@@ -7,8 +7,9 @@ code do to the numbers: a divergence divided by the number of samples, and noise
 
 Encoder 784-512-256-400, decoder 400-256-512-784, Adam 1e-3, batches of 100, 50,000 grey images to train on, 10,000 to
 choose with, 10,000 to test. The prior is uniform over the choices of k. All contenders share rate, networks and epochs,
-and each is shown with the value of its one knob (lambda, temperature, target, noise) that validation images prefer; the
-papers train for 100 epochs (--epochs).
+and each is shown with the value of its one knob (lambda, temperature, target, noise) that validation images prefer, but
+for `noise` and `samples`, where knobs are not searched and IMLE has lambda 10; the papers train for 100 epochs
+(--epochs).
 
 "Negative ELBO" is a bound for every contender: exact samples of the k-subset law of the logits and its exact divergence
 from the prior. Top-k of perturbed logits draws from a law that has no closed form; in the ELBO it is stood for by the
