@@ -228,6 +228,7 @@ def test_half_precision_under_autocast(seeded: Callable[..., AbstractContextMana
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.name.startswith("SIMPLE")], ids=str)
 def test_a_masked_training_step_never_waits(case: Case) -> None:
+    """But for relaxations, which look once at theta to refuse what has no answer."""
     theta = draws(5, N).cuda().requires_grad_()
     options = {"solver": TopK(2, on_failure="mask")} if case.solves else {}
     layer = case.build(**options).cuda()
@@ -237,7 +238,7 @@ def test_a_masked_training_step_never_waits(case: Case) -> None:
         torch.autograd.grad(layer(theta).sum(), theta)
 
     step()
-    assert count_syncs(step) == 0
+    assert count_syncs(step) == (0 if case.solves else 1)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

@@ -77,6 +77,41 @@ def test_relative_steps_do_not_feel_the_scale_of_the_loss() -> None:
         torch.testing.assert_close(pulled(layer, theta, scale * grads) / scale, one)
 
 
+@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
+@pytest.mark.parametrize("central", [False, True])
+def test_adaptive_steps_do_not_feel_the_scale_of_the_loss(mode: str, central: bool) -> None:
+    """In single precision too, where the square of a gradient of 1e-25 is 0 and that of 1e25 infinite."""
+    theta, noise, grads = (draws(*shape, seed=seed).float() for seed, shape in enumerate([(B, N), *[(S, B, N)] * 2]))
+    grads[0, 1] *= 1e-4
+
+    def found(scale: float) -> tuple[Tensor, Tensor]:
+        layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, mode=mode, central=central, alpha=0.5)
+        return pulled(layer, theta, scale * grads) / scale, layer.alpha
+
+    one, alpha = found(1.0)
+    assert one.any()
+    for scale in (1e-36, 1e-30, 1e-20, 1e20, 1e30, 1e36):
+        again, alpha_ = found(scale)
+        torch.testing.assert_close(again, one)
+        assert alpha_ == alpha
+
+
+@pytest.mark.parametrize("mode", ["paper", "reference"])
+def test_a_batch_of_very_different_gradients(mode: str) -> None:
+    """One lambda serves all, and it is that of double precision."""
+    theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
+    grads[:, 1] *= 1e-24
+    truth, single = (
+        pulled(AIMLE(TopK(K), noise=Fixed(noise), samples=S, mode=mode, alpha=0.5), theta.to(t), grads.to(t))
+        for t in (torch.float64, torch.float32)
+    )
+    assert truth[0].any()
+    torch.testing.assert_close(single.double(), truth, rtol=1e-4, atol=0)
+    grads[:, 1] *= 1e-20
+    layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, mode=mode, alpha=0.5)
+    assert pulled(layer, theta.float(), grads.float()).isfinite().all()
+
+
 def test_paper_mode_is_algorithm_1() -> None:
     theta, noise = draws(B, N), draws(S, B, N, seed=1)
     layer = AIMLE(TopK(K), noise=Fixed(noise), samples=S, mode="paper", rate=0.2, target=1.5)
@@ -129,6 +164,14 @@ def test_the_statistic_settles_at_its_target(central: bool, target: float, start
     options = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
     layer = AIMLE(TopK(3), central=central, target=target, alpha=start, **options)
     assert settled(layer) == pytest.approx(target, rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["paper", "reference"])
+@pytest.mark.parametrize("start", [0.1, 1.0])
+def test_the_statistic_of_published_modes_settles_at_its_target(mode: str, start: float) -> None:
+    # The usual rates are so small that the way there would take thousands of steps.
+    options = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
+    assert settled(AIMLE(TopK(3), mode=mode, rate=2e-2, alpha=start, **options)) == pytest.approx(1.0, rel=0.05)
 
 
 @pytest.mark.parametrize(("k", "expected"), [(1, 1.0), (8, 2.0)])

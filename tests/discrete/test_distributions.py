@@ -227,11 +227,11 @@ def test_bad_logits_are_refused(law: Law, bad: float) -> None:
 
 def test_impossible_choices_are_refused() -> None:
     closed = torch.tensor([[0.0, 0.0, 0.0], [0.0, -torch.inf, -torch.inf]])
-    with pytest.raises(OptionError, match="cannot choose 2 items: an instance has 1"):
+    with pytest.raises(OptionError, match="cannot choose 2 of 3 items: an instance has 1"):
         KSubset(closed, 2)
     with pytest.raises(OptionError, match="0 or more"):
         KSubset(closed, -1)
-    with pytest.raises(OptionError, match="leave one item in"):
+    with pytest.raises(OptionError, match="exclude fewer"):
         Categorical(torch.full((2,), -torch.inf))
     with pytest.raises(OptionError, match="cannot fill 3 places: an instance has 1"):
         PlackettLuce(closed)

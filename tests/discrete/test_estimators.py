@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.estimators import AIMLE, IMLE, LPGD, Blackbox, Identity, Perturbed, SoftSub
-from setgrad.discrete.noise import Gumbel, SumOfGamma
+from setgrad.discrete.noise import Gumbel, NoNoise, SumOfGamma
 from setgrad.discrete.solvers.top_k import ArgMax, TopK
 from setgrad.errors import DerivativeError, OptionError, SetgradError, SolverError
 from tests.discrete.estimators import CASES, COUPLED, SAMPLED, SOLVING, Case, N
@@ -234,7 +234,7 @@ def test_modules_can_be_copied_and_printed(case: Case) -> None:
         (lambda: LPGD(TopK(1), tau=1.0, side="no"), "lower, upper, average"),
         (lambda: Perturbed(ArgMax(), noise=SumOfGamma(2), samples=3), "SumOfGamma has no density"),
         (lambda: SoftSub(7)(torch.zeros(N)), "lower k"),
-        (lambda: Identity(torch.sign), r"Custom\(function\)"),  # type: ignore[arg-type]
+        (lambda: Perturbed(ArgMax(), noise=NoNoise(), samples=3), r"Gumbel\(\), Normal\(\) or Logistic\(\)"),
     ],
 )
 def test_bad_options(build: object, words: str) -> None:

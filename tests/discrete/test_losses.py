@@ -19,7 +19,7 @@ from setgrad.discrete.losses import (
     regret,
 )
 from setgrad.discrete.solvers import Ranking, SpanningTree, TopK
-from setgrad.errors import OptionError, ShapeError
+from setgrad.errors import DataError, OptionError, ShapeError
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -147,6 +147,14 @@ def test_regret_is_unknown_where_there_is_no_best() -> None:
     known = torch.tensor([0, 2])
     expected = normalized_regret(z[known], cost[known], solver=solver)
     torch.testing.assert_close(normalized_regret(z, cost, solver=solver), expected)
+
+
+@pytest.mark.parametrize("empty", ["worthless", "unsolved", "no instance"])
+def test_regret_without_a_unit_is_refused(empty: str) -> None:
+    cost = {"worthless": torch.zeros(2, 3), "unsolved": torch.full((2, 3), torch.nan), "no instance": torch.zeros(0, 3)}
+    z = torch.zeros_like(cost[empty])
+    with pytest.raises(DataError, match=r"sum to 0.*use regret\(\)"):
+        normalized_regret(z, cost[empty], solver=TopK(1, on_failure="mask"))
 
 
 def test_errors() -> None:

@@ -25,7 +25,7 @@ from setgrad.discrete import (
     TopK,
 )
 from setgrad.errors import OptionError, ShapeError
-from tests.discrete.estimators import CASES, SOLVING, Case, N
+from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -192,9 +192,3 @@ def test_very_different_logits_have_the_formula_of_the_paper() -> None:
         picked = (logits / 2).softmax(-1)
         total, logits = total + picked, logits + (1 - picked).log()
     torch.testing.assert_close(SoftSub(3, noise=None, temperature=2.0)(theta), total)
-
-
-@pytest.mark.parametrize("case", SOLVING, ids=str)
-def test_whole_numbers_are_still_refused(case: Case) -> None:
-    with pytest.raises((ShapeError, OptionError, RuntimeError), match="float"):
-        case.build()(torch.ones(3, N, dtype=torch.int8))

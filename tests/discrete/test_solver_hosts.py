@@ -50,6 +50,23 @@ def test_threads_work_side_by_side() -> None:
     assert HostPool(2).map(lambda item: meet.wait() * 0 + item, [1, 2]) == [1, 2]
 
 
+def _own_thread(item: int) -> bool:
+    """Whether a worker that asks for a pool of others works alone."""
+    return set(HostPool(3).map(lambda _: threading.get_ident(), range(4))) == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("pool", [HostPool(2), HostPool(2, processes=True)], ids=str)
+def test_workers_do_not_wait_for_workers(pool: HostPool) -> None:
+    assert pool.map(_own_thread, range(4)) == [True] * 4
+
+
+def test_a_function_of_a_pool_may_call_a_solver_that_uses_it() -> None:
+    theta = torch.eye(2).flip(0).expand(6, 2, 2)
+    inner = Assignment(pool=HostPool(2))
+    solver = Custom(lambda scores: inner(torch.from_numpy(np.stack([scores] * 3)))[0].numpy(), dims=2, pool=HostPool(2))
+    assert torch.equal(solver(theta), theta)
+
+
 def test_solvers_with_pools_can_be_copied_and_pickled() -> None:
     solver = Assignment(pool=HostPool(2))
     theta = torch.eye(3).flip(0).expand(4, 3, 3)
@@ -107,11 +124,11 @@ def test_variables_that_need_not_be_whole() -> None:
     assert solver(torch.tensor([2.0, 1.0])).tolist() == [1, 0.5]
 
 
-def test_a_program_without_a_best_value() -> None:
-    found = IntegerProgram([[1.0, -1.0]], [1.0], most=torch.inf, on_failure="mask").run(torch.tensor([1.0, 1.0]))
-    assert found.status == Status.UNBOUNDED
-    with pytest.raises(SolverError, match="bound every variable"):
-        IntegerProgram([[1.0, -1.0]], [1.0], most=torch.inf)(torch.tensor([1.0, 1.0]))
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_a_program_without_a_best_value(backend: Backend) -> None:
+    solver = IntegerProgram([[1.0, -1.0]], [1.0], most=torch.inf, backend=backend)
+    with pytest.raises(SolverError, match=r"1 UNBOUNDED.* bound every variable"):
+        solver(torch.tensor([1.0, 1.0]))
 
 
 @dataclass(frozen=True)
@@ -150,6 +167,21 @@ def test_an_instance_without_a_point_in_time_has_no_gradient() -> None:
     assert not theta.grad.any()
     with pytest.raises(SolverError, match="before any point was found: raise time_limit"):
         dataclasses.replace(solver, on_failure="raise")(theta)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_an_instance_out_of_time_leaves_the_others_as_they_are(backend: Backend) -> None:
+    # Five equations that halve 40 numbers between 0 and 99 keep these solvers busy for hours. The others have one
+    # variable, which their bounds settle.
+    halves = np.random.default_rng(0).integers(0, 100, (5, 40)).astype(float)
+    rows = np.stack([halves, np.zeros((5, 40)), np.zeros((5, 40))])
+    ends = np.stack([np.floor(halves.sum(1) / 2), np.zeros(5), np.zeros(5)])
+    most = np.stack([np.ones(40), *[np.eye(40)[0]] * 2])
+    limited = dataclasses.replace(backend, time_limit=1.0)
+    solver = IntegerProgram(rows, ends, lower=ends, most=most, backend=limited, pool=HostPool(1), on_failure="mask")
+    found = solver.run(torch.tensor([[1.0], [1.0], [-1.0]]).expand(3, 40))
+    assert found.status.tolist() == [Status.NOT_FOUND, Status.SOLVED, Status.SOLVED]
+    assert found.value.sum(1).tolist() == [0, 1, 0]
 
 
 def test_programs_that_do_not_fit_theta() -> None:
@@ -192,6 +224,14 @@ def test_custom_answers_that_are_not_whole() -> None:
     fractional = Custom(lambda t: answers, whole=False, on_failure="mask").run(torch.zeros(4, 2))
     assert fractional.status.tolist() == [Status.SOLVED, Status.SOLVED, Status.INFEASIBLE, Status.SOLVED]
     assert fractional.value[1].tolist() == [0.5, 1]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_custom_answers_that_are_infinite(whole: bool) -> None:
+    answers = torch.tensor([[1.0, torch.inf], [-torch.inf, torch.nan], [1.0, 0.0]])
+    found = Custom(lambda t: answers, whole=whole, on_failure="mask").run(torch.zeros(3, 2))
+    assert found.status.tolist() == [Status.UNBOUNDED, Status.INFEASIBLE, Status.SOLVED]
+    assert found.value.tolist() == [[0, 0], [0, 0], [1, 0]]
 
 
 def test_custom_instances_without_an_answer() -> None:

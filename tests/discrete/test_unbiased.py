@@ -210,7 +210,7 @@ def test_score_functions_of_bad_input() -> None:
         reinforce(torch.zeros(4), torch.zeros(4, 3))
     with pytest.raises(OptionError, match="2 or more"):
         ScoreFunction(lambda t: KSubset(t, 1), samples=1)
-    with pytest.raises(OptionError, match="2 samples or more"):
+    with pytest.raises(OptionError, match="samples must be 2 or more"):
         SFESS(1, samples=1)
     with pytest.raises(OptionError, match="linear=False"):
         SFESS(1, samples=2, generator=generator())(draws(3).requires_grad_(), lambda z: z.detach().sum(-1))

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import answered
 from setgrad.discrete.noise import Noise, temperatures
-from setgrad.errors import DerivativeError, OptionError
+from setgrad.discrete.solvers._parameters import check_counts
+from setgrad.errors import DerivativeError, OptionError, ShapeError
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -69,8 +70,7 @@ class Noisy(nn.Module, ABC):
 
     def __init__(self, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
         super().__init__()
-        if samples < 1:
-            raise OptionError(f"samples must be 1 or more, got {samples}")
+        check_draws(samples)
         if noise is None and samples > 1:
             raise OptionError(f"without noise all {samples} samples would be the same; give noise, or samples=1")
         if found := temperatures(noise):
@@ -106,9 +106,7 @@ class SolverEstimator(Noisy, Estimator):
 
     def __init__(self, solver: Solver, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
-        if not isinstance(solver, Solver):
-            raise OptionError(f"solver must be a Solver, not {solver!r}; a function becomes one by Custom(function)")
-        self.solver = solver
+        self.solver = check_solver(solver)
 
     @abstractmethod
     def pull(self, choice: Choice, grad: Tensor) -> Tensor:
@@ -131,6 +129,20 @@ class SolverEstimator(Noisy, Estimator):
     def extra_repr(self) -> str:
         """The parts, for print(model)."""
         return f"{self.solver}, noise={self.noise}, samples={self.samples}"
+
+
+def check_solver(solver: Solver) -> Solver:
+    """Refuse what is no solver, such as a function."""
+    if not isinstance(solver, Solver):
+        raise OptionError(f"solver must be a Solver, not {solver!r}; a function becomes one by Custom(function)")
+    return solver
+
+
+def check_draws(samples: int, least: int = 1) -> None:
+    """Refuse a number of samples that is too small, or not whole."""
+    check_counts(samples=samples)
+    if samples < least:
+        raise OptionError(f"samples must be {least} or more, got {samples}")
 
 
 def known_signature(function: Rule) -> Rule:
@@ -248,5 +260,12 @@ def where_finite(function: Callable[[Tensor], Tensor], theta: Tensor, dims: int)
 
 
 def wide(theta: Tensor) -> Tensor:
-    """Half precision as single: there, noise on theta rounds to ties, and norms of theta overflow."""
-    return theta.float() if theta.is_floating_point() and theta.element_size() < 4 else theta
+    """Half precision as single: there, noise on theta rounds to ties, and norms of theta overflow.
+
+    Theta of every estimator with a solver comes by here, so what is no tensor of floats is refused here: a mean of
+    several z would be cut to the whole numbers that theta is made of. The others have `check_choice`.
+    """
+    if not isinstance(theta, Tensor) or not theta.is_floating_point():
+        kind = theta.dtype if isinstance(theta, Tensor) else type(theta).__name__
+        raise ShapeError(f"estimators take theta as a tensor of floats, not {kind}; use torch.as_tensor(theta).float()")
+    return theta.float() if theta.element_size() < 4 else theta

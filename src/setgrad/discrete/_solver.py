@@ -43,8 +43,8 @@ class Solver(ABC):
 
     The last `dims` axes of theta make one instance, and z has the shape and dtype of theta. All axes before them are
     batch: parameters of a solver (weights, graphs) may have batch axes too, which broadcast against those of theta from
-    the right, so that estimators can put samples in front. Ties go to the lower index. No gradient passes: an estimator
-    gives one.
+    the right, so that estimators can put samples in front. An instance has the same answer alone and in any batch;
+    which of equally good points that is, each solver says for itself. No gradient passes: an estimator gives one.
 
     Args:
         sense: "max" for the largest product, "min" for the smallest.

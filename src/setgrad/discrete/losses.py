@@ -10,7 +10,7 @@ from torch import Tensor
 
 from setgrad.discrete._solver import Solver
 from setgrad.discrete._status import Status
-from setgrad.errors import OptionError, ShapeError
+from setgrad.errors import DataError, OptionError, ShapeError
 
 
 def hamming(z: Tensor, target: Tensor, *, dims: int = 1) -> Tensor:
@@ -120,7 +120,8 @@ def regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = Non
 def normalized_regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = None) -> Tensor:
     """All regret of a batch, in units of all the best can give: sum of regret / sum of |best value|.
 
-    Instances without a best answer are left out. Arguments are those of `regret`.
+    Instances without a best answer are left out. Arguments are those of `regret`. Where the best values sum to 0 there
+    is no unit to measure in, and the batch is refused.
 
     Example:
         >>> from setgrad.discrete import TopK
@@ -129,7 +130,13 @@ def normalized_regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor |
     """
     gap, value = _gap(z, cost, solver, best)
     known = ~gap.isnan()
-    return torch.where(known, gap, 0).sum() / torch.where(known, value.abs(), 0).sum()
+    unit = torch.where(known, value.abs(), 0).sum()
+    if not bool(unit > 0):
+        raise DataError(
+            "the best values of the batch sum to 0 (all of them are 0, or no instance has a best answer), so that "
+            "there is no unit to measure regret in; use regret(), or a larger batch"
+        )
+    return torch.where(known, gap, 0).sum() / unit
 
 
 def _gap(z: Tensor, cost: Tensor, solver: Solver, best: Tensor | None) -> tuple[Tensor, Tensor]:

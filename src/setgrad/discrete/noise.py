@@ -203,7 +203,8 @@ class Antithetic(Noise):
     keeps the law of the noise (the mirror image of a Gumbel draw is Gumbel too, not its negative).
 
     Args:
-        noise: Gumbel, Normal or NoNoise. The law of SumOfGamma has no quantile in closed form, so it has no mirror.
+        noise: Gumbel, Logistic, Normal or NoNoise. The law of SumOfGamma has no quantile in closed form, so it has no
+            mirror.
 
     Example:
         >>> pairs = Antithetic(Normal()).sample((4, 3), generator=torch.Generator().manual_seed(0))
@@ -216,7 +217,7 @@ class Antithetic(Noise):
     def __post_init__(self) -> None:
         if not isinstance(self.noise, MirroredNoise):
             raise OptionError(
-                f"{type(self.noise).__name__} has no mirror image; use Gumbel(), Normal() or NoNoise(), "
+                f"{type(self.noise).__name__} has no mirror image; use Gumbel(), Logistic(), Normal() or NoNoise(), "
                 "and put a temperature around it: Tempered(Antithetic(Gumbel()), 0.5)"
             )
 

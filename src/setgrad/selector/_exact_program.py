@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from setgrad.discrete import Backend, HiGHS, Program, Status
+from setgrad.discrete.solvers._cuts import Cut, cut_too_heavy, solve_with_cuts
 
 _EPSILON = np.finfo(np.float64).eps
 
@@ -16,30 +18,27 @@ _EPSILON = np.finfo(np.float64).eps
 @final
 @dataclass(frozen=True)
 class Exact(Backend):
-    """Solves programs of zeros and ones; a point that breaks a constraint within the tolerance is cut off by name.
+    """Solves programs of zeros and ones by HiGHS; points that break a constraint within its tolerance are shut out.
 
     What remains is the rounding of the sum itself: three times 0.1 is more than 0.3 in floats, and fits all the same.
     """
 
-    inner: Backend = field(default_factory=HiGHS)
-
     def find(self, program: Program) -> tuple[npt.NDArray[np.float64] | None, Status]:
         """Ask again until the answer holds."""
-        while True:
-            point, status = self.inner.solve(program)
-            if point is None or _holds(program, point):
-                return point, status
+        return solve_with_cuts(HiGHS(time_limit=self.time_limit), program, partial(_refuse, program))
+
+
+def _refuse(program: Program, point: npt.NDArray[np.float64]) -> Cut | None:
+    """What shuts out a point that breaks a constraint; None if it holds all of them."""
+    rounding = len(point) * _EPSILON
+    for row, lower, upper in zip(program.A, program.lower, program.upper, strict=True):
+        slack = rounding * (np.abs(row) @ point)
+        if (row >= 0).all():
+            cut = cut_too_heavy(row, upper + rounding * abs(upper), point)
+            if cut is not None:
+                return cut
+            upper = np.inf
+        if not lower - slack <= row @ point <= upper + slack:
             # Every other point of zeros and ones differs in one place or more.
-            cut = 2 * point - 1
-            program = replace(
-                program,
-                A=np.vstack([program.A, cut]),
-                lower=np.append(program.lower, -np.inf),
-                upper=np.append(program.upper, point.sum() - 1),
-            )
-
-
-def _holds(program: Program, point: npt.NDArray[np.float64]) -> bool:
-    sums = program.A @ point
-    slack = len(point) * _EPSILON * (np.abs(program.A) @ point)
-    return bool(((sums <= program.upper + slack) & (sums >= program.lower - slack)).all())
+            return 2 * point - 1, point.sum() - 1
+    return None

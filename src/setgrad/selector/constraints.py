@@ -130,9 +130,9 @@ class Budget(Linear):
     def rows(self, numbers: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One row of weights."""
         A = self.weights.take(numbers).padded()[0].double().numpy()[:, None]
-        # As much more as the rounding of the sum may make of it, in the numbers that the weights came in.
+        # As much more as the rounding of each weight may make of it, in the numbers that the weights came in.
         kind = self.weights.dtype
-        upper = self.budget[numbers][:, None] * (1 + size * (torch.finfo(kind).eps if kind.is_floating_point else 0))
+        upper = self.budget[numbers][:, None] * (1 + (torch.finfo(kind).eps if kind.is_floating_point else 0))
         return A, np.full_like(upper, -np.inf), upper
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.distributions._logs import DEEPEST
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import DataError, OptionError, ShapeError
 
 
@@ -56,8 +57,29 @@ class Distribution(ABC):
 
 def check_logits(logits: Tensor, dims: int, name: str) -> Tensor:
     """Refuse logits without a meaning; give them back in single precision at least."""
-    if not logits.is_floating_point():
-        raise ShapeError(f"{name} takes logits of floats, not {logits.dtype}; use logits.float()")
+    return _examine(logits, dims, name)[0]
+
+
+def check_choice(logits: Tensor, k: int, name: str) -> Tensor:
+    """`check_logits` for a choice of k items along the last axis: refuse instances in which fewer are left as well."""
+    check_counts(k=k)
+    if k < 0:
+        raise OptionError(f"k must be 0 or more, got {k}")
+    logits, excluding = _examine(logits, 1, name)
+    least = int((logits > -torch.inf).sum(-1).min()) if excluding else logits.shape[-1]
+    if k > least:
+        raise OptionError(
+            f"{name} cannot choose {k} of {logits.shape[-1]} items: an instance has {least} that are not excluded by "
+            f"minus infinity; {'exclude fewer' if k == 1 else 'lower k, or exclude fewer'}"
+        )
+    return logits
+
+
+def _examine(logits: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
+    """Logits as `check_logits` gives them, and whether they exclude any entry."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise ShapeError(f"{name} takes logits as a tensor of floats, not {kind}; use torch.as_tensor(logits).float()")
     if logits.ndim < dims or 0 in logits.shape[logits.ndim - dims :]:
         raise ShapeError(
             f"{name} takes logits whose last {dims} axes make one instance that is not empty, got {tuple(logits.shape)}"
@@ -65,19 +87,23 @@ def check_logits(logits: Tensor, dims: int, name: str) -> Tensor:
     # Gradients may be wanted later of a law that was made without recording.
     with torch.enable_grad():
         logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        usual = (logits >= DEEPEST) & (logits < torch.inf) | (logits == -torch.inf)
-        if bool(usual.all()):
-            return logits
+        if not logits.numel():
+            return logits, False
+        # One look, for which the host waits once, is enough where all is well. NaN spoils both ends.
+        low, high = logits.detach().aminmax()
+        if bool((low >= DEEPEST) & (high < torch.inf)):
+            return logits, False
         if bool((logits.isnan() | (logits == torch.inf)).any()):
             raise DataError(
                 f"{name} got logits with NaN or plus infinity; look for a rate that is too high, or bound the logits "
                 "(minus infinity is allowed, and excludes an entry)"
             )
-        return torch.where(usual, logits, -torch.inf)
+        return torch.where(logits >= DEEPEST, logits, -torch.inf), True
 
 
 def check_samples(samples: int) -> None:
-    """Refuse a negative number of samples."""
+    """Refuse a number of samples that is negative or not whole."""
+    check_counts(samples=samples)
     if samples < 0:
         raise OptionError(f"samples must be 0 or more, got {samples}")
 

@@ -8,11 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, check_samples
+from setgrad.discrete.distributions._base import Distribution, check_choice, check_points, check_samples
 from setgrad.discrete.distributions._logs import floored
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
-from setgrad.errors import OptionError, ShapeError
+from setgrad.errors import ShapeError
 
 
 @final
@@ -34,9 +34,7 @@ class Categorical(Distribution):
     logits: Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logits", check_logits(self.logits, 1, "Categorical"))
-        if not bool((self.logits > -torch.inf).any(-1).all()):
-            raise OptionError("Categorical cannot choose where all logits are minus infinity; leave one item in")
+        object.__setattr__(self, "logits", check_choice(self.logits, 1, "Categorical"))
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """The largest of logits with Gumbel noise."""

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from setgrad.discrete.distributions._base import (
     Distribution,
-    check_logits,
+    check_choice,
     check_points,
     check_samples,
     gradient,
@@ -54,15 +54,7 @@ class KSubset(Distribution):
     k: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logits", check_logits(self.logits, 1, "KSubset"))
-        if self.k < 0:
-            raise OptionError(f"k must be 0 or more, got {self.k}")
-        least = int(self._allowed.sum(-1).min()) if self.logits.numel() else self.logits.shape[-1]
-        if self.k > least:
-            raise OptionError(
-                f"KSubset cannot choose {self.k} items: an instance has {least} that are not excluded by a logit of "
-                "minus infinity; lower k"
-            )
+        object.__setattr__(self, "logits", check_choice(self.logits, self.k, "KSubset"))
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """Share k between the halves of the set, then between their halves, and so on."""

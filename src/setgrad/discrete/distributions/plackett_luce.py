@@ -12,6 +12,7 @@ from setgrad.discrete.distributions._base import Distribution, check_logits, che
 from setgrad.discrete.distributions._logs import floored, log_suffix_sums
 from setgrad.discrete.distributions._prefixes import prefixes
 from setgrad.discrete.noise import Gumbel
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.ranking import Ranking
 from setgrad.errors import OptionError
 
@@ -50,6 +51,7 @@ class PlackettLuce(Distribution):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logits", check_logits(self.logits, 1, "PlackettLuce"))
+        check_counts(length=self.places)
         allowed = self.logits > -torch.inf
         least = int(allowed.sum(-1).min()) if allowed.numel() else self.logits.shape[-1]
         if not 0 <= self.places <= least:

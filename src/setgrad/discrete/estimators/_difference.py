@@ -39,6 +39,14 @@ def solve_again(estimator: SolverEstimator, theta: Tensor) -> Solved:
         raise SolverError(f"in the backward pass, after a step along the gradient of the loss: {error}") from error
 
 
+def lengths(values: Tensor, dims: int) -> Tensor:
+    """Euclidean norm of each instance, its axes kept, by its product with the unit vector.
+
+    Squares of very large and very small numbers leave the range of floats; here, only a norm that does so is lost.
+    """
+    return (NormProjection()(values, dims) * values).sum(tuple(range(-dims, 0)), keepdim=True)
+
+
 def relative_move(
     estimator: SolverEstimator, choice: Choice, grad: Tensor, share: Tensor | float
 ) -> tuple[Tensor, Tensor]:

@@ -8,13 +8,18 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import Estimator, Noisy, replace
+from setgrad.discrete.distributions._base import check_choice
 from setgrad.discrete.noise import Noise
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
 
 
 class RelaxedSubset(Noisy, Estimator):
-    """Soft weights of items that sum to k, or the k largest themselves with the gradient of the soft ones."""
+    """Soft weights of items that sum to k, or the k largest themselves with the gradient of the soft ones.
+
+    As in `KSubset`, minus infinity excludes an item, and an instance without k others is refused.
+    """
 
     def __init__(
         self,
@@ -27,6 +32,7 @@ class RelaxedSubset(Noisy, Estimator):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
+        check_counts(k=k)
         if k < 1 or not temperature > 0:
             raise OptionError(f"k must be 1 or more and the temperature above 0, got {k} and {temperature}")
         self.k = k
@@ -39,8 +45,6 @@ class RelaxedSubset(Noisy, Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Perturb, relax, and round if that is wanted."""
-        if self.k > theta.shape[-1]:
-            raise OptionError(f"{type(self).__name__} cannot choose {self.k} of {theta.shape[-1]} items; lower k")
-        seen = self.perturb(theta, generator)
+        seen = self.perturb(check_choice(theta, self.k, type(self).__name__), generator)
         soft = self.relax(seen)
         return (replace(TopK(self.k).solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)

@@ -8,10 +8,11 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from setgrad.discrete._estimator import Choice, SolverEstimator, spread
 from setgrad.discrete._solver import Solver
-from setgrad.discrete.estimators._difference import difference, relative_move, scaled
+from setgrad.discrete.estimators._difference import difference, lengths, relative_move, scaled
 from setgrad.discrete.noise import Noise
 from setgrad.errors import OptionError, unknown_name
 
@@ -117,26 +118,34 @@ class AIMLE(SolverEstimator):
         if self.mode == "default":
             move, inverse = relative_move(self, choice, each, alpha)
         else:
-            lam = alpha * self._ratio(choice, each)
-            # At alpha = 0 nothing moves and nothing changes: the gradient is 0, and not 0/0.
-            move, inverse = lam * each, torch.where(lam > 0, 1 / lam, 0)
+            move, inverse = self._shared_move(choice, each, alpha)
         change = difference(self, choice, move, central=self.central)
         if self.training:
             self._adapt(choice, each, change)
         return scaled(change, inverse / (choice.samples * (2 if self.central else 1)))
 
-    def _ratio(self, choice: Choice, grad: Tensor) -> Tensor:
-        """|theta| / |gradient| for the whole batch."""
-        axes = tuple(range(-self.solver.dims, 0))
+    def _shared_move(self, choice: Choice, grad: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Steps with one lambda, alpha times |theta| / |gradient| for the whole batch, and 1/lambda."""
         known = spread(choice.usable & _finite(choice, grad), grad)
-        theta = torch.linalg.vector_norm(torch.where(known, choice.clean, 0), dim=axes)
-        size = torch.linalg.vector_norm(torch.where(known, grad, 0), dim=axes)
+        # A zero more in both, so that an empty batch has a largest entry.
+        theta, size = (
+            pad(lengths(torch.where(known, values, 0), self.solver.dims).flatten(), (0, 1))
+            for values in (choice.clean, grad)
+        )
+        # Gradients are measured in units of the largest one: lambda itself may be out of the range of floats.
+        largest = size.amax()
+        unit = torch.where(largest > 0, largest, 1)
+        size = size / unit
         if self.mode == "reference":
-            whole = size.square().sum()
-            return torch.where(whole > 0, (theta.square().sum() / whole).sqrt(), 0)
-        moved = size > 0
-        ratios = torch.where(moved, theta / size, 0)
-        return ratios.sum() / moved.sum().clamp(min=1)
+            # The largest is 1 now, so only a batch without any gradient has a smaller norm.
+            ratio = lengths(theta, 1) / torch.linalg.vector_norm(size).clamp(min=1)
+        else:
+            # Any smaller gradient would make the mean infinite.
+            moved = size > torch.finfo(size.dtype).tiny ** 0.75
+            ratio = torch.where(moved, theta / size, 0).sum() / moved.sum().clamp(min=1)
+        share = torch.where(largest > 0, alpha * ratio, 0)
+        # At alpha = 0 nothing moves and nothing changes: the gradient is 0, and not 0/0.
+        return share * (grad / unit), torch.where(share > 0, unit / share, 0)
 
     def _adapt(self, choice: Choice, grad: Tensor, change: Tensor) -> None:
         """Let alpha follow the number of entries that changed. No value leaves the device."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from setgrad.discrete._estimator import (
     Noisy,
+    check_solver,
     orient,
     replace,
     spread,
@@ -53,7 +54,7 @@ class FenchelYoung(Noisy):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
-        self.solver = solver
+        self.solver = check_solver(solver)
 
     def forward(self, theta: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The loss of each instance, in single precision at least; 0 for those without an answer ("mask")."""

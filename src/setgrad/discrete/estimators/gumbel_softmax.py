@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import Estimator, Noisy, replace
+from setgrad.discrete.distributions._base import check_choice
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import OptionError
@@ -19,6 +20,7 @@ class GumbelSoftmax(Noisy, Estimator):
 
     It comes nearer to one-hot points as the temperature falls, and its gradient gets steeper ("Categorical
     reparameterization with Gumbel-softmax", Jang et al., 2017; "The concrete distribution", Maddison et al., 2017).
+    A theta of minus infinity excludes an item.
 
     Args:
         temperature: Above 0.
@@ -50,6 +52,6 @@ class GumbelSoftmax(Noisy, Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw."""
-        seen = self.perturb(theta, generator)
+        seen = self.perturb(check_choice(theta, 1, "GumbelSoftmax"), generator)
         soft = (seen / self.temperature).softmax(-1)
         return (replace(ArgMax().solve(seen.detach()), soft) if self.hard else soft).to(theta.dtype)

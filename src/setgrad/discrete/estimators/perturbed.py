@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, Noisy, last, orient, spread, usable, wide
+from setgrad.discrete._estimator import Estimator, Noisy, check_solver, last, orient, spread, usable, wide
 from setgrad.discrete._solver import Solver
-from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
+from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, Normal, Tempered
 from setgrad.discrete.schedules import Temperature
 from setgrad.errors import OptionError
 
@@ -28,8 +28,8 @@ class Perturbed(Noisy, Estimator):
 
     Args:
         solver: The map from theta to z.
-        noise: `Gumbel()` or `Normal()`, also within `Tempered` or `Antithetic`. `SumOfGamma` has no density to
-            differentiate.
+        noise: `Gumbel()`, `Normal()` or `Logistic()`, also within `Tempered` or `Antithetic`. The density of
+            `SumOfGamma` has no closed form to differentiate.
         samples: How many draws. One alone gives a gradient of large variance.
         reduce: Subtract from each solution the mean of those that share no noise with it: no bias, less variance.
         generator: Source of chance.
@@ -56,7 +56,7 @@ class Perturbed(Noisy, Estimator):
     ) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
         score(noise, torch.zeros(1))
-        self.solver = solver
+        self.solver = check_solver(solver)
         self.reduce = reduce
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -116,7 +116,7 @@ def _others(values: Tensor, alone: int) -> Tensor:
 def score(noise: Noise, draws: Tensor) -> Tensor:
     """Minus the derivative of the log-density of the noise, at its draws."""
     raise OptionError(
-        f"{type(noise).__name__} has no density that can be differentiated; use Gumbel() or Normal(), "
+        f"{type(noise).__name__} has no density in closed form to differentiate; use Gumbel(), Normal() or Logistic(), "
         "also within Tempered or Antithetic"
     )
 
@@ -129,6 +129,11 @@ def _(noise: Normal, draws: Tensor) -> Tensor:
 @score.register
 def _(noise: Gumbel, draws: Tensor) -> Tensor:
     return -torch.expm1(-draws)
+
+
+@score.register
+def _(noise: Logistic, draws: Tensor) -> Tensor:
+    return torch.tanh(draws / 2)
 
 
 @score.register

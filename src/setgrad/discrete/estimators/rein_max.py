@@ -7,7 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, Noisy, replace, wide
+from setgrad.discrete._estimator import Estimator, Noisy, replace
+from setgrad.discrete.distributions._base import check_choice
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import OptionError
@@ -19,7 +20,7 @@ class ReinMax(Noisy, Estimator):
 
     Exact means: on average over samples. Where the straight-through estimator takes the slope of the loss at one end,
     this takes it at both (Heun's rule). "Bridging discrete and backpropagation: straight-through and beyond" (Liu et
-    al., 2023).
+    al., 2023). A theta of minus infinity excludes an item.
 
     Args:
         temperature: Of the softmax in the backward pass. Only 1 keeps the promise above; more lowers the variance.
@@ -40,7 +41,7 @@ class ReinMax(Noisy, Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw, and put a function with the right gradient behind the draws."""
-        dtype, theta = theta.dtype, wide(theta)
+        dtype, theta = theta.dtype, check_choice(theta, 1, "ReinMax")
         seen = self.perturb(theta.detach(), generator)
         z = ArgMax().solve(seen)
         middle = (z + (theta.detach() / self.temperature).softmax(-1)) / 2

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad.discrete._estimator import check_draws
 from setgrad.discrete.distributions._base import Distribution
 from setgrad.errors import OptionError, ShapeError
 
@@ -100,8 +101,7 @@ class ScoreFunction(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if samples < 1 + baseline:
-            raise OptionError(f"samples must be {1 + baseline} or more, got {samples}")
+        check_draws(samples, 1 + baseline)
         self.family = family
         self.samples = samples
         self.baseline = baseline

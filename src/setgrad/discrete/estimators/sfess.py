@@ -8,8 +8,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad.discrete._estimator import check_draws
 from setgrad.discrete.distributions.k_subset import KSubset
 from setgrad.discrete.estimators.score_function import leave_one_out, reinforce, rloo
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError, ShapeError
 
 
@@ -38,8 +40,8 @@ class SFESS(nn.Module):
 
     def __init__(self, k: int, *, samples: int, linear: bool = True, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        if samples < 2:
-            raise OptionError(f"the control variates need 2 samples or more, got {samples}")
+        check_counts(k=k)
+        check_draws(samples, 2)
         self.k = k
         self.samples = samples
         self.linear = linear

@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, replace
+from setgrad.discrete._estimator import Estimator, check_draws, replace
 from setgrad.discrete.distributions.k_subset import KSubset
-from setgrad.errors import OptionError
+from setgrad.discrete.solvers._parameters import check_counts
 
 
 @final
@@ -32,8 +32,8 @@ class SIMPLE(Estimator):
 
     def __init__(self, k: int, *, samples: int = 1, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        if samples < 1:
-            raise OptionError(f"samples must be 1 or more, got {samples}")
+        check_counts(k=k)
+        check_draws(samples)
         self.k = k
         self.samples = samples
         self.generator = generator

@@ -15,7 +15,7 @@ from setgrad.discrete.noise import Gumbel, Noise
 class SoftSub(RelaxedSubset):
     """Relaxed samples of k items without replacement: entries above 0 that sum to k, of shape (S, *theta.shape).
 
-    An entry may be a little above 1 while the temperature is high.
+    An entry may be a little above 1 while the temperature is high. A theta of minus infinity excludes an item.
     "Reparameterizable subset sampling via continuous relaxations" (Xie and Ermon, 2019). Here the noise is Gumbel
     noise and not its negative, and every pick is masked in all later rounds, not in the next one alone: copies in
     circulation differ in both.

@@ -11,6 +11,7 @@ from torch import Tensor
 from setgrad.discrete._estimator import (
     Estimator,
     Noisy,
+    check_solver,
     orient,
     replace,
     spread,
@@ -56,7 +57,7 @@ class StraightThrough(Noisy, Estimator):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
-        self.solver = solver
+        self.solver = check_solver(solver)
         self.soft = soft
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -7,6 +7,7 @@ import importlib
 import math
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ Result = TypeVar("Result")
 
 # How far from a whole number an answer may be, and be rounded: solvers answer in single precision too.
 WHOLE = 1e-4
+# Says on which threads a pool works.
+_here = threading.local()
 
 
 @final
@@ -54,10 +57,11 @@ class HostPool:
             raise OptionError(f"workers must be 1 or more, or None for one for each core, got {self.workers}")
 
     def map(self, fn: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The results in the order of the items."""
+        """The results in the order of the items; a worker that gets here does all of it alone."""
         listed = list(items)
         workers = self.workers or os.cpu_count() or 1
-        if workers == 1 or len(listed) < 2:
+        # Workers that wait for workers wait for ever once all of them do.
+        if workers == 1 or len(listed) < 2 or getattr(_here, "working", False):
             return [fn(item) for item in listed]
         # A few pieces for each worker: small problems cost less than handing them over.
         size = math.ceil(len(listed) / (4 * workers))
@@ -75,8 +79,12 @@ def _executor(workers: int, processes: bool, process: int) -> Executor:
     """One executor for each set of options; `process` keeps a fork from using its parent's threads."""
     if processes:
         # A fork of a process that runs threads may hang.
-        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    return ThreadPoolExecutor(workers, thread_name_prefix="setgrad-solver")
+        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_working)
+    return ThreadPoolExecutor(workers, thread_name_prefix="setgrad-solver", initializer=_begin_working)
+
+
+def _begin_working() -> None:
+    _here.working = True
 
 
 # Processes must go before the interpreter takes its modules apart.

@@ -19,9 +19,9 @@ def as_tensor(value: Any) -> Tensor:
 
 
 def check_counts(**counts: Any) -> None:
-    """Refuse what is no whole number."""
+    """Refuse what is no whole number; True and False are answers, not numbers."""
     for name, count in counts.items():
-        if not isinstance(count, Integral):
+        if isinstance(count, bool) or not isinstance(count, Integral):
             raise OptionError(f"{name} must be a whole number, not {count!r}")
 
 

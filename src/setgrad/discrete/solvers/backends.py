@@ -13,6 +13,9 @@ from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._host import WHOLE, Array, need
 from setgrad.errors import OptionError
 
+# The power of 2 that is about a million.
+_EXPONENT_OF_VALUES = 20
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -27,25 +30,39 @@ class Program:
     most: Array
     integer: npt.NDArray[np.bool_]
 
-    def in_units_of_one(self) -> Program:
-        """The same program, with values and rows whose largest entry is about 1; powers of 2 lose no digit.
+    @property
+    def bounded(self) -> bool:
+        """Whether every variable has two finite ends."""
+        return bool(np.isfinite(self.least).all() and np.isfinite(self.most).all())
 
-        Backends have tolerances that are not relative: numbers far from 1 would be lost in them.
-        """
-        rows = _unit(self.A)
+    def with_row(self, row: Array, upper: float) -> Program:
+        """The same program with one constraint more: row @ x <= upper."""
         return replace(
             self,
-            value=self.value / _unit(self.value),
-            A=self.A / rows[:, None],
-            lower=self.lower / rows,
-            upper=self.upper / rows,
+            A=np.vstack([self.A, row]),
+            lower=np.append(self.lower, -np.inf),
+            upper=np.append(self.upper, upper),
+        )
+
+    def scaled(self) -> Program:
+        """The same program in the units that backends work best in; powers of 2 lose no digit.
+
+        Their tolerances are not relative. The largest entry of each row is about 1, far above the tolerance of rows.
+        Values are about a million, because points whose products differ by less than 1e-6 are equal to a backend.
+        """
+        rows = -_exponent(self.A)
+        return replace(
+            self,
+            value=np.ldexp(self.value, _EXPONENT_OF_VALUES - _exponent(self.value)),
+            A=np.ldexp(self.A, rows[:, None]),
+            lower=np.ldexp(self.lower, rows),
+            upper=np.ldexp(self.upper, rows),
         )
 
 
-def _unit(numbers: Array) -> Array:
-    """The power of 2 next above the largest number on the last axis; 1 where all are 0."""
-    largest = np.abs(numbers).max(-1, initial=0)
-    return np.where(largest > 0, 2.0 ** np.frexp(largest)[1], 1.0)
+def _exponent(numbers: Array) -> npt.NDArray[np.int32]:
+    """Of the power of 2 next above the largest number on the last axis; 0 where all are 0."""
+    return np.frexp(np.abs(numbers).max(-1, initial=0))[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +70,7 @@ class Backend(ABC):
     """Solves a program.
 
     Args:
-        time_limit: Seconds for one program; None is no limit.
+        time_limit: Seconds for one instance; None is no limit.
     """
 
     time_limit: float | None = None
@@ -68,7 +85,7 @@ class Backend(ABC):
 
     def solve(self, program: Program) -> tuple[Array | None, Status]:
         """The point with its whole numbers made exactly whole, and how it ended."""
-        point, status = self.find(program.in_units_of_one())
+        point, status = self.find(program.scaled())
         if point is None:
             return None, Status.NOT_FOUND if status == Status.TIME_LIMIT else status
         whole = np.where(program.integer, np.round(point), point)
@@ -83,7 +100,8 @@ class HiGHS(Backend):
     """HiGHS, which comes with SciPy.
 
     Args:
-        gap: Stop when the best point is known to be within this part of the best value; 0 is exact.
+        gap: Stop when the best point is known to be within this part of the best value; 0 is exact, up to about 1e-12
+            of the largest entry of theta.
 
     Example:
         >>> HiGHS(time_limit=60.0)
@@ -105,8 +123,7 @@ class HiGHS(Backend):
         )
         ends = {0: Status.SOLVED, 1: Status.TIME_LIMIT, 2: Status.INFEASIBLE, 3: Status.UNBOUNDED}
         # HiGHS sometimes cannot tell the two apart; with bounds on all variables it can only be the first.
-        bounded = bool(np.isfinite(program.least).all() and np.isfinite(program.most).all())
-        status = ends.get(found.status, Status.INFEASIBLE if bounded else Status.UNBOUNDED)
+        status = ends.get(found.status, Status.INFEASIBLE if program.bounded else Status.UNBOUNDED)
         return found.x, status
 
 
@@ -145,9 +162,17 @@ class ORTools(Backend):
         for variable, value in zip(x, program.value, strict=True):
             objective.SetCoefficient(variable, float(value))
         objective.SetMaximization()
-        end = model.Solve()
+        options = linear.MPSolverParameters()
+        # Without this OR-Tools is content with one part in ten thousand.
+        options.SetDoubleParam(options.RELATIVE_MIP_GAP, 0.0)
+        end = model.Solve(options)
         if end in (model.OPTIMAL, model.FEASIBLE):
             point = np.array([variable.solution_value() for variable in x])
             return point, Status.SOLVED if end == model.OPTIMAL else Status.TIME_LIMIT
-        ends = {model.INFEASIBLE: Status.INFEASIBLE, model.UNBOUNDED: Status.UNBOUNDED}
-        return None, ends.get(end, Status.TIME_LIMIT)
+        ends = {
+            model.INFEASIBLE: Status.INFEASIBLE,
+            model.UNBOUNDED: Status.UNBOUNDED,
+            model.NOT_SOLVED: Status.TIME_LIMIT,
+        }
+        # Engines without a word for "unbounded" refuse the model instead.
+        return None, ends.get(end, Status.INFEASIBLE if program.bounded else Status.UNBOUNDED)

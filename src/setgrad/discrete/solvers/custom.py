@@ -21,8 +21,9 @@ from setgrad.errors import SolverError
 class Custom(Solver):
     """A function as a solver. Its answers are checked: their shape, and that they are whole numbers.
 
-    An answer that is not whole gets the status FRACTIONAL, one with NaN the status INFEASIBLE; the other instances stay
-    as they are. `sense` says what the function does: it sees theta as you pass it, whatever the sense.
+    An answer that is not whole gets the status FRACTIONAL, one with NaN the status INFEASIBLE, one with infinity the
+    status UNBOUNDED; the other instances stay as they are. `sense` says what the function does: it sees theta as you
+    pass it, whatever the sense.
 
     Args:
         function: Without a pool: from theta (*batch, *instance) to z of the same shape, or to a `Solved`. With a pool:
@@ -60,7 +61,9 @@ class Custom(Solver):
         near = value.round() if self.whole else value
         flat = value.reshape(*batch, -1)
         holds = ((near - value).abs() <= WHOLE).reshape(*batch, -1).all(-1)
-        wrong = torch.where(flat.isnan().any(-1), Status.INFEASIBLE, torch.where(holds, status, Status.FRACTIONAL))
+        wrong = torch.where(holds, status, Status.FRACTIONAL)
+        wrong = torch.where(flat.isinf().any(-1), Status.UNBOUNDED, wrong)
+        wrong = torch.where(flat.isnan().any(-1), Status.INFEASIBLE, wrong)
         return Solved(near, torch.where(status == Status.SOLVED, wrong, status))
 
     def _each(self, pool: HostPool, theta: Tensor) -> Tensor:

@@ -163,7 +163,9 @@ class GraphMatching(Solver):
 
     def _improve(self, padded: Tensor, match: Tensor) -> Tensor:
         """Make the best exchange of every matching until none helps by more than rounding can pretend."""
-        pairs = torch.tensor([(i, j) for i in range(self.nodes_a) for j in range(i + 1, self.nodes_b)])
+        pairs = torch.tensor(
+            [(i, j) for i in range(self.nodes_a) for j in range(i + 1, self.nodes_b)], dtype=torch.long
+        ).reshape(-1, 2)
         swaps = torch.arange(self.nodes_b).repeat(1 + len(pairs), 1)  # row 0 leaves all as it is
         rows = torch.arange(1, 1 + len(pairs))
         swaps[rows, pairs[:, 0]], swaps[rows, pairs[:, 1]] = pairs[:, 1], pairs[:, 0]

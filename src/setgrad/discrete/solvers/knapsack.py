@@ -12,6 +12,7 @@ from torch import Tensor
 
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
+from setgrad.discrete.solvers._cuts import cut_too_heavy, solve_with_cuts
 from setgrad.discrete.solvers._host import Array, HostPool, gather, to_host
 from setgrad.discrete.solvers._knapsack_table import best_items
 from setgrad.discrete.solvers._parameters import as_tensor, spread
@@ -33,8 +34,9 @@ class Knapsack(Solver):
     Whole weights are solved by dynamic programming on theta's device, in time n * budget (both divided by the weights'
     common divisor), exactly up to the rounding of sums in theta's precision. Other weights, and budgets above 20,000
     steps, go to an integer program on the host (`pip install "setgrad[solvers]"`), where the sum may exceed the budget
-    by no more than the rounding of such a sum; write prices in cents to stay with whole numbers. Equal items go to the
-    lower index; items worth 0 or less are never taken. A budget below 0 makes the instance INFEASIBLE.
+    by no more than the rounding of the weights in their dtype; write prices in cents to stay with whole numbers. Of
+    items equal in worth and weight those of lower index are taken first; items worth 0 or less are never taken. A
+    budget below 0 makes the instance INFEASIBLE.
 
     Args:
         weights: What each item weighs, 0 or more: (*batch, n).
@@ -74,9 +76,13 @@ class Knapsack(Solver):
     def solve(self, theta: Tensor) -> Solved:
         """Fill the table, or hand the instances to the pool."""
         batch, n = theta.shape[:-1], theta.shape[-1]
-        if self._whole is None:
-            return self._on_host(theta)
-        weights, budget = (part.to(theta.device) for part in self._whole)
+        found = self._on_host(theta) if self._whole is None else self._by_table(*self._whole, theta)
+        weights = spread("weights", as_tensor(self.weights).to(theta.device), batch, n)
+        return Solved(_leftmost(found.value, theta, weights), found.status)
+
+    def _by_table(self, weights: Tensor, budget: Tensor, theta: Tensor) -> Solved:
+        batch, n = theta.shape[:-1], theta.shape[-1]
+        weights, budget = (part.to(theta.device) for part in (weights, budget))
         room = spread("budget", budget, batch).reshape(-1)
         if weights.ndim > 1:
             weights = spread("weights", weights, batch, n).reshape(-1, n)
@@ -87,17 +93,21 @@ class Knapsack(Solver):
         batch, n = theta.shape[:-1], theta.shape[-1]
         weights = to_host(spread("weights", as_tensor(self.weights), batch, n)).reshape(-1, n)
         room = to_host(spread("budget", as_tensor(self.budget), batch)).reshape(-1)
-        # Three times 0.1 is more than 0.3 in floats, and must fit all the same.
+        # Three times 0.1 is more than 0.3 in floats, and must fit all the same. Rounding changes each weight, and so
+        # their sum, by a part of itself that does not grow with n.
         kind = as_tensor(self.weights).dtype
-        room = room * (1 + n * torch.finfo(kind if kind.is_floating_point else torch.float64).eps)
-        jobs = list(zip(to_host(theta).reshape(-1, n), weights, room, strict=True))
+        if kind.is_floating_point:
+            room = room * (1 + torch.finfo(kind).eps + n * np.finfo(np.float64).eps)
+        jobs = list(zip(to_host(theta).reshape(-1, n), weights, room.tolist(), strict=True))
         return gather(self.pool.map(partial(_branch_and_bound, self.backend), jobs), theta)
 
 
 def _steps(weights: Tensor, budget: Tensor) -> tuple[Tensor, Tensor] | None:
-    if not bool((weights == weights.round()).all()) or weights.numel() == 0 or float(weights.max()) > _HEAVIEST:
+    if weights.numel() == 0 or float(weights.max()) > _HEAVIEST:
         return None
     whole = weights.long()
+    if not bool((weights == whole).all()):
+        return None
     divisor = max(1, int(np.gcd.reduce(whole.reshape(-1).cpu().numpy())))
     # More than all items weigh is no different from just that.
     budget = budget.double().clamp(-1, float(whole.sum(-1).max())).floor().long()
@@ -109,28 +119,33 @@ def _status(room: Tensor) -> Tensor:
     return torch.where(room < 0, Status.INFEASIBLE, Status.SOLVED)
 
 
-def _branch_and_bound(backend: Backend, job: tuple[Array, Array, Array]) -> tuple[Array | None, Status]:
-    """Solve one instance; a set that is too heavy by less than the backend's tolerance is cut off by name."""
+def _branch_and_bound(backend: Backend, job: tuple[Array, Array, float]) -> tuple[Array | None, Status]:
+    """Solve one instance."""
     value, weights, room = job
     n = len(value)
     if room < 0:
         return None, Status.INFEASIBLE
     # What cannot be in any answer leaves before the solver comes.
     most = ((value > 0) & (weights <= room)).astype(float)
-    weights = weights * most
-    rows, upper = [weights], [min(float(room), float(weights.sum()))]
-    while True:
-        program = Program(
-            value,
-            A=np.stack(rows),
-            lower=np.full(len(rows), -np.inf),
-            upper=np.array(upper),
-            least=np.zeros(n),
-            most=most,
-            integer=np.ones(n, dtype=bool),
-        )
-        point, status = backend.solve(program)
-        if point is None or weights @ point <= room:
-            return point, status
-        rows.append(point)
-        upper.append(point.sum() - 1)
+    program = Program(
+        value,
+        A=(weights * most)[None],
+        lower=np.array([-np.inf]),
+        upper=np.array([min(room, float(weights @ most))]),
+        least=np.zeros(n),
+        most=most,
+        integer=np.ones(n, dtype=bool),
+    )
+    return solve_with_cuts(backend, program, partial(cut_too_heavy, weights * most, room))
+
+
+def _leftmost(z: Tensor, theta: Tensor, weights: Tensor) -> Tensor:
+    """As many items of each worth and weight, but the first of them: rounding and backends choose as they like."""
+    by_weight = weights.argsort(dim=-1, stable=True)
+    order = by_weight.gather(-1, theta.gather(-1, by_weight).argsort(dim=-1, stable=True))
+    theta, weights = theta.gather(-1, order), weights.gather(-1, order)
+    new = (theta[..., 1:] != theta[..., :-1]) | (weights[..., 1:] != weights[..., :-1])
+    kind = torch.nn.functional.pad(new.long().cumsum(-1), (1, 0))
+    # Kinds stay where they are, and within each the chosen items come first.
+    chosen = 2 * kind - (2 * kind - z.gather(-1, order).long()).sort(-1).values
+    return torch.empty_like(z).scatter_(-1, order, chosen.to(z))

@@ -1,0 +1,132 @@
+"""What estimators and laws cannot take is refused by name, before anything is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setgrad.discrete.distributions import KSubset, PlackettLuce
+from setgrad.discrete.estimators import (
+    IMLE,
+    SFESS,
+    SIMPLE,
+    FenchelYoung,
+    GumbelSoftmax,
+    Identity,
+    Perturbed,
+    ReinMax,
+    RelaxedTopK,
+    ScoreFunction,
+    SoftSub,
+    StraightThrough,
+)
+from setgrad.discrete.noise import Gumbel
+from setgrad.discrete.solvers.top_k import TopK
+from setgrad.errors import DataError, OptionError, ShapeError
+from tests.discrete.estimators import CASES, Case, N
+from tests.discrete.oracles import draws
+
+OUT = -torch.inf
+# Estimators that look at theta themselves, for want of a solver.
+LOOKING = [case for case in CASES if not case.solves]
+looking = pytest.mark.parametrize("case", LOOKING, ids=str)
+
+
+@looking
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_nan_and_plus_infinity(case: Case, bad: float, dtype: torch.dtype) -> None:
+    theta = draws(3, N, dtype=dtype)
+    theta[1, 2] = bad
+    with pytest.raises(DataError, match="NaN or plus infinity"):
+        case.build()(theta)
+
+
+@looking
+@pytest.mark.parametrize("low", [OUT, -1e30, torch.finfo(torch.float32).min])
+def test_items_that_are_left(case: Case, low: float) -> None:
+    """As many as are chosen are enough, and chosen for sure; with one fewer there is no answer."""
+    theta = draws(4, N, dtype=torch.float32)
+    theta[1, case.k :] = low
+    leaf = theta.clone().requires_grad_()
+    z = case.build()(leaf)
+    torch.testing.assert_close(z.sum(-1), torch.full_like(z[..., 0], case.k))
+    assert not z.select(-2, 1)[..., case.k :].any()
+    (grad,) = torch.autograd.grad((z * torch.arange(N)).sum(), leaf)
+    assert grad.isfinite().all()
+    theta[1, case.k - 1] = low
+    with pytest.raises(OptionError, match=f"cannot choose {case.k} .*an instance has {case.k - 1} "):
+        case.build()(theta)
+
+
+@looking
+def test_refusals_under_transforms(case: Case) -> None:
+    def total(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        return lambda theta: (layer(theta) * torch.arange(N)).sum()
+
+    theta = draws(3, N)
+    # SIMPLE differentiates within, by autograd.
+    if case.name != "SIMPLE":
+        leaf = theta.clone().requires_grad_()
+        total(case.build())(leaf).backward()
+        torch.testing.assert_close(torch.func.grad(total(case.build()))(theta), leaf.grad)
+    theta[1, 2] = torch.nan
+    with pytest.raises(DataError, match="NaN or plus infinity"):
+        torch.func.grad(total(case.build()))(theta)
+    torch.compiler.reset()
+    with pytest.raises(DataError, match="NaN or plus infinity"):
+        torch.compile(case.build(), backend="eager")(theta)
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_types_that_are_no_floats(case: Case, dtype: torch.dtype) -> None:
+    with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):
+        case.build()(torch.ones(3, N, dtype=dtype))
+
+
+def test_a_loss_of_whole_numbers() -> None:
+    theta = torch.ones(3, N, dtype=torch.long)
+    for layer in (FenchelYoung(TopK(2), noise=None), FenchelYoung(TopK(2), noise=Gumbel())):
+        with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):
+            layer(theta, theta)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda solver: Identity(solver),
+        lambda solver: StraightThrough(solver),
+        lambda solver: Perturbed(solver, noise=Gumbel(), samples=2),
+        lambda solver: FenchelYoung(solver, noise=Gumbel()),
+    ],
+)
+def test_a_function_in_place_of_a_solver(make: Callable[[object], nn.Module]) -> None:
+    with pytest.raises(OptionError, match=r"must be a Solver.*Custom\(function\)"):
+        make(torch.sign)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KSubset(torch.zeros(4), 2.0),  # type: ignore[arg-type]
+        lambda: PlackettLuce(torch.zeros(4), 2.0),  # type: ignore[arg-type]
+        lambda: KSubset(torch.zeros(4), 2).sample(2.0),  # type: ignore[arg-type]
+        lambda: SIMPLE(2.0),  # type: ignore[arg-type]
+        lambda: SIMPLE(2, samples=2.0),  # type: ignore[arg-type]
+        lambda: SFESS(2.0, samples=2),  # type: ignore[arg-type]
+        lambda: SFESS(2, samples=2.0),  # type: ignore[arg-type]
+        lambda: SoftSub(2.0),  # type: ignore[arg-type]
+        lambda: RelaxedTopK(2.0),  # type: ignore[arg-type]
+        lambda: GumbelSoftmax(samples=2.0),  # type: ignore[arg-type]
+        lambda: ReinMax(samples=2.0),  # type: ignore[arg-type]
+        lambda: IMLE(TopK(2), noise=Gumbel(), samples=2.0),  # type: ignore[arg-type]
+        lambda: ScoreFunction(lambda theta: KSubset(theta, 2), samples=2.0),  # type: ignore[arg-type]
+    ],
+)
+def test_numbers_that_are_not_whole(make: Callable[[], object]) -> None:
+    with pytest.raises(OptionError, match=r"(k|length|samples) must be a whole number, not 2.0"):
+        make()
