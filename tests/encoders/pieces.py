@@ -42,4 +42,4 @@ class Orders:
     def permutation(self, count: int) -> np.ndarray:
         order = self.left.pop(0)
         assert len(order) == count
-        return np.array(order)
+        return np.array(order, dtype=np.int64)

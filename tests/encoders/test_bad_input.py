@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
-from setgrad.encoders import MergeableEncoder, State, stream
+from setgrad.encoders import UMBC, DeepSets, MergeableEncoder, State, stream
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, draw, gradients, split
@@ -91,7 +93,7 @@ def test_broken_state_files_are_named(encoder, tmp_path):
 
 
 CHANGES = ["drawn anew", "one more", "one less", "a piece missing", "shuffled", "one number"]
-CHANGES += ["sets exchanged", "items exchanged", "flipped", "another layout"]
+CHANGES += ["sets exchanged", "items exchanged", "flipped", "another layout", "items of two chunks exchanged"]
 
 
 @pytest.mark.parametrize("gradient", ["exact", "sample"])
@@ -104,6 +106,9 @@ def test_chunks_that_change_between_the_passes_are_noticed(encoder, gradient, ch
     others = {
         "sets exchanged": [Sets.from_list(chunks[0].to_list()[::-1]), chunks[1]],
         "items exchanged": [chunks[0].with_values(chunks[0].values[[1, 0, *range(2, 10)]]), chunks[1]],
+        "items of two chunks exchanged": [
+            one.with_values(torch.cat([other.values[:1], one.values[1:]])) for one, other in (chunks, chunks[::-1])
+        ],
         "flipped": [chunks[0].with_values(chunks[0].values.flip(-1)), chunks[1]],
         "another layout": [Sets.from_lengths(chunks[0].values, [4, 6]), chunks[1]],
         "drawn anew": [draw([5, 5], seed=2), draw([5, 5], seed=3)],
@@ -114,7 +119,86 @@ def test_chunks_that_change_between_the_passes_are_noticed(encoder, gradient, ch
         "one number": [chunks[0].with_values(nudged), chunks[1]],
     }[change]
 
-    # The first two calls look at the source, and the first pass goes on with one of them.
-    value = stream(encoder, lambda: chunks if next(turns) < 2 else others, gradient=gradient)
+    # The first pass goes on with the call that looks at the source.
+    value = stream(encoder, lambda: chunks if next(turns) < 1 else others, gradient=gradient)
     with pytest.raises(DataError, match="other chunks in a later pass"):
         gradients(encoder, value)
+
+
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_a_column_of_large_numbers_hides_no_other(seeded, gradient, shape):
+    """Three columns of four are drawn anew beside one of a thousand million."""
+    turns = itertools.count()
+
+    def source():
+        generator = torch.Generator().manual_seed(next(turns))
+        x = torch.randn(1000, 4, generator=generator, dtype=torch.float64)
+        x[:, 0] = 1e9
+        yield x.reshape(1000, *shape)
+
+    with seeded(0):
+        encoder = UMBC(shape, 8, 4, heads=2).double().eval()
+    with torch.no_grad():
+        encoder.read_items.weight[:, 0] = 0
+    with pytest.raises(DataError, match="other chunks in a later pass"):
+        gradients(encoder, stream(encoder, source, gradient=gradient))
+
+
+def test_one_other_item_of_many_is_noticed(seeded):
+    turns = itertools.count()
+    with seeded(0):
+        encoder = DeepSets(2, nn.Linear(2, 1)).double().eval()
+    x = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    other = x.clone()
+    other[777] += 0.5
+    code = stream(encoder, lambda: iter((x if next(turns) < 2 else other).split(4096)))
+    with pytest.raises(DataError, match="other chunks in a later pass"):
+        gradients(encoder, code)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+@pytest.mark.parametrize("items", [1, 1000])
+def test_rounding_makes_no_other_chunks(seeded, noise, items):
+    """As of a network on a GPU, which sums in another order at every call; columns may differ in scale."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(items, 4, generator=generator) * torch.tensor([1e6, 1.0, 1e-6, 0.0])
+    with seeded(0):
+        encoder = DeepSets(4, nn.Linear(4, 3)).eval()
+    source = lambda: iter((x * (1 + noise * torch.randn(x.shape, generator=generator))).split(7))  # noqa: E731
+    assert all(g.isfinite().all() for g in gradients(encoder, stream(encoder, source)))
+
+
+class Read(nn.Module):
+    """Numbers of any type as features."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.float().flatten(1)) if x.dim() > 1 else self.layer(x.float()[:, None])
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int8, torch.int64, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_items_of_any_type_and_shape_are_the_same_at_every_pass(seeded, kind, shape):
+    lowest = {torch.int8: -128, torch.int64: -1000, torch.bool: 0}.get(kind, 2)
+    items = torch.full((10, *shape), lowest, dtype=kind)
+    with seeded(0):
+        encoder = DeepSets(shape, Read(math.prod(shape))).eval()
+    torch.testing.assert_close(stream(encoder, items, chunk_size=4), encoder(Sets.from_list([items])))
+    assert all(g.isfinite().all() for g in gradients(encoder, stream(encoder, items, chunk_size=4)))
+    items[7] = items[7] + 1 if kind != torch.bool else True
+    with pytest.raises(DataError, match="other chunks in a later pass"):
+        code = stream(encoder, items, chunk_size=4)
+        items[7] = lowest
+        gradients(encoder, code)
+
+
+@pytest.mark.parametrize("gradient", ["full", "exact", "sample"])
+def test_a_chunk_of_items_of_another_shape_is_named(seeded, gradient):
+    with seeded(0):
+        encoder = DeepSets(DIM, nn.Linear(DIM, 2)).eval()
+    with pytest.raises(ShapeError, match=r"chunk 1 holds items of shape \(4,\), those before \(3,\)"):
+        stream(encoder, [torch.zeros(2, DIM), torch.zeros(2, 4)], gradient=gradient)

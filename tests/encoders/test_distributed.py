@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from setgrad.encoders import (
 )
 from setgrad.errors import OptionError, StateError
 from setgrad.sets import Sets
+from tests.encoders.pieces import Orders
 
 RANKS, DIM = 3, 3
 SIZES = [7, 0, 1, 12]
@@ -61,7 +63,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "em": lambda: DiffEM(DIM, nn.Linear(DIM, 2), components=3, steps=2),
     "ds-mil": lambda: DSMIL(DIM, nn.Linear(DIM, 5), classes=2, hidden=4),
 }
-WAYS = ("merge", "full", "exact", "full, DDP", "exact, DDP")
+WAYS = ("merge", "full", "exact", "sample", "full, DDP", "exact, DDP")
 # These keep no state; they go through their shards several times.
 SEVERAL = ("em", "ds-mil")
 PAIRS = [(name, way) for name in ENCODERS for way in WAYS if name not in SEVERAL or way != "merge"]
@@ -96,7 +98,8 @@ def code(encoder: Any, kind: str, rank: int) -> Tensor:
         for chunk in shard_of(rank):
             state = encoder.update(state, chunk)
         return encoder.finish(merge_over(state))
-    return stream_over(encoder, shard_of(rank), gradient=kind)
+    # As many samples as chunks: "sample" is exact, too.
+    return stream_over(encoder, shard_of(rank), gradient=kind, samples=2)
 
 
 def gradients(encoder: nn.Module) -> list[Tensor]:
@@ -140,11 +143,28 @@ def compute(rank: int, folder: Path) -> None:
     ((rank + 1) * loss_of(code(encoder, "exact", rank))).backward()
     mean_gradients(encoder.parameters())
     found["own losses"] = gradients(encoder)
+    found["sampled"] = sampled(rank)
     found["slots"] = random_slots(rank)
-    found["largest"] = largest(rank)
+    found["largest"] = {kind: largest(rank, kind) for kind in (torch.int64, torch.bool)}
     found["errors"] = refused(rank)
+    pool = MaxPool(DIM, Root()).eval()
+    item = torch.tensor([[-1.0 if rank == 2 else 1.0, 4.0, 9.0 * rank]])
+    found["nan"] = pool.finish(merge_over(pool.update(pool.begin(), Sets.from_list([item]))))
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
+
+
+def sampled(rank: int) -> list[Tensor]:
+    """The mean over all orders of the chunks of both ranks that have any; one of two chunks is drawn."""
+    orders, total = list(itertools.product([(0, 1), (1, 0)], repeat=2)), None
+    for order in orders:
+        encoder = make("softmax")
+        mine = Orders([order[SHARDS[rank]] if rank in SHARDS else ()])
+        loss_of(stream_over(encoder, shard_of(rank), gradient="sample", generator=mine)).backward()
+        mean_gradients(encoder.parameters())
+        found = [g / len(orders) for g in gradients(encoder)]
+        total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+    return total
 
 
 def random_slots(rank: int) -> dict[str, Any]:
@@ -186,17 +206,25 @@ class Letters(nn.Module):
         return self.table(x.long()).flatten(1)
 
 
-def tokens() -> tuple[MaxPool, list[Sets]]:
+class Root(nn.Module):
+    """NaN for items with a negative number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sqrt()
+
+
+def tokens(kind: torch.dtype) -> tuple[MaxPool, list[Sets]]:
     """An encoder of names, and a shard for each rank: the second has none and does not know what items are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         encoder = MaxPool(2, Letters()).eval()
     # The items of the last rank are among those of the first: of equals the first one wins.
-    return encoder, [Sets.from_lengths(torch.arange(n).reshape(-1, 2), [n // 2 - 2, 2]) for n in (20, 0, 12) if n]
+    numbers = {n: torch.arange(n).reshape(-1, 2) // (1 if kind == torch.int64 else 5) for n in (20, 12)}
+    return encoder, [Sets.from_lengths(x.to(kind), [n // 2 - 2, 2]) for n, x in numbers.items()]
 
 
-def largest(rank: int) -> dict[str, Tensor]:
-    encoder, shards = tokens()
+def largest(rank: int, kind: torch.dtype) -> dict[str, Tensor]:
+    encoder, shards = tokens(kind)
     state = encoder.begin(2)
     if rank in SHARDS:
         state = encoder.update(state, shards[SHARDS[rank]])
@@ -220,6 +248,8 @@ def refused(rank: int) -> dict[str, str]:
         return "nothing"
 
     nan = good[0].with_values(good[0].values * torch.nan)
+    root, fine = DeepSets(DIM, Root()).eval(), [chunk.with_values(chunk.values.abs()) for chunk in good]
+    bad = [fine[0], fine[1].with_values(-fine[1].values)]
     return {
         "batch": told(lambda: stream_over(encoder, [good[0][: rank + 1]])),
         "shapes": told(lambda: merge_over(encoder.begin(rank + 1))),
@@ -228,6 +258,9 @@ def refused(rank: int) -> dict[str, str]:
         "broken, full": told(lambda: stream_over(encoder, broken if rank == 1 else good, gradient="full")),
         "no source": told(lambda: stream_over(encoder, 3 if rank == 1 else good)),
         "nan": told(lambda: stream_over(encoder, [good[0], nan] if rank == 2 else good)),
+        "phi": told(lambda: stream_over(root, bad if rank == 2 else fine)),
+        "phi, full": told(lambda: stream_over(root, bad if rank == 2 else fine, gradient="full")),
+        "phi, max": told(lambda: stream_over(MaxPool(DIM, Root()).eval(), bad if rank == 2 else fine)),
         # The group is in order after all of that.
         "after": told(lambda: stream_over(encoder, good)),
     }
@@ -281,6 +314,13 @@ def test_the_mean_of_the_losses_of_the_ranks_is_differentiated(found):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+def test_the_mean_of_gradients_sampled_on_all_ranks_is_the_whole_gradient(found):
+    encoder = make("softmax")
+    loss_of(encoder(draw())).backward()
+    for rank in range(RANKS):
+        torch.testing.assert_close(found[rank]["sampled"], gradients(encoder), rtol=1e-12, atol=1e-12)
+
+
 def test_random_slots_are_those_of_the_first_rank(found):
     first, *others = (one["slots"] for one in found)
     for other in others:
@@ -304,20 +344,29 @@ def test_an_error_on_one_rank_is_an_error_on_all(found):
         ("broken, full", 1, "OSError: the disk is gone"),
         ("no source", 1, "DataError: chunks cannot be read from int"),
         ("nan", 2, "DataError: chunk 1 holds NaN"),
+        ("phi", 2, "DataError: phi, or what is summed of it"),
+        ("phi, full", 2, "DataError: phi, or what is summed of it"),
+        ("phi, max", 2, "DataError: phi, or what is summed of it"),
     ):
         for rank, one in enumerate(errors):
             expected = text if rank == culprit else "LostRankError: another rank could not read its shard"
             assert one[kind].startswith(expected), (kind, rank, one[kind])
 
 
-def test_the_largest_of_all_ranks_has_its_item_and_number(found):
-    encoder, shards = tokens()
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool])
+def test_the_largest_of_all_ranks_has_its_item_and_number(found, kind):
+    encoder, shards = tokens(kind)
     whole = Sets.from_list([torch.cat(parts) for parts in zip(*(s.to_list() for s in shards), strict=True)])
     state = encoder.update(encoder.begin(2), whole)
     for rank in range(RANKS):
-        for name, ours in found[rank]["largest"].items():
+        for name, ours in found[rank]["largest"][kind].items():
             assert torch.equal(ours, getattr(state, name)), (rank, name)
-    assert state.items.dtype == torch.int64
+    assert state.items.dtype == kind
+
+
+def test_nan_of_one_rank_is_the_largest_of_all(found):
+    for one in found:
+        torch.testing.assert_close(one["nan"], torch.tensor([[torch.nan, 2.0, 18**0.5]]), equal_nan=True)
 
 
 def test_the_example_gives_the_same_numbers_on_any_number_of_processes():

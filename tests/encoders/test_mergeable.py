@@ -71,7 +71,7 @@ def test_any_partition_in_any_order_gives_the_whole(encoder):
         for number in order:
             state = encoder.update(state, chunks[number])
         torch.testing.assert_close(encoder.finish(state), whole, rtol=1e-12, atol=1e-12)
-        close(gradients(encoder, encoder.finish(state)), gradients(encoder, encoder(sets)), 1e-11)
+        close(gradients(encoder, encoder.finish(state)), gradients(encoder, encoder(sets)))
 
 
 def test_merge_is_associative_with_begin_as_identity(encoder):
@@ -116,7 +116,7 @@ def test_streams_give_value_and_gradient_of_the_whole(encoder, gradient, size):
     sets = draw()
     value = stream(encoder, sets, gradient=gradient, chunk_size=size)
     torch.testing.assert_close(value, encoder(sets), rtol=1e-12, atol=1e-12)
-    close(gradients(encoder, value), gradients(encoder, encoder(sets)), 1e-11)
+    close(gradients(encoder, value), gradients(encoder, encoder(sets)))
 
 
 @pytest.mark.parametrize("samples", [1, 2])
@@ -131,7 +131,7 @@ def test_the_mean_of_sampled_gradients_is_the_whole_gradient(encoder, samples):
         value = stream(encoder, chunks, gradient="sample", samples=samples, generator=Orders([order]))
         torch.testing.assert_close(value, encoder(sets), rtol=1e-12, atol=1e-12)
         total = [t + g / len(orders) for t, g in zip(total, gradients(encoder, value), strict=True)]
-    close(total, exact, 1e-11)
+    close(total, exact)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5])
@@ -158,19 +158,6 @@ def move_logits(encoder: UMBC, shift: float) -> None:
         asked = encoder.queries().detach().unflatten(-1, (2, -1))
         size = asked.square().sum(-1, keepdim=True).clamp(min=1e-6)
         encoder.read_items.bias[:8] += shift * (asked / size).flatten(1)[0]
-
-
-@pytest.mark.parametrize("shift", [-1e4, 1e4])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
-def test_a_shift_of_all_logits_does_not_change_softmax(seeded, shift, dtype, tolerance):
-    with seeded(0):
-        encoder = UMBC(DIM, 8, 4, heads=2).to(dtype).eval()
-    sets = draw().to(dtype)
-    plain = encoder(sets)
-    move_logits(encoder, shift)
-    moved = stream(encoder, sets, chunk_size=3)
-    assert moved.isfinite().all()
-    torch.testing.assert_close(moved[:, 0], plain[:, 0], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shift", [-130.0, -200.0, -1000.0])
@@ -253,7 +240,7 @@ def test_dropout_is_the_same_in_both_passes(seeded):
         with seeded(seed + number):
             state = encoder.update(state, chunk)
     close([value], [encoder.finish(state)])
-    close(found, gradients(encoder, encoder.finish(state)), 1e-11)
+    close(found, gradients(encoder, encoder.finish(state)))
 
 
 def test_random_slots_are_drawn_once_and_travel_with_the_state(seeded, tmp_path):
@@ -338,4 +325,4 @@ def test_items_get_a_gradient_from_the_full_graph(encoder):
     values = sets.values.clone().requires_grad_()
     (streamed,) = torch.autograd.grad(stream(encoder, sets.with_values(values), gradient="full").square().sum(), values)
     (whole,) = torch.autograd.grad(encoder(sets.with_values(values)).square().sum(), values)
-    torch.testing.assert_close(streamed, whole, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(streamed, whole, rtol=1e-12, atol=1e-12)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from setgrad.encoders import DSMIL, ContextItems, DiffEM, MaxPool, MaxState, State, stream
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.sets import Sets
-from tests.encoders.pieces import DIM, Orders, draw, gradients, split
+from tests.encoders.pieces import DIM, draw, gradients, split
 
 CUTS = [[3, 0, 4], [0, 0, 0], [0, 1, 0], [5, 5, 2]]
 # Passes that are differentiated by chunks: those of sums. DSMIL finds its best items exactly.
@@ -39,22 +39,6 @@ def case(request: pytest.FixtureRequest, seeded: Any) -> tuple[Any, int]:
         return make().double().eval(), passes
 
 
-@pytest.mark.parametrize("samples", [1, 2])
-def test_the_mean_of_sampled_gradients_is_the_whole_gradient(case, samples):
-    """All orders of the chunks in all passes, which are drawn independently."""
-    encoder, passes = case
-    chunks, exact = split(draw(), CUTS), gradients(encoder, encoder(draw()))
-    orders = list(itertools.product(itertools.permutations(range(3)), repeat=passes))
-    total = [torch.zeros_like(g) for g in exact]
-    for order in orders:
-        drawn = Orders(order)
-        code = stream(encoder, chunks, gradient="sample", samples=samples, generator=drawn)
-        found = gradients(encoder, code)
-        assert not drawn.left, "every pass of sums draws once"
-        total = [t + g / len(orders) for t, g in zip(total, found, strict=True)]
-    close(total, exact, 1e-11)
-
-
 def test_items_get_a_gradient_from_the_full_graph(case):
     encoder, _ = case
     values = draw().values.clone().requires_grad_()
@@ -63,7 +47,7 @@ def test_items_get_a_gradient_from_the_full_graph(case):
         torch.autograd.grad(code.square().sum(), values)[0]
         for code in (encoder.stream(sets, gradient="full", chunk_size=4), encoder(sets))
     )
-    close(streamed, whole, 1e-11)
+    close(streamed, whole)
     with pytest.raises(OptionError, match="only differentiated with gradient='full'"):
         encoder.stream(sets)
 
@@ -101,7 +85,7 @@ def test_passes_over_a_file(case, tmp_path):
     for gradient in ("full", "exact"):
         value = stream(encoder, mapped, chunk_size=16, gradient=gradient, prefetch=True)
         close(value, whole)
-        close(gradients(encoder, value), gradients(encoder, whole), 1e-11)
+        close(gradients(encoder, value), gradients(encoder, whole))
         whole = encoder(Sets.from_list([torch.from_numpy(values)]))
 
 
@@ -120,7 +104,7 @@ def test_dropout_is_the_same_in_every_pass(seeded):
         whole = encoder(sets)
         expected = gradients(encoder, whole)
     close(one, whole)
-    close(found, expected, 1e-11)
+    close(found, expected)
 
 
 def test_a_phi_that_looks_at_others_reads_whole_sets_only(seeded):

@@ -14,9 +14,11 @@ from setgrad.encoders import (
     ABMIL,
     DSMIL,
     SSE,
+    UMBC,
     DiffEM,
     FSPool,
     MaxPool,
+    OnSlots,
     SetTransformer,
     TransformerHead,
     hierarchical_sse,
@@ -264,3 +266,21 @@ def test_max_reads_names_and_refuses_chance(seeded):
 def test_impossible_options_are_refused(make, message, seeded):
     with seeded(0), pytest.raises(OptionError, match=message):
         make()
+
+
+def test_only_slots_that_travel_with_the_state_are_drawn(seeded):
+    """The levels above read in `finish`, which is to give one code for one state."""
+    with seeded(0):
+        encoder = hierarchical_sse(DIM, [(6, 8), (2, 4)], random=True).double().train()
+        plain = UMBC(DIM, 8, 4, head=OnSlots(SSE(8, 4, 2))).double().train()
+    sets = draw()
+    for one in (encoder, plain):
+        state = one.update(one.begin(4, generator=torch.Generator().manual_seed(0)), sets)
+        other = one.update(one.begin(4, generator=torch.Generator().manual_seed(1)), sets)
+        assert torch.equal(one.finish(state), one.finish(state))
+        assert torch.equal(one.finish(state), one.finish(other)) == (one is plain)
+    for make in (lambda: SSE(8, 4, 2, random=True), lambda: UMBC(8, 4, 2, random=True)):
+        with seeded(0), pytest.raises(OptionError, match="belong to no state"):
+            OnSlots(make())
+    with seeded(0), pytest.raises(OptionError, match="belong to no state"):
+        OnSlots(SSE(8, 4, 2, head=nn.Sequential(SSE(4, 4, 2, random=True))))

@@ -135,6 +135,37 @@ def test_dropout_of_a_part_that_trains_alone_leaves_samples_without_bias(seeded)
     torch.testing.assert_close(total, exact, rtol=1e-10, atol=1e-10)
 
 
+class Always(nn.Module):
+    """Dropout in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(DIM, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.layer(x), 0.5, training=True)
+
+
+def test_a_phi_that_draws_in_evaluation_draws_anew_in_every_stream(seeded):
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2, phi=Always()).double().eval()
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            with seeded(1):
+                one, other = (stream(encoder, draw([8]), chunk_size=4) for _ in range(2))
+            with seeded(1):
+                again = stream(encoder, draw([8]), chunk_size=4)
+        assert not torch.allclose(one, other) and torch.equal(one, again)
+    with seeded(1):
+        exact = gradients(encoder, stream(encoder, split(draw([6, 7]), CUTS)))
+    total = [torch.zeros_like(g) for g in exact]
+    for order in itertools.permutations(range(3)):
+        with seeded(1):
+            code = stream(encoder, split(draw([6, 7]), CUTS), gradient="sample", generator=Orders([order]))
+            total = [t + g / 6 for t, g in zip(total, gradients(encoder, code), strict=True)]
+    torch.testing.assert_close(total, exact, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("gradient", ["exact", "sample"])
 def test_the_second_pass_has_the_modes_of_the_first(seeded, gradient):
     encoder, found = dropping(seeded), []

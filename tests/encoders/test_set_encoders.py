@@ -29,7 +29,7 @@ from setgrad.encoders import (
 )
 from setgrad.errors import OptionError, ShapeError
 from setgrad.sets import Sets
-from tests.encoders.pieces import DIM, draw, gradients, split
+from tests.encoders.pieces import DIM, Orders, draw, gradients, split
 
 CUTS = [[3, 0, 4], [0, 0, 0], [0, 1, 0], [5, 5, 2]]
 
@@ -48,6 +48,8 @@ class Case:
     pieces: bool = False
     # Whether sets may be read in chunks, in several passes perhaps, and items have weights.
     several: bool = False
+    # How many passes of a sampled gradient draw chunks: those of sums.
+    draws: int = 1
 
     def __str__(self) -> str:
         return self.name
@@ -63,11 +65,12 @@ CASES = [
     Case("sse, hierarchical", lambda: hierarchical_sse(DIM, [(6, 8), (3, 4), (1, 4)]), pieces=True),
     Case("deep sets, sum", lambda: DeepSets(DIM, _phi()), pieces=True),
     Case("deep sets, mean", lambda: DeepSets(DIM, _phi(), pooling="mean"), pieces=True),
-    Case("max", lambda: MaxPool(DIM, _phi(), head=nn.Linear(5, 2)), pieces=True),
+    Case("max", lambda: MaxPool(DIM, _phi(), head=nn.Linear(5, 2)), pieces=True, draws=0),
     Case("set transformer", lambda: SetTransformer(DIM, 8, outputs=2, layers=1)),
     Case("set transformer, induced", lambda: SetTransformer(DIM, 8, inducing=3, layers=2, head=nn.Linear(8, 2))),
     Case("fspool", lambda: FSPool(DIM, _phi(), pieces=4)),
-    Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2), several=True),
+    Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2, steps=2), several=True, draws=2),
+    Case("em, head", lambda: DiffEM(DIM, components=2, steps=1, head=nn.Linear(7, 2)), several=True),
     Case("ab-mil", lambda: ABMIL(DIM, _phi(), hidden=4, branches=2, head=nn.Linear(10, 2)), pieces=True),
     Case("ab-mil, no gate", lambda: ABMIL(DIM, hidden=4, gated=False), pieces=True),
     Case("ds-mil", lambda: DSMIL(DIM, _phi(), classes=2, hidden=4), several=True),
@@ -105,7 +108,7 @@ def test_the_order_of_items_makes_no_difference(encoder):
     generator = torch.Generator().manual_seed(1)
     shuffled = Sets.from_list([x[torch.randperm(len(x), generator=generator)] for x in sets.to_list()])
     close(encoder(shuffled), encoder(sets))
-    close(gradients(encoder, encoder(shuffled)), gradients(encoder, encoder(sets)), 1e-11)
+    close(gradients(encoder, encoder(shuffled)), gradients(encoder, encoder(sets)))
 
 
 def test_a_code_depends_on_every_item(encoder):
@@ -159,7 +162,7 @@ def test_any_partition_in_any_order_gives_the_whole(reader):
         for number in order:
             state = reader.update(state, chunks[number])
         close(reader.finish(state), whole)
-        close(gradients(reader, reader.finish(state)), gradients(reader, reader(sets)), 1e-11)
+        close(gradients(reader, reader.finish(state)), gradients(reader, reader(sets)))
     a, b, c = (reader.update(reader.begin(len(sets)), chunk) for chunk in chunks)
     close(reader.finish(a.merge(b).merge(c)), reader.finish(a.merge(b.merge(c))))
     with pytest.raises(ShapeError, match="one piece for each set"):
@@ -174,7 +177,24 @@ def test_streams_give_value_and_gradient_of_the_whole(streamer, gradient, size):
     sets = draw()
     value = streamer.stream(sets, gradient=gradient, chunk_size=size)
     close(value, streamer(sets))
-    close(gradients(streamer, value), gradients(streamer, streamer(sets)), 1e-11)
+    close(gradients(streamer, value), gradients(streamer, streamer(sets)))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("case", STREAMS, ids=str)
+def test_the_mean_of_sampled_gradients_is_the_whole_gradient(case, seeded, samples):
+    """All orders of the chunks in all passes, each as likely as the others; pieces differ in size, some are empty."""
+    encoder, sets = build(case, seeded), draw()
+    chunks, exact = split(sets, CUTS), gradients(encoder, encoder(sets))
+    orders = list(itertools.product(itertools.permutations(range(3)), repeat=case.draws))
+    total = [torch.zeros_like(g) for g in exact]
+    for order in orders:
+        drawn = Orders(order)
+        code = encoder.stream(chunks, gradient="sample", samples=samples, generator=drawn)
+        close(code, encoder(sets))
+        total = [t + g / len(orders) for t, g in zip(total, gradients(encoder, code), strict=True)]
+        assert not drawn.left, "every pass of sums draws once"
+    close(total, exact)
 
 
 def test_a_weight_counts_an_item_that_often(streamer):
@@ -182,8 +202,15 @@ def test_a_weight_counts_an_item_that_often(streamer):
     weights = torch.tensor([2.0, 0.0, 1.0, 3.0, 1.0, 1.0])
     repeated = Sets.from_list([sets[0][[0, 0, 2, 3, 3, 3]], sets[1]])
     close(streamer(sets, weights), streamer(repeated))
-    close(gradients(streamer, streamer(sets, weights)), gradients(streamer, streamer(repeated)), 1e-11)
+    close(gradients(streamer, streamer(sets, weights)), gradients(streamer, streamer(repeated)))
     close(streamer(sets, torch.zeros(6)), streamer(draw([0, 0])))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in STREAMS], ids=str)
+def test_weights_are_refused_where_an_item_cannot_count_twice(case, seeded):
+    """Attention among items and ranks see every item once: repeat it, or let UMBC read the weights."""
+    with pytest.raises((TypeError, OptionError)):
+        build(case, seeded)(draw([4, 2]), torch.ones(6))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -214,10 +241,8 @@ class OfValues(nn.Module):
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
-        self.encoder, self.layout = encoder, draw().layout
-        # Made here, so that they are constants of a traced program.
-        known = ("ids", "positions", "slots", "mask", "lengths", "offsets")
-        assert all(len(getattr(self.layout, name)) for name in known)
+        self.encoder = encoder
+        self.layout = draw().layout.ready()
 
     def forward(self, values: Tensor) -> Tensor:
         return self.encoder(Sets(values, self.layout))
@@ -227,12 +252,14 @@ class OfValues(nn.Module):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_encoders_give_the_same(case, seeded):
+    """As one graph, but for a head that makes sets of the slots: their layout is work on the host."""
     encoder = build(case, seeded)
     torch.compiler.reset()
-    compiled = torch.compile(OfValues(encoder), backend="eager")
+    whole = not any(isinstance(part, OnSlots) for part in encoder.modules())
+    compiled = torch.compile(OfValues(encoder), backend="eager", fullgraph=whole)
     values = draw().values
     close(compiled(values), encoder(draw()))
-    close(gradients(encoder, compiled(values)), gradients(encoder, encoder(draw())), 1e-11)
+    close(gradients(encoder, compiled(values)), gradients(encoder, encoder(draw())))
 
 
 def test_encoders_are_exported(encoder):

@@ -77,6 +77,65 @@ def test_lists_are_features(items, tmp_path, kind):
     assert found.dtype == np.float32
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 3)])
+def test_row_groups_without_rows_have_the_width_of_the_others(items, encoder, tmp_path, kind):
+    path, none = tmp_path / "lists.parquet", tmp_path / "none.parquet"
+    whole = pa.table({"x": pa.array(items[:, :2].tolist(), type=pa.list_(pa.float32())), "y": items[:, 2]})
+    if pa.types.is_fixed_size_list(kind):
+        whole = pa.table({"x": pa.array(items.tolist(), type=kind)})
+    with parquet.ParquetWriter(path, whole.schema) as writer:
+        for part in (whole.slice(0, 0), whole.slice(0, 10), whole.slice(0, 0), whole.slice(10)):
+            writer.write_table(part)
+    assert [x.shape for x in ParquetChunks(path)] == [(0, 3), (10, 3), (0, 3), (15, 3)]
+    code = stream(encoder, ParquetChunks(path))
+    torch.testing.assert_close(code, encoder(Sets.from_list([torch.from_numpy(items)])), rtol=1e-5, atol=1e-5)
+    with parquet.ParquetWriter(none, whole.schema) as writer:
+        writer.write_table(whole.slice(0, 0))
+    if pa.types.is_fixed_size_list(kind):
+        assert torch.equal(stream(encoder, ParquetChunks(none)), encoder(Sets.from_list([torch.zeros(0, 3)])))
+    else:
+        with pytest.raises(DataError, match="has no rows, so that the length of the lists of column 'x' is not known"):
+            stream(encoder, ParquetChunks(none))
+
+
+class Rows(torch.utils.data.Dataset):
+    """For a DataLoader, whose workers import it."""
+
+    def __init__(self, items: np.ndarray) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        return self.items[number]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_is_a_source(encoder, items, workers, seeded):
+    """Also one whose workers live on, and which gives one iterator at every call, begun anew."""
+    kept = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
+    with seeded(0):
+        loader = torch.utils.data.DataLoader(Rows(items), batch_size=6, num_workers=workers, **kept)
+        code, whole = stream(encoder, loader), encoder(Sets.from_list([torch.from_numpy(items)]))
+        torch.testing.assert_close(code, whole, rtol=1e-5, atol=1e-5)
+        ours, theirs = (torch.autograd.grad(c.square().sum(), encoder.read_items.weight) for c in (code, whole))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_function_that_loads_all_chunks_is_called_once_for_a_pass(encoder, items):
+    calls = []
+
+    def load() -> list[np.ndarray]:
+        calls.append(1)
+        return np.split(items, 5)
+
+    code = stream(encoder, load)
+    assert len(calls) == 1
+    code.sum().backward()
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("ranks", [1, 3, 9])
 def test_shards_share_out_the_row_groups(table, items, ranks):
     shards = [ParquetChunks(table, ["x"]).shard(rank, ranks) for rank in range(ranks)]
@@ -252,9 +311,10 @@ def test_nobody_watches_and_there_is_no_bar(monkeypatch):
 def test_a_bar_counts_the_chunks(monkeypatch, capsys):
     watch(monkeypatch)
     source = lambda: map(chunk, range(5))  # noqa: E731
-    assert shown(source, 5, 0) is source and shown(source, None, 1) is source
-    assert numbers(shown(source, 5, 1)()) == list(range(5))
-    assert "reading chunks" in capsys.readouterr().err
+    assert shown(source, 5, 0) is source
+    for total in (5, None):
+        assert numbers(shown(source, total, 1)()) == list(range(5))
+        assert "reading chunks" in capsys.readouterr().err
 
 
 def test_without_rich_there_are_chunks_and_no_bar(monkeypatch, capsys):
@@ -266,7 +326,8 @@ def test_without_rich_there_are_chunks_and_no_bar(monkeypatch, capsys):
 
 def test_a_stream_shows_its_chunks(encoder, items, monkeypatch, capsys):
     watch(monkeypatch)
-    stream(encoder, items, chunk_size=5, verbose=1)
-    assert "reading chunks" in capsys.readouterr().err
+    for source in (items, lambda: (x for x in np.split(items, 5))):
+        stream(encoder, source, chunk_size=5, verbose=1)
+        assert "reading chunks" in capsys.readouterr().err
     stream(encoder, items, chunk_size=5)
     assert capsys.readouterr().err == ""

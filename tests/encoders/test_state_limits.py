@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from setgrad.encoders import ABMIL, SSE, UMBC, ContextItems, DeepSets, MLPItems, SetTransformer, State, stream
+from setgrad.encoders import ABMIL, SSE, UMBC, ContextItems, DeepSets, MaxPool, MLPItems, SetTransformer, State, stream
 from setgrad.encoders._ranks import all_reduce
-from setgrad.errors import DataError, LostRankError, OptionError, StateError
+from setgrad.errors import DataError, LostRankError, OptionError, ShapeError, StateError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, draw
 
@@ -102,6 +102,17 @@ def test_the_scale_of_weights_makes_no_difference_to_means(seeded, make, weight)
     torch.testing.assert_close(code, encoder(sets), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("weight", [1e38, 3e38])
+def test_a_plain_mean_says_that_it_cannot_count_so_much(seeded, weight):
+    with seeded(0):
+        encoder = DeepSets(DIM, nn.Linear(DIM, 4), pooling="mean").eval()
+    sets, weights = draw([4, 1], dtype=torch.float32), torch.tensor([weight] * 4 + [1.0])
+    code = encoder(sets, weights)
+    assert code[0].isnan().all()
+    torch.testing.assert_close(code[1], encoder(sets)[1])
+    torch.testing.assert_close(encoder(sets, weights / 100), encoder(sets))
+
+
 @pytest.mark.parametrize("weight", [-1.0, torch.inf, torch.nan])
 def test_weights_that_count_nothing_are_named(seeded, weight):
     with seeded(0):
@@ -149,6 +160,66 @@ def test_a_state_of_another_type_is_named(seeded):
         encoder = UMBC(DIM, 8, 4, heads=2).eval()
     with pytest.raises(StateError, match=r"slots of this state are of torch.float32, the encoder is of torch.float64"):
         copy.deepcopy(encoder).double().update(encoder.begin(4), draw())
+
+
+def test_a_state_begun_in_mixed_precision_is_gone_on_with_in_it(seeded):
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2).eval()
+    sets = draw(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        state = encoder.begin(4)
+        assert encoder.finish(encoder.update(state, sets)).isfinite().all()
+    with pytest.raises(StateError, match=r"of torch.bfloat16, the encoder is of torch.float32.*same torch.autocast"):
+        encoder.update(state, sets)
+    with pytest.raises(StateError, match="different slots"):
+        state.merge(encoder.begin(4))
+
+
+READERS = {
+    "umbc": lambda: UMBC(DIM, 8, 4, heads=2),
+    "umbc, other slots": lambda: UMBC(DIM, 8, 5, heads=2),
+    "sse": lambda: SSE(DIM, 8, 4),
+    "sse, random": lambda: SSE(DIM, 6, 4, random=True),
+    "deep sets": lambda: DeepSets(DIM, nn.Linear(DIM, 4), pooling="mean"),
+    "ab-mil": lambda: ABMIL(DIM, nn.Linear(DIM, 4)),
+    "max": lambda: MaxPool(DIM, nn.Linear(DIM, 4)),
+    "max, wider": lambda: MaxPool(DIM, nn.Linear(DIM, 5)),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_state_of_another_encoder_is_named(seeded, name):
+    with seeded(0):
+        encoder, others = READERS[name]().eval(), {n: make().eval() for n, make in READERS.items() if n != name}
+    sets = draw(dtype=torch.float32)
+    assert encoder.finish(state_of(encoder, sets)).isfinite().all()
+    for other in others.values():
+        state = state_of(other, sets)
+        with pytest.raises(StateError, match="give a state that its own begin began"):
+            encoder.finish(state)
+        if type(state) is not type(encoder.begin(4)):
+            with pytest.raises(StateError):
+                encoder.update(state, sets)
+        with pytest.raises((StateError, ShapeError)):
+            state_of(encoder, sets).merge(state)
+        with pytest.raises((StateError, ShapeError)):
+            state_of(encoder, sets).remove(state)
+
+
+def test_nothing_can_be_removed_from_a_maximum(seeded):
+    with seeded(0):
+        encoder = MaxPool(DIM, nn.Linear(DIM, 4)).eval()
+    state = state_of(encoder, draw(dtype=torch.float32))
+    with pytest.raises(StateError, match="only the largest are kept"):
+        state.remove(state)
+
+
+def test_a_wrapped_encoder_is_named(seeded):
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2).eval()
+    for wrapper in (torch.compile(encoder, backend="eager"), nn.DataParallel(encoder)):
+        with pytest.raises(OptionError, match=r"is a wrapper.*give the encoder inside it"):
+            stream(wrapper, torch.ones(2, DIM))
 
 
 def test_arrays_of_any_order_of_bytes_and_rows_are_read(seeded):

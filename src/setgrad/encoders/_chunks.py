@@ -1,27 +1,21 @@
-"""From a source to chunks on a device, and a look at them on the way: NaN, and chunks that are others than before."""
+"""From a source to chunks on a device, and from a set to its pieces."""
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from setgrad.encoders.sources import Chunks, prefetched, reads_disk, shown
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Layout, Sets
 from setgrad.sets._arrays import as_tensor
-
-# How far the sum of all numbers may be off in a second pass, relative to the sum of their sizes: rounding, as of a
-# network that makes the items on a GPU, is far below, and other items are far above.
-_CHANGED = 1e-7
-# Of a pass: how many chunks it had, a checksum of their layouts, the sum of all numbers and that of their sizes.
-Noted = tuple[int, int, float, float]
 
 
 def chunks_of(source: Any, chunk_size: int, device: torch.device) -> Chunks:
@@ -54,10 +48,13 @@ def begun(source: Any, chunk_size: int, device: torch.device) -> tuple[int | Non
     chunks = chunks_of(source, chunk_size, device)
     if isinstance(source, Sets | Tensor | np.ndarray):
         return len(source) if isinstance(source, Sets) else 1, chunks
-    one, other = (source() if callable(source) else iter(source) for _ in range(2))
-    # Also an iterator that a function or an object gives again and again begins only once.
-    if one is other and isinstance(one, Iterator):
-        raise _once()
+    one = source() if callable(source) else iter(source)
+    # Also an iterator that a function or an object gives again and again begins only once. One of a DataLoader with
+    # persistent workers begins anew. What is no iterator can be gone through again, and may have cost much to make.
+    if isinstance(one, Iterator) and not isinstance(source, DataLoader):
+        other = source() if callable(source) else iter(source)
+        if one is other:
+            raise _once()
     rest = (as_chunk(chunk, device) for chunk in one)
     first = next(rest, None)
     if first is None:
@@ -96,75 +93,6 @@ def without_graph(chunks: Chunks) -> Chunks:
             yield chunk
 
     return read
-
-
-@final
-class Watch:
-    """What is noted of the chunks of one pass. It waits for a GPU once, at the end of the pass.
-
-    With `pieces`, `filled` says of each chunk which sets have items in it: the only thing here that grows with chunks.
-    """
-
-    def __init__(self, batch: int, *, pieces: bool = False) -> None:
-        self.batch, self.number, self.pieces = batch, 0, pieces
-        self.filled: list[np.ndarray] = []
-        self._lengths = 0
-        self._noted: Tensor | None = None
-        self._bad: Tensor | None = None
-
-    def note(self, chunk: Sets) -> Sets:
-        """Note a chunk and give it back."""
-        if len(chunk) != self.batch:
-            raise ShapeError(
-                f"the first chunk has pieces of {self.batch} sets, another one of {len(chunk)}; give one piece for "
-                "each set, empty where there is nothing"
-            )
-        x = chunk.values.detach()
-        x = (x.to(torch.uint8) if x.dtype == torch.bool else x).reshape(chunk.layout.total, math.prod(chunk.item_shape))
-        whole = not x.dtype.is_floating_point
-        size = x.abs().sum(dtype=torch.float64) if whole else torch.linalg.vector_norm(x, 1, dtype=torch.float64)
-        if x.device.type == "cpu" and not bool(size.isfinite()):
-            raise _spoilt(self.number)
-        # Rows and columns count differently, and so do chunks: items that change places are other items.
-        parts = [x.sum(axis, dtype=torch.float64) for axis in (0, 1)]
-        total = torch.stack([(part * _marks(part, self.number)).sum() for part in parts]).sum()
-        found = torch.stack([total, size])
-        self._lengths = zlib.crc32(chunk.layout.host_lengths.tobytes(), self._lengths)
-        here = torch.where(size.isfinite(), -1, self.number)
-        self._noted = found if self._noted is None else self._noted + found
-        self._bad = here if self._bad is None else torch.where(self._bad < 0, here, self._bad)
-        self.number += 1
-        if self.pieces:
-            self.filled.append(chunk.layout.host_lengths > 0)
-        return chunk
-
-    def close(self) -> Noted:
-        """What was noted, once all chunks are read; an error if there was NaN or infinity."""
-        if self._noted is None or self._bad is None:
-            return 0, 0, 0.0, 0.0
-        total, size, bad = torch.cat([self._noted, self._bad[None].double()]).tolist()
-        if bad >= 0:
-            raise _spoilt(int(bad))
-        return self.number, self._lengths, total, size
-
-
-def require_same(first: Noted, later: Noted) -> None:
-    """Refuse a pass that saw other items than the first."""
-    off, size = abs(first[2] - later[2]), first[3]
-    if first[:2] != later[:2] or off > _CHANGED * size or size == 0.0 != later[3]:
-        raise DataError(
-            "the source gave other chunks in a later pass than in the first; it must give the same ones at every "
-            "call (no shuffling, no augmentation that draws anew, no generator that is used up)"
-        )
-
-
-def _marks(like: Tensor, number: int) -> Tensor:
-    """A factor between 1/2 and 3/2 for each place of a chunk."""
-    return 1 + torch.cos(torch.arange(len(like), dtype=like.dtype, device=like.device) + 0.37 * number) / 2
-
-
-def _spoilt(number: int) -> DataError:
-    return DataError(f"chunk {number} holds NaN or infinity; remove or impute such items first")
 
 
 def _once() -> DataError:

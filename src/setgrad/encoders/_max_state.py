@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setgrad.encoders._pooling import first_arg_max
 from setgrad.encoders._state_files import read_tensors, write_tensors
-from setgrad.errors import ShapeError
+from setgrad.errors import ShapeError, StateError
 from setgrad.sets import Sets
 
 _FORMAT = "setgrad max state 1"
@@ -39,12 +39,15 @@ class MaxState:
 
     def merge(self, other: MaxState) -> MaxState:
         """The state of all items of both, those of `other` numbered after one's own. Associative."""
+        if not isinstance(other, MaxState):
+            raise StateError(f"a maximum can be merged with another MaxState, not with a {type(other).__name__}")
         if self.value.shape != other.value.shape or self.items.shape != other.items.shape:
             raise ShapeError(
                 "states of different encoders or batches cannot be merged: values of shapes "
                 f"{tuple(self.value.shape)} and {tuple(other.value.shape)}"
             )
-        mine = self.value >= other.value
+        # NaN stays, whoever has it, and -inf of an item stays beside that of nothing.
+        mine = (self.value >= other.value) & ((self.number >= 0) | (other.number < 0)) | self.value.isnan()
         # A state that begins does not know yet that items are tokens, which are no floating-point numbers.
         kind = other.items.dtype if self.items.dtype.is_floating_point else self.items.dtype
         return MaxState(
@@ -53,6 +56,10 @@ class MaxState:
             torch.where(_beside(mine, self.items), self.items.to(kind), other.items.to(kind)),
             self.length + other.length,
         )
+
+    def remove(self, other: MaxState) -> MaxState:
+        """There is no such state: the items that others outshone are not kept."""
+        raise StateError("of a maximum nothing can be removed, since only the largest are kept; read the rest anew")
 
     def take(self, numbers: Tensor) -> MaxState:
         """The states of the sets with these numbers, `(m,)`."""
@@ -86,8 +93,9 @@ class MaxState:
 
 def max_state(values: Tensor, items: Sets, weights: Tensor) -> MaxState:
     """The state of items `(total, ...)` with these values `(total, width)`; an item of weight 0 is no item."""
-    values = torch.where((weights > 0)[:, None], values, -torch.inf)
-    first = first_arg_max(values, items)
+    there = weights > 0
+    values = torch.where(there[:, None], values, -torch.inf)
+    first = first_arg_max(values, items, there)
     some, rows = first >= 0, first.clamp(min=0)
     if not len(values):
         # There is no row to point at.
@@ -96,6 +104,16 @@ def max_state(values: Tensor, items: Sets, weights: Tensor) -> MaxState:
     value = torch.where(some, values.gather(0, rows), -torch.inf)
     number = torch.where(some, first - items.layout.offsets[:-1, None], -1)
     return MaxState(value, number, items.values[rows], items.lengths)
+
+
+def require_maxima(state: object, width: int) -> None:
+    """Refuse a state that is none of a maximum of so many features."""
+    if not isinstance(state, MaxState) or state.value.shape[1] != width:
+        raise StateError(
+            f"this encoder keeps the maxima of {width} features in a MaxState, and this is "
+            f"{'one of another encoder' if isinstance(state, MaxState) else f'a {type(state).__name__}'}; give a state "
+            "that its own begin began"
+        )
 
 
 def distinct_items(state: MaxState) -> tuple[Tensor, Tensor]:

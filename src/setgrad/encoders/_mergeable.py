@@ -37,7 +37,7 @@ class ChunkedEncoder(SetEncoder):
 
     def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
         """Codes of whole sets. `weights` `(total,)` says how often each item counts."""
-        return self.encode(Kept.of(sets, item_weights(weights, sets)))
+        return self.encode(Kept.of(*weighed_items(sets, weights)))
 
     def stream(
         self,
@@ -82,6 +82,9 @@ class ChunkedEncoder(SetEncoder):
 class MergeableEncoder(ChunkedEncoder):
     """An encoder whose state adds up over items: `begin`, any number of `update`, `merge`, then `finish`."""
 
+    # Whether slots are drawn anew for every batch while training.
+    random: bool = False
+
     @abc.abstractmethod
     def queries(self, generator: torch.Generator | None = None) -> Tensor | None:
         """What items are compared with, with a graph; None for encoders without slots."""
@@ -106,15 +109,11 @@ class MergeableEncoder(ChunkedEncoder):
 
     def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
         """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
+        chunk, weights = weighed_items(chunk, weights)
         require_pieces(chunk, len(state))
         refuse_batch_norm(self)
-        kind = place_of(self).dtype
-        if state.slots is not None and state.slots.dtype not in (kind, torch.get_autocast_dtype(chunk.device.type)):
-            raise StateError(
-                f"the slots of this state are of {state.slots.dtype}, the encoder is of {kind}; begin anew, or go on "
-                "with an encoder of the type that made the state (encoder.to)"
-            )
-        return state.merge(self.read(chunk, item_weights(weights, chunk), state.slots, None))
+        require_slots(state, place_of(self).dtype, chunk.device.type)
+        return state.merge(self.read(chunk, weights, state.slots, None))
 
 
 def require_pieces(chunk: Sets, batch: int) -> None:
@@ -128,6 +127,18 @@ def require_pieces(chunk: Sets, batch: int) -> None:
     # A compiled program cannot stop at a number.
     if chunk.dtype.is_floating_point and not torch.compiler.is_compiling() and not bool(chunk.values.isfinite().all()):
         raise DataError("a chunk holds NaN or infinity; remove or impute such items first")
+
+
+def require_slots(state: object, kind: torch.dtype, device: str) -> None:
+    """Refuse a state that an encoder of weights of this kind cannot go on with."""
+    if not isinstance(state, State):
+        raise StateError(f"this encoder goes on with a State, not with a {type(state).__name__}; begin with begin()")
+    known = {kind, torch.get_autocast_dtype(device)} if torch.is_autocast_enabled(device) else {kind}
+    if state.slots is not None and state.slots.dtype not in known:
+        raise StateError(
+            f"the slots of this state are of {state.slots.dtype}, the encoder is of {kind}; begin anew, or go on "
+            "with an encoder of the type that made the state (encoder.to), or under the same torch.autocast"
+        )
 
 
 def item_weights(weights: Any, chunk: Sets) -> Tensor:
@@ -146,12 +157,38 @@ def item_weights(weights: Any, chunk: Sets) -> Tensor:
     return weights
 
 
+def weighed_items(sets: Sets, weights: Any) -> tuple[Sets, Tensor]:
+    """The sets and one weight for each item. An item of weight 0 is no item, so it may hold anything, even NaN."""
+    found = item_weights(weights, sets)
+    if weights is None or not sets.dtype.is_floating_point:
+        return sets, found
+    none = (found == 0).reshape(-1, *[1] * len(sets.item_shape))
+    return sets.with_values(torch.where(none & ~sets.values.isfinite(), 0.0, sets.values)), found
+
+
 def log_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
     """Logarithms of weights, -inf for 0: in an exponent no weight is too large or too small."""
     some = weights > 0
     # In the wider of both types: the weight may be too large for the one, its logarithm too short in the other.
     exact = torch.where(some, weights, 1).to(torch.promote_types(weights.dtype, dtype))
     return torch.where(some, exact.log().to(dtype), -torch.inf)
+
+
+def sums_of(state: object, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """The sums of a state, if those of a set have these shapes, as only states of this encoder have."""
+    found = [tuple(s.shape[1:]) for s in state.sums] if isinstance(state, State) else None
+    if not isinstance(state, State) or found != list(shapes):
+        raise StateError(
+            f"this encoder keeps sums of shapes {list(shapes)} for a set, and cannot finish a {type(state).__name__} "
+            f"{'of other things' if found is None else f'with {found}'}; give a state that its own begin began"
+        )
+    return state.sums
+
+
+def mean_of(weight: Tensor, total: Tensor) -> Tensor:
+    """Sums `(..., width)` divided by their weights: 0 for nothing, and NaN where there is NaN."""
+    # The sum of nothing is 0 already. To ask for weights above 0 would take NaN for nothing.
+    return total / torch.where(weight == 0, 1.0, weight)[..., None]
 
 
 def counted(chunk: Sets, weights: Tensor, dtype: torch.dtype) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import final
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import place_of
-from setgrad.encoders._chunks import Noted, require_same
+from setgrad.encoders._watch import Noted, require_same
 from setgrad.errors import OptionError
 from setgrad.sets import Sets
 
@@ -22,9 +23,9 @@ class Moment:
     def __init__(self, encoder: nn.Module) -> None:
         self.encoder, self.weights = encoder, list(encoder.parameters())
         self.modes = {part: part.training for part in encoder.modules()}
-        # A part may train alone. In evaluation nothing is drawn, and the caller's generator is left alone.
-        self.draws = any(self.modes.values())
-        self.seed = int(torch.randint(2**62, ())) if self.draws else 0
+        # A part may train alone. In evaluation the caller's generator is left alone, unless something draws after all.
+        self.draws, self.looked = any(self.modes.values()), False
+        self.seed = int(torch.randint(2**62, ())) if self.draws else zlib.crc32(torch.get_rng_state().numpy().tobytes())
         self.device = place_of(encoder).device.type
         self.mixed, self.mixed_dtype = torch.is_autocast_enabled(self.device), torch.get_autocast_dtype(self.device)
         self.noted: Noted | None = None
@@ -57,13 +58,26 @@ class Moment:
     def drawn(self, number: int, chunk: Sets) -> Iterator[None]:
         """A block in which dropout draws the same numbers for a chunk in every pass."""
         on_gpu, seed = chunk.device.type == "cuda", (self.seed + number) % 2**63
+        looks = not self.draws and not self.looked
         with torch.random.fork_rng(devices=[chunk.device] if on_gpu else []):
             # Not torch.manual_seed, which would seed all other GPUs for good.
             torch.default_generator.manual_seed(seed)
             if on_gpu:
                 with torch.cuda.device(chunk.device):
                     torch.cuda.manual_seed(seed)
+            before = _drawn_so_far(chunk) if looks else None
             yield
+            drew = before is not None and not torch.equal(before, _drawn_so_far(chunk))
+        self.draws, self.looked = self.draws or drew, self.looked or chunk.layout.total > 0
+        if drew:
+            # Its seed was made of the state of this generator: the next stream has to find another.
+            torch.randint(2**62, ())
+
+
+def _drawn_so_far(chunk: Sets) -> Tensor:
+    """What changes when a module draws for a chunk."""
+    cpu = torch.get_rng_state()
+    return torch.cat([cpu, torch.cuda.get_rng_state(chunk.device)]) if chunk.device.type == "cuda" else cpu
 
 
 def require_known(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> None:

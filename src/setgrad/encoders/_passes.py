@@ -17,6 +17,7 @@ from torch import Tensor
 
 from setgrad.encoders._max_state import MaxState, max_state
 from setgrad.encoders._state import State
+from setgrad.encoders._watch import require_finite
 from setgrad.sets import Sets
 
 # From a chunk, the weights of its items, what they are compared with, and a level, to the state of the chunk alone.
@@ -94,6 +95,8 @@ class Kept(Passes):
     chunks: Callable[[], Iterable[tuple[Sets, Tensor]]]
     slots: torch.Generator | None = None
     ranks: Ranks | None = None
+    # Whether to wait for the device and see that the sums are numbers, as streams do.
+    checked: bool = False
 
     @staticmethod
     def of(sets: Sets, weights: Tensor) -> Kept:
@@ -108,6 +111,8 @@ class Kept(Passes):
     def sums(self, read: Read, queries: Tensor | None) -> State:
         """Read every chunk with a graph."""
         state = reduce(State.merge, (read(chunk, weights, queries, None) for chunk, weights in self.chunks()))
+        if self.checked:
+            require_finite(*state.sums)
         return state if self.ranks is None else self.ranks.total(self.ranks.settle(state))
 
     def best(self, score: Callable[[Tensor], Tensor]) -> Winners:
@@ -122,6 +127,8 @@ class Kept(Passes):
                 states.append(max_state(score(chunk.values), chunk.with_values(numbers), weights))
             number += chunk.layout.total
         found = reduce(MaxState.merge, states)
+        if self.checked:
+            require_finite(found.value[found.number >= 0])
         if self.ranks is not None:
             held, some = self.ranks.gather(found, winners(rows, found.items, found.number >= 0).held)
             places = torch.arange(some.numel(), device=some.device)

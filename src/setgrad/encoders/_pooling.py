@@ -66,8 +66,11 @@ def require_sizes(dim: int, heads: int, slots: int, name: str = "slots") -> None
         raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
 
 
-def first_arg_max(x: Tensor, sets: Sets) -> Tensor:
-    """Row of the largest entry of each column in each set, `(b, width)`; the first of equals, -1 where none is finite.
+def first_arg_max(x: Tensor, sets: Sets, some: Tensor | None = None) -> Tensor:
+    """Row of the largest entry of each column in each set, `(b, width)`; the first of equals, -1 where there is none.
+
+    Only the rows of which `some` `(total,)` is true take part, all if None; the others must be -inf. NaN counts as
+    larger than any number, so that it is seen.
 
     Example:
         >>> sets = Sets.from_lengths(torch.zeros(3, 1), [2, 0, 1])
@@ -78,6 +81,7 @@ def first_arg_max(x: Tensor, sets: Sets) -> Tensor:
     top = segment_max(x, sets).index_select(0, sets.layout.ids)
     rows = torch.arange(len(x), device=x.device)[:, None].expand_as(x)
     # Counted from the end, so that the largest number belongs to the first row, and 0 says that there is none.
-    ranked = torch.where((x == top) & (x > -torch.inf), len(x) - rows, 0)
+    wins = (x == top) | x.isnan()
+    ranked = torch.where(wins if some is None else wins & some[:, None], len(x) - rows, 0)
     best = segment_max(ranked, sets, empty=0)
     return torch.where(best > 0, len(x) - best, -1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Gloo has no errors of its own; it says so. Anything else is a fault of this rank, such as a type that has no sum.
 _LOST = ("gloo/transport", "connection", "timed out", "timeout", "peer", "socket")
-_KINDS = (*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_KINDS = (*_FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @final
@@ -137,11 +137,13 @@ def largest(state: MaxState, group: Group) -> MaxState:
     number = torch.where(mine, state.number + lengths[:rank].sum(0)[:, None] + 1, 0)
     (kind,) = largest_numbers([_KINDS.index(state.items.dtype)], state.items.device, group)
     own = mine.reshape(*mine.shape, *[1] * (state.items.dim() - 2))
-    items = torch.where(own, state.items.detach().to(_KINDS[kind]), 0)
+    # Truth values have no sum.
+    sent = torch.uint8 if _KINDS[kind] == torch.bool else _KINDS[kind]
+    items = torch.where(own, state.items.detach().to(sent), 0)
     return MaxState(
         torch.where(some, _sum_over(torch.where(mine, state.value, 0.0), group), -torch.inf),
         all_reduce(number, dist.ReduceOp.SUM, group) - 1,
-        all_reduce(items, dist.ReduceOp.SUM, group),
+        all_reduce(items, dist.ReduceOp.SUM, group).to(_KINDS[kind]),
         lengths.sum(0),
     )
 
@@ -149,8 +151,10 @@ def largest(state: MaxState, group: Group) -> MaxState:
 def _wins(state: MaxState, group: Group) -> tuple[Tensor, Tensor]:
     """Which maxima of all ranks are this one's, and which there are at all; of equal ones the first rank's."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    value = all_reduce(state.value.detach().clone(), dist.ReduceOp.MAX, group)
-    has = (state.value == value) & (state.number >= 0)
+    # NaN has no place in an order, and must not be lost.
+    mine = state.value.detach().nan_to_num(torch.inf, torch.inf, -torch.inf)
+    value = all_reduce(mine.clone(), dist.ReduceOp.MAX, group)
+    has = (mine == value) & (state.number >= 0)
     first = -all_reduce(torch.where(has, -rank, -ranks), dist.ReduceOp.MAX, group)
     return has & (first == rank), first < ranks
 

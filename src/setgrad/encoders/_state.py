@@ -143,14 +143,17 @@ class State:
         return State(sums, named.get("level"), named["count"], named.get("slots"), peaks or None)
 
     def _check(self, other: State) -> None:
+        if not isinstance(other, State):
+            raise StateError(f"sums can be merged with those of another State, not with a {type(other).__name__}")
         mine, theirs = ([tuple(s.shape) for s in state.sums] for state in (self, other))
         if mine != theirs or (self.level is None) != (other.level is None):
             raise ShapeError(
                 f"states of different encoders or batches cannot be merged: sums of shapes {mine} and {theirs}"
             )
-        if self.slots is other.slots:
+        ours, others = self.slots, other.slots
+        if ours is others:
             return
-        if self.slots is None or other.slots is None or not torch.equal(self.slots, other.slots):
+        if ours is None or others is None or ours.dtype != others.dtype or not torch.equal(ours, others):
             raise StateError(
                 "these states were made with different slots: begin once, and give the other readers that state "
                 "(state.save, State.load)"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, counted, require_itemwise, wide
+from setgrad.encoders._mergeable import MergeableEncoder, counted, mean_of, require_itemwise, sums_of, wide
 from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
 from setgrad.errors import OptionError, unknown_name
@@ -21,6 +21,8 @@ POOLING = ("sum", "mean")
 @final
 class DeepSets(MergeableEncoder):
     """The sum or mean of phi over the items of a set; of nothing it is 0. `head` is any module on `(b, width)`.
+
+    Weights of items are summed as they are: where the sum is too large for float32, the mean is NaN.
 
     Example:
         >>> encoder = DeepSets(2, nn.Linear(2, 8), pooling="mean")
@@ -53,9 +55,9 @@ class DeepSets(MergeableEncoder):
 
     def finish(self, state: State) -> Tensor:
         """Divide if it is a mean, and apply the head."""
-        (total,) = state.sums
+        (total,) = sums_of(state, (self.phi.out_dim,))
         if self.mean:
-            some = (state.count > 0)[:, None]
-            total = torch.where(some, total / torch.where(some, state.count[:, None], 1.0), 0.0)
+            # Weights whose sum is too large for the type have no mean that it could hold.
+            total = torch.where(state.count[:, None] == torch.inf, torch.nan, mean_of(state.count, total))
         pooled = total.to(next(self.parameters(), total).dtype)
         return pooled if self.head is None else self.head(pooled)

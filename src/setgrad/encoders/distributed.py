@@ -124,7 +124,7 @@ def stream_over(
         chunk_size: Items of each set in a chunk, where the source does not say.
         samples: Chunks of a rank that "sample" differentiates.
         generator: Draws them.
-        verbose: 1 shows a bar for each pass where the number of chunks is known.
+        verbose: 1 shows a bar for each pass.
         prefetch: Read the next chunk in a thread while the last one is computed; None does so for files.
         group: The process group; None for all processes.
     """
@@ -155,7 +155,7 @@ def stream_over(
         nothing = encoder.nothing(most)
         # A rank without chunks has a state too.
         start = (nothing, item_weights(None, nothing))
-        passes = Kept(lambda: itertools.chain([start], noted(ranks.reads(chunks), most)), slots, ranks)
+        passes = Kept(lambda: itertools.chain([start], noted(ranks.reads(chunks), most)), slots, ranks, checked=True)
     else:
         drawn = samples if gradient == "sample" else None
         read = ranks.reads(without_graph(chunks))

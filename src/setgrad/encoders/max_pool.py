@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._max_state import MaxState, max_state
+from setgrad.encoders._max_state import MaxState, max_state, require_maxima
 from setgrad.encoders._mergeable import (
     ChunkedEncoder,
     item_weights,
     refuse_batch_norm,
     require_itemwise,
     require_pieces,
+    weighed_items,
 )
 from setgrad.encoders._passes import Passes
 from setgrad.encoders._pooling import item_encoder
@@ -69,9 +70,11 @@ class MaxPool(ChunkedEncoder):
 
     def update(self, state: MaxState, chunk: Sets, weights: Tensor | None = None) -> MaxState:
         """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
+        require_maxima(state, self.phi.out_dim)
+        chunk, weights = weighed_items(chunk, weights)
         require_pieces(chunk, len(state))
         refuse_batch_norm(self)
-        return state.merge(self.read(chunk, item_weights(weights, chunk)))
+        return state.merge(self.read(chunk, weights))
 
     def read(self, chunk: Sets, weights: Tensor) -> MaxState:
         """The state of these items alone."""
@@ -79,6 +82,7 @@ class MaxPool(ChunkedEncoder):
 
     def finish(self, state: MaxState) -> Tensor:
         """The code of what was read."""
+        require_maxima(state, self.phi.out_dim)
         return self._finish(torch.where(state.number >= 0, state.value, 0.0))
 
     def _finish(self, pooled: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from setgrad.encoders._mergeable import (
     counted,
     item_weights,
     log_weights,
+    mean_of,
     require_itemwise,
+    sums_of,
     wide,
 )
 from setgrad.encoders._passes import Kept, Passes
@@ -77,10 +79,9 @@ class ABMIL(MergeableEncoder):
 
     def finish(self, state: State) -> Tensor:
         """Divide by the weights and apply the head."""
-        weight, total = state.sums
-        some = weight > 0
-        mean = torch.where(some[..., None], total / torch.where(some, weight, 1.0)[..., None], 0.0)
-        pooled = mean.flatten(1).to(self.look.weight.dtype)
+        branches = len(self.weigh.weight)
+        weight, total = sums_of(state, (branches, 1), (branches, 1, self.phi.out_dim))
+        pooled = mean_of(weight, total).flatten(1).to(self.look.weight.dtype)
         return pooled if self.head is None else self.head(pooled)
 
     def attention(self, sets: Sets) -> Tensor:
@@ -148,9 +149,7 @@ class DSMIL(ChunkedEncoder):
         scores = torch.einsum("bcw,cw->bc", critical, self.score.weight) + self.score.bias
         state = passes.sums(self._read, torch.where(found.some[..., None], self.ask(critical), 0.0))
         weight, total = state.sums
-        some = weight > 0
-        means = torch.where(some[..., None], total / torch.where(some, weight, 1.0)[..., None], 0.0)
-        bag = self.score_bag(means.flatten(1).to(self.score.weight.dtype))
+        bag = self.score_bag(mean_of(weight, total).flatten(1).to(self.score.weight.dtype))
         return torch.where(found.some, scores, 0.0), bag
 
     def _read(self, features: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:

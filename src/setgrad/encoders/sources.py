@@ -136,7 +136,28 @@ class ParquetChunks:
                     raise FileFormatError(
                         f"row groups {groups} of {self.path} cannot be read: {error}; write the file again"
                     ) from None
-                yield np.concatenate([_features(table.column(name), name, self) for name in names], axis=1)
+                columns = [_features(table.column(name), name, self) for name in names]
+                if not len(table):
+                    columns = [np.zeros((0, self._width(file, name)), self.dtype) for name in names]
+                yield np.concatenate(columns, axis=1)
+
+    def _width(self, file: Any, name: str) -> int:
+        """Features in a column, for a chunk without rows that could say so."""
+        import pyarrow as pa
+
+        kind = file.schema_arrow.field(name).type
+        if pa.types.is_fixed_size_list(kind):
+            return kind.list_size
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            return 1
+        for group in range(file.num_row_groups):
+            if file.metadata.row_group(group).num_rows:
+                rows = file.read_row_group(group, columns=[name], use_threads=False).column(name)
+                return _features(rows, name, self).shape[1]
+        raise DataError(
+            f"{self.path} has no rows, so that the length of the lists of column {name!r} is not known; write lists of "
+            "fixed size (pyarrow.list_(type, length)), or leave the file out"
+        )
 
     def _starts(self, file: Any) -> range:
         first, step = self.part
@@ -185,8 +206,6 @@ def _features(column: Any, name: str, source: ParquetChunks) -> np.ndarray:
     if lists and not pa.types.is_fixed_size_list(kind) and bool((np.diff(plain.offsets.to_numpy()) != width).any()):
         raise DataError(f"the lists of column {name!r} of {source.path} differ in length; an item needs one width")
     values = numbers.to_numpy(zero_copy_only=False).astype(source.dtype)
-    if not rows:
-        width = kind.list_size if pa.types.is_fixed_size_list(kind) else 1
     return values.reshape(rows, width)
 
 
@@ -234,13 +253,13 @@ def _ahead(chunks: Chunks) -> Iterator[Sets]:
 
 
 def shown(chunks: Chunks, total: int | None, verbose: int) -> Chunks:
-    """The same chunks with a bar, if one is asked for, their number is known and somebody is watching."""
-    if not verbose or not total or not sys.stderr.isatty():
+    """The same chunks with a bar, if one is asked for and somebody is watching; it has no end if `total` is None."""
+    if not verbose or not sys.stderr.isatty():
         return chunks
     return lambda: _with_bar(chunks, total)
 
 
-def _with_bar(chunks: Chunks, total: int) -> Iterator[Sets]:
+def _with_bar(chunks: Chunks, total: int | None) -> Iterator[Sets]:
     try:
         from rich.console import Console
         from rich.progress import track

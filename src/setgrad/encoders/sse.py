@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, counted, require_itemwise, wide
+from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, counted, require_itemwise, sums_of, wide
 from setgrad.encoders._pooling import item_encoder, require_sizes
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import SlotSigmoid
@@ -56,8 +56,8 @@ class SSE(MergeableEncoder):
     ) -> None:
         super().__init__()
         require_sizes(dim, heads, slots)
-        self.shape, self.heads, self.share = item_shape(in_dim), heads, SlotSigmoid()
-        self.phi = item_encoder(phi, in_dim)
+        self.shape, self.heads, self.share, self.random = item_shape(in_dim), heads, SlotSigmoid(), random
+        self.phi, self.count = item_encoder(phi, in_dim), slots
         require_itemwise(self.phi, "SSE")
         self.slots = nn.Parameter(torch.randn(1 if random else slots, dim) * dim**-0.5)
         # Softplus of this is the deviation; it starts at the scale that slots without chance have.
@@ -93,7 +93,7 @@ class SSE(MergeableEncoder):
 
     def finish(self, state: State) -> Tensor:
         """The sums themselves, and the head."""
-        (total,) = state.sums
+        (total,) = sums_of(state, (self.count, self.slots.shape[1]))
         out = total.to(self.ask.weight.dtype)
         return out if self.head is None else self.head(out)
 
@@ -101,6 +101,9 @@ class SSE(MergeableEncoder):
 @final
 class OnSlots(nn.Module):
     """Any set encoder as a head: the slots are the items of its sets.
+
+    Not one that draws its slots (`random=True`): a state holds those that items were compared with, and no others, so
+    that every `finish` and every rank would draw its own.
 
     Example:
         >>> second = OnSlots(SSE(8, dim=6, slots=2))
@@ -110,6 +113,11 @@ class OnSlots(nn.Module):
 
     def __init__(self, encoder: SetEncoder) -> None:
         super().__init__()
+        if any(isinstance(part, MergeableEncoder) and part.random for part in encoder.modules()):
+            raise OptionError(
+                f"slots that {type(encoder).__name__} draws above the first level belong to no state, and would be "
+                "others at every finish and on every rank; use random=False there"
+            )
         self.encoder = encoder
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +138,8 @@ def hierarchical_sse(
 
     A level is `(slots, dim)`. Sets may be read in pieces because the state is that of the first level, which is a sum
     over items. The levels above are no sums over items: codes of pieces cannot be put together, states can. In
-    particular the whole is merged first, and then the levels above read the slots of the whole once.
+    particular the whole is merged first, and then the levels above read the slots of the whole once. With `random` the
+    slots of the first level are drawn, which travel with the state; those above are learned as they are.
 
     Example:
         >>> encoder = hierarchical_sse(3, [(16, 8), (4, 8), (1, 8)])
@@ -141,6 +150,6 @@ def hierarchical_sse(
         raise OptionError("a hierarchy needs at least one level (slots, dim)")
     for number in range(len(levels) - 1, 0, -1):
         slots, dim = levels[number]
-        head = OnSlots(SSE(levels[number - 1][1], dim, slots, heads=heads, random=random, head=head))
+        head = OnSlots(SSE(levels[number - 1][1], dim, slots, heads=heads, head=head))
     slots, dim = levels[0]
     return SSE(in_dim, dim, slots, heads=heads, random=random, phi=phi, head=head)

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 
 from setgrad.encoders._base import place_of
-from setgrad.encoders._chunks import Watch, begun, only, watched, without_graph
+from setgrad.encoders._chunks import begun, only, watched, without_graph
 from setgrad.encoders._max_state import distinct_items, max_state
 from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, refuse_batch_norm, require_itemwise, wide
 from setgrad.encoders._moment import Moment, require_known
 from setgrad.encoders._passes import Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
+from setgrad.encoders._watch import Watch, require_finite
 from setgrad.encoders.sources import Chunks
 from setgrad.errors import DataError, OptionError, unknown_name
 from setgrad.sets import Sets
@@ -58,7 +59,7 @@ def stream(
         chunk_size: Items of each set in a chunk, where the source does not say.
         samples: Pieces of each set that "sample" differentiates.
         generator: Draws them.
-        verbose: 1 shows a bar for each pass where the number of chunks is known.
+        verbose: 1 shows a bar for each pass.
         prefetch: Read the next chunk in a thread while the last one is computed; None does so for files. A function
             that draws from torch's global generator must not be read ahead.
 
@@ -77,7 +78,7 @@ def stream(
         raise DataError("the source gave no chunk; for sets without items give one chunk of empty pieces")
     chunks = watched(chunks, source, chunk_size, verbose, prefetch)
     if gradient == "full" and torch.is_grad_enabled():
-        return encoder.encode(Kept(lambda: noted(chunks, batch)))
+        return encoder.encode(Kept(lambda: noted(chunks, batch), checked=True))
     drawn = samples if gradient == "sample" else None
     return encoder.encode(Again(encoder, without_graph(chunks), batch, drawn, generator, Moment(encoder)))
 
@@ -86,6 +87,14 @@ def check_options(
     encoder: ChunkedEncoder, gradient: str, chunk_size: int, samples: int, generator: object = None
 ) -> None:
     """Refuse what no stream can do."""
+    # torch.compile and DistributedDataParallel wrap a module, and call it whole.
+    inside = getattr(encoder, "_orig_mod", getattr(encoder, "module", None))
+    if isinstance(inside, ChunkedEncoder):
+        raise OptionError(
+            f"{type(encoder).__name__} is a wrapper, whose call reads whole sets; give the encoder inside it. To "
+            "compile, compile what phi is made of (phi=torch.compile(module)); for DistributedDataParallel wrap "
+            "Sharded(encoder)"
+        )
     if not isinstance(encoder, ChunkedEncoder):
         raise OptionError(
             f"{type(encoder).__name__} must see all items of a set at once; let UMBC read the chunks, and put it on "
@@ -157,6 +166,7 @@ class Again(Passes):
                     values = score(self.seen(watch.note(chunk)).values)
                 state = state.merge(max_state(values, chunk, item_weights(None, chunk)))
             self.moment.remember(watch.close())
+        require_finite(state.value[state.number >= 0])
         state = state if self.ranks is None else self.ranks.largest(state)
         items, place = distinct_items(state)
         rows, some = self.seen(Sets.from_lengths(items, [len(items)])).values, state.number >= 0
@@ -185,6 +195,7 @@ class _Sums(torch.autograd.Function):
                 with way.moment.drawn(number, chunk):
                     state = state.merge(read(way.seen(watch.note(chunk)), item_weights(None, chunk), queries, None))
             way.moment.remember(watch.close())
+        require_finite(*state.sums)
         ctx.filled = watch.filled
         state = state if way.ranks is None else way.ranks.settle(state)
         ctx.way, ctx.read, ctx.asked = way, read, queries is not None
@@ -207,7 +218,9 @@ class _Sums(torch.autograd.Function):
         wanted = ([queries] if queries is not None else []) + list(parameters)
         # In half precision a sum over many chunks would stop growing.
         totals = [torch.zeros_like(p, dtype=wide(p.dtype)) for p in wanted]
-        weights = None if way.samples is None else draw_pieces(np.array(ctx.filled), way.samples, way.generator)
+        # A shard may have no chunk.
+        filled = np.array(ctx.filled, dtype=bool).reshape(len(ctx.filled), way.batch)
+        weights = None if way.samples is None else draw_pieces(filled, way.samples, way.generator)
         watch, second_sum = Watch(way.batch), torch.zeros_like(first_sum)
 
         def add(number: int, chunk: Sets) -> None:

@@ -15,7 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, counted, log_weights, require_itemwise, wide
+from setgrad.encoders._mergeable import (
+    MergeableEncoder,
+    counted,
+    log_weights,
+    mean_of,
+    require_itemwise,
+    sums_of,
+    wide,
+)
 from setgrad.encoders._pooling import item_encoder, require_sizes
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import ACTIVATIONS
@@ -123,10 +131,10 @@ class UMBC(MergeableEncoder):
 
     def finish(self, state: State) -> Tensor:
         """Divide by the weights, add the slots, normalise, and apply the head."""
-        weight, total = state.sums
+        slots, width = len(self.slots), self.slots.shape[1] // self.heads
+        weight, total = sums_of(state, (self.heads, slots), (self.heads, slots, width))
         if self.normalize:
-            some = weight > 0
-            total = torch.where(some[..., None], total / torch.where(some, weight, 1.0)[..., None], 0.0)
+            total = mean_of(weight, total)
         # (b, heads, slots, width of a head) to (b, slots, dim)
         gathered = total.transpose(1, 2).flatten(2).to(self.norm.weight.dtype)
         if self.residual and state.slots is not None:

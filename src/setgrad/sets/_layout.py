@@ -92,6 +92,21 @@ class Layout:
         """Which places of the padded batch hold an item, `(len, longest)`, bool, on the device."""
         return torch.arange(self.longest, device=self.device) < self.lengths[:, None]
 
+    def ready(self) -> Layout:
+        """Compute now whatever is known of the layout, and return it.
+
+        A traced program (`torch.compile`, `torch.export`) then meets constants instead of work on the host.
+
+        Example:
+            >>> layout = Layout.from_lengths([2, 1]).ready()
+            >>> "mask" in vars(layout)
+            True
+        """
+        for name, value in vars(Layout).items():
+            if isinstance(value, cached_property):
+                getattr(self, name)
+        return self
+
     def to(self, device: torch.device | str) -> Layout:
         """Return the same layout for another device."""
         device = torch.device(device)
