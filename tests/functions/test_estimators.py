@@ -12,9 +12,11 @@ from setgrad.functions import (
     DeepSet,
     Estimator,
     Exact,
+    Fresh,
     FromCallable,
     Gaussian,
     Modular,
+    Pathwise,
     SecondDifference,
     multilinear_gradient,
     multilinear_hessian_vector,
@@ -30,6 +32,7 @@ from tests.functions.enumeration import direction, enumerate_subsets, probabilit
 
 ESTIMATORS: list[Estimator] = [Exact(), Bernoulli(3), Gaussian(3)]
 NAMES = ["Exact", "Bernoulli", "Gaussian"]
+SAMPLED = (Gaussian, Pathwise, Bernoulli, SecondDifference)
 
 
 @pytest.mark.parametrize("sizes", [[10], [4, 0, 7, 1], [3, 3], [0]], ids=str)
@@ -55,6 +58,30 @@ def test_exact_at_a_corner_is_the_function_itself(psi):
     torch.testing.assert_close(value, wavy().value(sets, corner[None].bool())[0], rtol=1e-15, atol=1e-15)
     gradient = multilinear_gradient(wavy(), sets, corner, estimator=Exact())
     torch.testing.assert_close(gradient, wavy().gains(sets, corner[None].bool())[0], rtol=1e-14, atol=1e-14)
+
+
+# Of torch's own forward mode.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("ask", [multilinear_value, multilinear_gradient])
+@pytest.mark.parametrize(
+    "estimator", [Exact(), *(kind(3, Fresh(0)) for kind in SAMPLED)], ids=lambda e: type(e).__name__
+)
+def test_forward_mode_agrees_with_reverse_mode_or_raises(estimator, ask, seeded):
+    sets = draw_sets([4, 0, 2])
+    psi, vector = probabilities(sets), direction(sets)
+    with seeded(0):
+        function = DeepSet(DIM, phi="mlp", width=4, hidden=(5,)).double()
+    frozen = estimator.frozen()
+
+    def found(p: Tensor) -> Tensor:
+        return ask(function, sets, p, estimator=frozen)
+
+    if isinstance(estimator, Bernoulli | SecondDifference):
+        with pytest.raises(OptionError, match="Gaussian"):
+            torch.func.jvp(found, (psi,), (vector,))
+        return
+    forward = torch.func.jvp(found, (psi,), (vector,))[1]
+    torch.testing.assert_close(forward, torch.func.jacrev(found)(psi) @ vector, rtol=1e-10, atol=1e-10)
 
 
 def test_exact_can_be_differentiated_by_psi_twice():

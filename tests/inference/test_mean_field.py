@@ -128,10 +128,26 @@ def test_scales():
 
 
 def test_bad_steps():
-    with pytest.raises(OptionError, match="at least 1 step"):
-        OneStep(0)
+    for wrong in (0, 2.5, "3", True):
+        with pytest.raises(OptionError, match="whole number of steps, at least 1"):
+            OneStep(wrong)
     with pytest.raises(OptionError, match="between 0 and 1"):
         mean_field(Modular(), draw(), estimator=Exact(), start=1.5)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("estimator", "exact"),
+        ("solver", "implicit"),
+        ("scale", 3.0),
+        ("coordinates", torch.ones(8, dtype=torch.bool)),
+        ("coordinates", torch.ones(2)),
+    ],
+)
+def test_options_of_another_kind_are_named(option, wrong):
+    with pytest.raises(OptionError, match=option):
+        mean_field(Modular(), draw(), **{"estimator": Exact(), option: wrong})
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])

@@ -76,3 +76,26 @@ def test_local_search_finds_the_best_pair_of_a_modular_function():
     start = bound.sets.with_values(torch.tensor([True, False, False, False, True]))
     best = max(itertools.combinations(range(5), 2), key=lambda pair: sum(scores[list(pair), 0]))
     assert local_search(bound, start, keep_size=True).values.nonzero()[:, 0].tolist() == sorted(best)
+
+
+@pytest.mark.parametrize("keep_size", [True, False])
+def test_local_search_goes_on_in_large_sets_until_no_flip_or_swap_helps(keep_size):
+    items = torch.randn(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    bound = GraphCut().bind(Sets.from_list([items, items[:40]]))
+    start = bound.sets.with_values(bound.sets.layout.positions % 2 == 0)
+    found = local_search(bound, start, keep_size=keep_size)
+    again = local_search(bound, found, keep_size=keep_size)
+    assert torch.equal(found.values, again.values)
+    if keep_size:
+        assert [int(mask.sum()) for mask in found] == [150, 20]
+        return
+    gains = bound.gains(found.values[None])[0]
+    assert float(torch.where(found.values, -gains, gains).max()) <= 1e-7
+
+
+def test_local_search_takes_as_many_moves_as_it_needs():
+    from setgrad.functions import Modular
+
+    sets = Sets.from_list([torch.ones(500, 1)])
+    found = local_search(Modular().bind(sets), sets.with_values(torch.zeros(500, dtype=torch.bool)), keep_size=False)
+    assert bool(found.values.all())

@@ -1,6 +1,7 @@
 """What users rely on: learning, choosing, reproducibility, independence of batch and order, scikit-learn's habits."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,13 @@ def test_predictions_move_with_the_items(fitted):
     # Which of two identical items is chosen is a matter of place; what is chosen is not.
     picked, again = (items[fitted.predict([items])[0]], items[order][fitted.predict([items[order]])[0]])
     assert sorted(picked.tolist()) == sorted(again.tolist())
+
+
+def test_half_precision_ties_no_items(default):
+    items = torch.randn(60, 2, generator=torch.Generator().manual_seed(6)).bfloat16()
+    assert default.decision_function([items]).values.unique().numel() == items.unique(dim=0).shape[0]
+    picked, again = default.predict([items], size=20)[0], default.predict([items.flip(0)], size=20)[0].flip(0)
+    assert torch.equal(picked, again)
 
 
 def test_types_in_types_out(default):
@@ -336,6 +344,16 @@ def test_published_methods_learn(choices, name):
     assert all(record["settled"] > 0.9 for record in selector.history_)
 
 
+def test_predictions_that_did_not_settle_are_told(choices):
+    selector = SubsetSelector(**TINY, method="implicit").fit(*choices)
+    # Weights that no two steps settle on.
+    for parameter in selector.model_.function.rho.parameters():
+        parameter.data *= 20
+    selector.model_.config = replace(selector.model_.config, steps=2)
+    with pytest.warns(RuntimeWarning, match="inference settled on .* of the sets"):
+        selector.predict(choices.sets)
+
+
 def test_an_unknown_preset_is_named():
     with pytest.raises(OptionError, match="unknown preset 'magic'; choose one of: diffmf, idiffmf-c"):
         SubsetSelector.paper("magic")
@@ -394,6 +412,8 @@ def test_bad_data_is_refused(choices, default):
         default.predict(sets, size=1.5)
     with pytest.raises(OptionError, match="between 0 and 1"):
         default.predict(sets, threshold=2)
+    with pytest.raises(OptionError, match="between 0 and 1, not 'a'"):
+        default.predict(sets, threshold="a")
 
 
 def test_nothing_to_choose_from(default):

@@ -16,6 +16,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function
@@ -172,7 +173,7 @@ class Bernoulli(Estimator):
         return Bernoulli(self.samples, Frozen(self.noise))
 
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
-        if psi.requires_grad and torch.is_grad_enabled():
+        if (psi.requires_grad and torch.is_grad_enabled()) or has_tangent(psi):
             raise OptionError(
                 "Bernoulli samples cannot be differentiated with respect to psi; "
                 "detach psi for a one-step gradient, or use Gaussian(m), Pathwise(m) or Exact()"
@@ -281,6 +282,11 @@ def check_psi(psi: Tensor, sets: Sets) -> Tensor:
     if not bool(((psi >= 0) & (psi <= 1)).all()):
         raise OptionError("psi must lie between 0 and 1 everywhere, without NaN")
     return psi
+
+
+def has_tangent(psi: Tensor) -> bool:
+    """Whether psi is differentiated in forward mode, of which `requires_grad` says nothing."""
+    return forward_ad.unpack_dual(psi).tangent is not None
 
 
 def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates: Tensor | None) -> Tensor:

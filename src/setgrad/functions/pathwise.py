@@ -19,6 +19,7 @@ from setgrad.functions.estimators import (
     Estimator,
     check_relaxed,
     check_samples,
+    has_tangent,
     mean_gains,
     real,
     relaxed_tangent,
@@ -84,7 +85,7 @@ class SecondDifference(Estimator):
     """Random subsets with the unbiased derivative of Corollary E.1 of paper 000: mean second differences.
 
     Every product with it costs as many gradients as the largest set has items, twice: for checks, and for functions of
-    whole subsets. First derivatives only: asking for another one raises.
+    whole subsets. First derivatives only, in reverse mode: asking for another one raises.
     """
 
     samples: int
@@ -120,6 +121,11 @@ class SecondDifference(Estimator):
         return SecondDifference(self.samples, Frozen(self.noise))
 
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        if has_tangent(psi):
+            raise OptionError(
+                "SecondDifference has no forward mode; use reverse mode (backward, torch.func.grad, jacrev), or "
+                "Gaussian(m), Pathwise(m) or Exact()"
+            )
         return self.noise.uniform(bound.sets.layout, self.samples) < psi.detach()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from numbers import Integral
 from typing import final
 
 import torch
@@ -169,6 +170,7 @@ def mean_field(
         if scale not in SCALES:
             raise unknown_name("scale", scale, SCALES)
         scale = SCALES[scale]
+    _check_kinds(estimator, solver, scale, coordinates)
     # Here and not below, because looking at the numbers waits for a GPU.
     if isinstance(start, Tensor) and not bool(((start >= 0) & (start <= 1)).all()):
         raise OptionError("mean field starts at probabilities between 0 and 1 everywhere, without NaN")
@@ -201,5 +203,18 @@ def solve_bound(
 
 
 def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise OptionError(f"mean field needs at least 1 step, not {steps}")
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
+        raise OptionError(f"mean field needs a whole number of steps, at least 1, not {steps!r}")
+
+
+def _check_kinds(
+    estimator: Estimator, solver: MeanFieldSolver | None, scale: Scale | None, coordinates: Tensor | None
+) -> None:
+    if not isinstance(estimator, Estimator):
+        raise OptionError(f"estimator must be Exact(), Bernoulli(m), Gaussian(m) or another, not {estimator!r}")
+    if not (solver is None or isinstance(solver, MeanFieldSolver)):
+        raise OptionError(f"solver must be OneStep(), Unrolled(k) or Implicit(), not {solver!r}")
+    if not (scale is None or isinstance(scale, Scale)):
+        raise OptionError(f"scale must be ConstantScale(c), L2Scale(), a name or None, not {scale!r}")
+    if coordinates is not None and (coordinates.dtype == torch.bool or coordinates.is_floating_point()):
+        raise OptionError("coordinates are numbers of items, such as mask.nonzero()[:, 0], not a mask or fractions")

@@ -75,8 +75,8 @@ def constrained_cut(size: Any, threshold: float | None, search: str | None) -> f
         raise OptionError("greedy search knows no constraint; leave search out, or use search='local'")
     if threshold is None:
         return 0.0
-    if not 0 < threshold < 1:
-        raise OptionError(f"with a constraint, threshold is a probability between 0 and 1, not {threshold}")
+    if not isinstance(threshold, Real) or not 0 < threshold < 1:
+        raise OptionError(f"with a constraint, threshold is a probability between 0 and 1, not {threshold!r}")
     return math.log(threshold / (1 - threshold))
 
 

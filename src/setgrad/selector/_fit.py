@@ -20,7 +20,7 @@ from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.selector._allowed import allowed_parts, sample_choices
 from setgrad.selector._check import check_options
 from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoint
-from setgrad.selector._infer import infer_logits
+from setgrad.selector._infer import SETTLED, infer_logits
 from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
 from setgrad.selector._progress import training_display
 from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, seed_torch, trainer_state
@@ -35,8 +35,6 @@ _WARMUP_STEPS = 50
 # Where an epoch is a few steps, scores rest for many epochs before they rise again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
-# With fewer settled sets than this, users should know.
-_SETTLED = 0.9
 # Where inference goes on until it settles: rarely reached.
 _MAX_STEPS = 50
 
@@ -113,7 +111,7 @@ def fit_selector(
 def _warn_unsettled(history: list[dict[str, float]]) -> None:
     """Say that sets were left out of the learning because inference did not settle on them."""
     settled = history[-1]["settled"] if history else 1.0
-    if settled < _SETTLED:
+    if settled < SETTLED:
         warnings.warn(
             f"inference settled on {settled:.0%} of the training sets in the last epoch, and the others taught "
             "nothing; raise steps, lower learning_rate, or use method='unrolled'",

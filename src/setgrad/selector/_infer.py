@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ from setgrad.sets import Sets
 
 # Padded items of one batch.
 BATCH_ITEMS = 2**15
+# Share of the sets that inference should settle on; with fewer, users hear of it.
+SETTLED = 0.9
 
 
 def plan_batches(sets: Sets, budget: int = BATCH_ITEMS) -> Iterator[np.ndarray]:
@@ -47,13 +50,27 @@ def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction
     return out if out is not None else torch.zeros(sets.layout.total, dtype=model.dtype, device=sets.device)
 
 
-def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0) -> Tensor:
-    """Logits of all items. The sampling noise belongs to the items, so batches and order make no difference."""
+def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0, warn: bool = False) -> Tensor:
+    """Logits of all items. The sampling noise belongs to the items, so batches and order make no difference.
+
+    With `warn`, say so if inference did not settle on many of the sets.
+    """
+    settled: list[Tensor] = []
 
     def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
-        return model.infer(bound, ItemNoise(batch, seed), samples=samples).logits
+        found = model.infer(bound, ItemNoise(batch, seed), samples=samples)
+        settled.append(found.settled)
+        return found.logits
 
-    return map_batches(model, sets, work)
+    logits = map_batches(model, sets, work)
+    if warn and settled and (share := float(torch.cat(settled).double().mean())) < SETTLED:
+        warnings.warn(
+            f"inference settled on {share:.0%} of the sets, and the probabilities of the others are those of its last "
+            "step; raise steps, or fit with method='unrolled'",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return logits
 
 
 def finite_logits(logits: Tensor, sets: Sets) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -39,27 +39,31 @@ def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
     return sets.with_values(picked)
 
 
-def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool, max_moves: int = 100) -> Sets:
-    """Improve a subset by single moves until none helps: swaps if the size is kept, else adding or removing one item.
+def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool) -> Sets:
+    """Improve a subset until no single move helps: a swap if the size is kept, else adding or removing one item.
 
-    A swap removes the item that is missed least, then adds the item that helps most.
+    A swap removes the item that is missed least, then adds the item that helps most. The 2, 4, 8, ... most promising
+    moves together are tried too, so that large sets take few rounds.
+
+    Example:
+        >>> import setgrad as sg
+        >>> sets = sg.Sets.from_list([[[1.0], [-1.0], [2.0]]])
+        >>> bound = sg.functions.Modular().bind(sets)
+        >>> local_search(bound, sets.with_values(torch.tensor([False, True, False])), keep_size=True).values.tolist()
+        [False, False, True]
     """
     sets, picked = bound.sets, start.values.clone()
-    ids = sets.layout.ids
-    for _ in range(max_moves):
-        changed = _swap(bound, picked) if keep_size else _flip(bound, picked)
-        before, after = bound.value(torch.stack([picked, changed]))
-        # Rounding must not pass for progress, or two equal subsets would be swapped for ever.
-        better = after > before + 1e-9 * before.abs().clamp(min=1)
-        if not bool(better.any()):
-            break
-        picked = torch.where(better[ids], changed, picked)
-    return sets.with_values(picked)
+    ids, moves = sets.layout.ids, _swaps if keep_size else _flips
+    counts = [2**k for k in range(max(sets.layout.longest.bit_length(), 1))]
+    # F rises in every round, so that no subset comes back and the search ends.
+    while True:
+        tried = moves(bound, picked, counts)
+        picked, done = _take_better(bound, picked, tried, ids)
+        if done:
+            return sets.with_values(picked)
 
 
-def constrained_search(
-    bound: BoundSetFunction, start: Sets, solve: Callable[[Tensor], Tensor], *, max_moves: int = 100
-) -> Sets:
+def constrained_search(bound: BoundSetFunction, start: Sets, solve: Callable[[Tensor], Tensor]) -> Sets:
     """Improve an allowed subset by moves to other allowed subsets, until none of those tried is better.
 
     Around a subset F is taken for the sum of its gains. `solve` finds the allowed subset of the largest sum exactly,
@@ -70,35 +74,41 @@ def constrained_search(
         bound: F for the sets.
         start: An allowed subset of each.
         solve: From worths `(m, total)` to the best allowed subsets, booleans `(m, total)`.
-        max_moves: When to stop.
     """
     sets, picked = bound.sets, start.values.clone()
     ids = sets.layout.ids
-    for _ in range(max_moves):
+    while True:
         gains = bound.gains(picked[None])[0]
         stay = torch.where(picked, 1.0, -1.0) * segment_max(gains.abs(), sets, empty=0.0)[ids]
         tried = solve(gains + torch.tensor(_PRICES, dtype=gains.dtype, device=gains.device)[:, None] * stay)
-        before, after = bound.value(picked[None])[0], bound.value(tried)
-        value, which = after.max(0)
-        better = value > before + 1e-9 * before.abs().clamp(min=1)
-        if not bool(better.any()):
-            break
-        best = tried.gather(0, which[ids][None])[0]
-        picked = torch.where(better[ids], best, picked)
-    return sets.with_values(picked)
+        picked, done = _take_better(bound, picked, tried, ids)
+        if done:
+            return sets.with_values(picked)
 
 
-def _flip(bound: BoundSetFunction, picked: Tensor) -> Tensor:
+def _take_better(bound: BoundSetFunction, picked: Tensor, tried: Tensor, ids: Tensor) -> tuple[Tensor, bool]:
+    """The best of the subsets `(m, total)` where it is better than the one picked, and whether none was."""
+    before, (value, which) = bound.value(picked[None])[0], bound.value(tried).max(0)
+    # Rounding must not pass for progress, or two equal subsets would be swapped for ever.
+    better = value > before + 1e-9 * before.abs().clamp(min=1)
+    best = tried.gather(0, which[ids][None])[0]
+    return torch.where(better[ids], best, picked), not bool(better.any())
+
+
+def _flips(bound: BoundSetFunction, picked: Tensor, counts: Sequence[int]) -> Tensor:
+    """Add or remove the items that help most, as many as each of `counts`: `(m, total)`."""
     gains = bound.gains(picked[None])[0]
     improvement = torch.where(picked, -gains, gains)
-    return picked ^ (segment_rank(improvement, bound.sets) == 0)
+    rank, helps = segment_rank(improvement, bound.sets), improvement > 0
+    return torch.stack([picked ^ (helps & (rank < count)) for count in counts])
 
 
-def _swap(bound: BoundSetFunction, picked: Tensor) -> Tensor:
+def _swaps(bound: BoundSetFunction, picked: Tensor, counts: Sequence[int]) -> Tensor:
+    """Remove the items that are missed least, then add as many that help most, for each of `counts`: `(m, total)`."""
     sets = bound.sets
-    missed = (-bound.gains(picked[None])[0]).masked_fill(~picked, -torch.inf)
-    out = (segment_rank(missed, sets) == 0) & picked
+    missed = segment_rank((-bound.gains(picked[None])[0]).masked_fill(~picked, -torch.inf), sets)
+    out = torch.stack([picked & (missed < count) for count in counts])
     smaller = picked & ~out
-    gains = bound.gains(smaller[None])[0].masked_fill(smaller, -torch.inf)
-    room = segment_sum(out.long(), sets)[sets.layout.ids] > 0
-    return smaller | ((segment_rank(gains, sets) == 0) & room)
+    gains = bound.gains(smaller).masked_fill(smaller, -torch.inf)
+    room = segment_sum(out.T.long(), sets).T[:, sets.layout.ids]
+    return smaller | (torch.stack([segment_rank(gain, sets) for gain in gains]) < room)

@@ -25,8 +25,8 @@ from setgrad.selector.constraints import Constraint
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.selector.presets import PRESETS
 from setgrad.selector.search import constrained_search, greedy, local_search
-from setgrad.selector.sizes import given_sizes, rule_to_json
-from setgrad.sets import Choices, Sets, as_sets, segment_sum, subset_sizes
+from setgrad.selector.sizes import given_sizes, probability, rule_to_json, sizes_above
+from setgrad.sets import Choices, Sets, as_sets, subset_sizes
 
 SEARCHES = ("greedy", "local")
 
@@ -227,15 +227,15 @@ class SubsetSelector:
         """Logit of each item: its inferred marginal gain."""
         sets = self._check_sets(sets)
         samples = prediction_samples(self.get_params())
-        # Decisions rest on the logits as users see them, so that asking for them first changes nothing.
-        kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
-        logits = finite_logits(infer_logits(self._precise(), sets, samples=samples), sets)
-        return sets.with_values(logits.to(kind))
+        # Decisions rest on the logits as users see them, and half precision would tie items that are not equal.
+        least = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
+        logits = finite_logits(infer_logits(self._precise(), sets, samples=samples, warn=True), sets)
+        return sets.with_values(logits.to(torch.promote_types(sets.dtype, least)))
 
     def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
         """Inferred probability of each item to be chosen; `scores` as in `predict`."""
         sets = self._check_sets(sets)
-        return sets.with_values(_probability(self._logits(sets, scores)))
+        return sets.with_values(probability(self._logits(sets, scores)))
 
     def predict(
         self,
@@ -377,17 +377,10 @@ class SubsetSelector:
 
     def _sizes(self, sets: Sets, logits: Tensor, size: int | Sequence[int] | None, threshold: float | None) -> Tensor:
         if threshold is not None:
-            if not 0 <= threshold <= 1:
-                raise OptionError(f"threshold is a probability between 0 and 1, not {threshold}")
-            return segment_sum((_probability(logits) > threshold).long(), sets)
+            return sizes_above(threshold, logits, sets)
         if size is None:
             return self.size_rule_.sizes(logits, sets).clamp(min=self.min_size_).minimum(sets.lengths)
         return given_sizes(size, sets)
-
-
-def _probability(logits: Tensor) -> Tensor:
-    # In float64, because the last bit of a float32 sigmoid depends on the place of the item in memory.
-    return torch.sigmoid(logits.double()).to(logits.dtype)
 
 
 def _mean_jaccard(picked: Sets, right: Sets) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -139,6 +140,19 @@ def given_sizes(size: int | Sequence[int], sets: Sets) -> Tensor:
     if wanted.ndim == 1 and len(wanted) != len(sets):
         raise ShapeError(f"{len(wanted)} sizes were given for {len(sets)} sets")
     return torch.as_tensor(np.broadcast_to(wanted, (len(sets),)).copy(), device=sets.device).minimum(sets.lengths)
+
+
+def sizes_above(threshold: float, logits: Tensor, sets: Sets) -> Tensor:
+    """Number of items of each set `(b,)` whose probability exceeds the threshold."""
+    if not isinstance(threshold, Real) or not 0 <= threshold <= 1:
+        raise OptionError(f"threshold is a probability between 0 and 1, not {threshold!r}")
+    return segment_sum((probability(logits) > threshold).long(), sets)
+
+
+def probability(logits: Tensor) -> Tensor:
+    """Sigmoid of the logits, the same at every place of an item in memory."""
+    # In float64, because the last bit of a float32 sigmoid depends on that place.
+    return torch.sigmoid(logits.double()).to(logits.dtype)
 
 
 RULES: dict[str, type[SizeRule]] = {

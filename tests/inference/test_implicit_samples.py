@@ -1,0 +1,75 @@
+"""How near sampled implicit gradients come to the exact one, and where they do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.functions import DeepSet, Estimator, Exact, Gaussian, ItemNoise, Pathwise, SecondDifference
+from setgrad.inference import Implicit, OneStep, mean_field
+from tests.inference.oracle import amplify, by_the_theorem, cosine, draw, gradient, relative
+
+SETS = draw()
+TIGHT = Implicit(tol=1e-12)
+
+
+@pytest.fixture
+def make(seeded):
+    """A random model whose items interact the more, the larger `factor`, with the exact psi and gradient."""
+
+    def build(
+        phi: str, factor: float, seed: int = 0, width: int = 32, units: int = 64
+    ) -> tuple[DeepSet, Tensor, Tensor]:
+        with seeded(seed):
+            function = DeepSet(2, phi, width=width, hidden=(units, units)).double()
+        amplify(function.rho, factor)
+        psi = mean_field(function, SETS, estimator=Exact(), solver=TIGHT).value.detach()
+        return function, psi, by_the_theorem(function, SETS, psi)
+
+    return build
+
+
+def sampled(function: DeepSet, kind: type[Estimator], samples: int = 512) -> Tensor:
+    return gradient(function, SETS, Implicit(), kind(samples, ItemNoise(SETS)))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "factor"),
+    [(Gaussian, 3.0), (Pathwise, 3.0), (SecondDifference, 3.0), (Pathwise, 5.0), (SecondDifference, 5.0)],
+)
+def test_sampled_gradients_point_the_same_way(make, estimator, factor):
+    function, psi, exact = make("mlp", factor, width=6, units=16)
+    found = sampled(function, estimator)
+    assert cosine(found, exact) > 0.999
+    if factor == 5.0:
+        one_step = gradient(function, SETS, OneStep(), start=psi)
+        assert relative(found, exact) < 0.1 < 0.15 < relative(one_step, exact)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_weakly_coupled_items_in_context(make, seed):
+    function, _, exact = make("context", 1.0, seed)
+    pathwise, gaussian = sampled(function, Pathwise), sampled(function, Gaussian)
+    assert cosine(pathwise, exact) > 0.999 and relative(pathwise, exact) < 0.02
+    assert cosine(gaussian, exact) > 0.999
+    assert relative(gaussian, exact) > 1.5 * relative(pathwise, exact)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gaussian_masks_have_a_bias_that_samples_do_not_mend(make, seed):
+    # It is one of the last step too: at these factors one exact step alone has a cosine of 1.0000.
+    function, psi, exact = make("mlp", 1.0, seed)
+    assert cosine(gradient(function, SETS, OneStep(), start=psi), exact) > 0.9999
+    assert cosine(sampled(function, Pathwise), exact) > 0.999
+    few, many = (relative(sampled(function, Gaussian, samples), exact) for samples in (512, 2048))
+    assert min(few, many) > 0.06 and many > 0.8 * few
+
+
+def test_slopes_lead_astray_where_items_are_strongly_coupled(make):
+    # Relaxed F bends between its corners; second differences look at the corners alone.
+    function, psi, exact = make("context", 3.0, seed=1)
+    pathwise, second = sampled(function, Pathwise), sampled(function, SecondDifference)
+    one_step = gradient(function, SETS, OneStep(), start=psi)
+    assert relative(second, exact) < 0.1 < relative(one_step, exact) < relative(pathwise, exact)
+    assert torch.equal(psi, psi.clamp(0.01, 0.99)), "nothing is sure"
