@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks import (
+    ablation,
     activations,
     clustering,
     completion,
@@ -21,6 +22,7 @@ from benchmarks import (
     estimator_error,
     explain,
     gradients,
+    implicit_gradient,
     implicit_memory,
     implicit_qp,
     implicit_solvers,
@@ -46,6 +48,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,
+    "ablation": ablation,
     "demo-scores": demo_scores,
     "estimator-error": estimator_error,
     "encoder-memory": encoder_memory,
@@ -66,6 +69,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "tsp": tsp,
     "matching": matching,
     "knapsack": knapsack,
+    "implicit-gradient": implicit_gradient,
     "implicit-memory": implicit_memory,
     "implicit-solvers": implicit_solvers,
     "implicit-qp": implicit_qp,

@@ -93,7 +93,9 @@ def learn_small(bags: int, model: str, seed: int, place: Place, *, steps: int, t
     return {"accuracy": right, "auroc": area, "said": f"accuracy {right:.1f}, AUROC {area:.1f}"}
 
 
-def draw_shares(images: Images, pool: np.ndarray, sizes: Sequence[int], rng: np.random.Generator) -> list[np.ndarray]:
+def draw_shares(
+    images: Images, pool: np.ndarray, sizes: Sequence[int] | np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Numbers of the images of large bags, in which the shares of the digits are uniform over the simplex.
 
     A digit that a bag holds more often than there are images of it is drawn with repetition.

@@ -40,7 +40,11 @@ _OWN_GRID: dict[str, tuple[Any, ...]] = {
     "weight_decay": (0.01, 0.1, 0.5),
     "width": (64, 128, 256),
 }
-GRIDS = {name: _PAPER_GRID if name in PRESETS else _OWN_GRID for name in MODELS}
+GRIDS = {
+    **{name: _PAPER_GRID if name in PRESETS else _OWN_GRID for name in MODELS},
+    # Those that table 6 of the paper reports as the best of some data set.
+    "idiffmf-c": _PAPER_GRID | {"scale": (100.0, 1000.0, 10000.0)},
+}
 
 # Rough cost of a set, relative to diffmf: only used to start long fits first.
 _COST = {

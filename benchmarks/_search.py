@@ -1,12 +1,15 @@
-"""Hyper-parameters by Optuna: one study for each task and model, chosen by the validation score alone.
+"""Hyper-parameters from a grid: one Optuna study for each task, model and grid, judged by the validation score alone.
 
 All studies lie in one journal file, which any number of processes and machines with that file may work on at a time; a
 killed search goes on where it stopped. A trial is one fit of fold (or seed) 0, and its value is the best validation
-score. A grid that is small enough is tried whole, a larger one by Optuna's sampler.
+score. Fits repeat exactly, so no point is tried twice: every command walks through the grid in the same shuffled order
+and takes points that nobody has taken, which neither Optuna's queue nor its samplers see to when several ask at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import json
 import math
@@ -14,16 +17,23 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import _fits
-from benchmarks._fits import Job, Place, Record, expected_cost, outcomes
+from benchmarks._fits import Job, Place, Record, describe_options, expected_cost, outcomes
 from benchmarks._models import GRIDS
-from setgrad.errors import MissingDependencyError
+from setgrad.errors import MissingDependencyError, OptionError
+
+Point = dict[str, Any]
+
+# Longer than any fit. A trial of another machine, whose processes cannot be seen from here, is given up after this.
+_PATIENCE = 24 * 3600.0
+_PAUSE = 2.0
 
 
 def search(
@@ -31,84 +41,140 @@ def search(
 ) -> list[Job]:
     """Bring every study of these jobs to `trials` trials, and return the jobs with the best options found.
 
-    A study without any finished trial, because time ran out, leaves its jobs as they are.
+    Trials that other commands have under way are waited for, so that all go on with the same options. A study without
+    any finished trial, because time ran out, leaves its jobs as they are.
     """
+    if trials < 1:
+        raise OptionError(f"a search of {trials} trials finds nothing; use --search 1 or more")
     journal.parent.mkdir(parents=True, exist_ok=True)
     cases = list(dict.fromkeys(replace(job, seed=0, tuned="") for job in jobs if job.model in GRIDS))
-    missing: list[Job] = []
-    for case in cases:
-        missing += [case] * _prepare(_study(journal, case, trials), GRIDS[case.model], trials)
-    missing.sort(key=lambda case: -expected_cost(case))
-    print(f"{len(missing)} trials to go in {journal}", flush=True)
+    studies = {case: _study(journal, case) for case in cases}
     ends = time.monotonic() + time_limit if time_limit is not None else math.inf
     work = partial(_try_once, place=place, journal=journal, trials=trials)
-    for done, (case, outcome) in enumerate(outcomes(missing, work, workers=workers, ends=ends), start=1):
-        name = f"{case.task} {case.model}"
-        if isinstance(outcome, str):
-            print(f"trial of {name} failed: {outcome}", file=sys.stderr, flush=True)
-        else:
-            print(
-                f"[trial {done}/{len(missing)}] {name}: {outcome['validation']:.2f} with {outcome['tuned']}", flush=True
-            )
+    waiting: list[str] = []
+    while True:
+        missing = [case for case in cases for _ in _free(studies[case], _points(case, trials))]
+        if missing or not waiting:
+            print(f"{len(missing)} trials to go in {journal}", flush=True)
+        _run(sorted(missing, key=lambda case: -expected_cost(case)), work, workers=workers, ends=ends)
+        others = [process for case in cases for process in _workers(studies[case], _points(case, trials))]
+        if not others or time.monotonic() >= ends:
+            break
+        if others != waiting:
+            print(f"waiting for trials of other commands: {', '.join(others)}", flush=True)
+        waiting = others
+        time.sleep(_PAUSE)
     found = {case: best_point(journal, case) for case in cases}
     return [replace(job, tuned=found.get(replace(job, seed=0, tuned=""), "")) for job in jobs]
 
 
 def best_point(journal: Path, case: Job) -> str:
     """The best point of a study in JSON; empty if there is none."""
-    trials = _trials(_study(journal, case, 1), "COMPLETE")
-    if not trials:
-        return ""
-    return json.dumps(max(trials, key=lambda trial: trial.value).params, sort_keys=True)
+    trials = _trials(_study(journal, case), "COMPLETE")
+    # The text decides between equals, not which of several commands was quicker.
+    return max(((trial.value, _text(trial.params)) for trial in trials), default=(0.0, ""))[1]
+
+
+def _run(missing: Sequence[Job], work: _fits.Work, *, workers: int, ends: float) -> None:
+    for done, (case, outcome) in enumerate(outcomes(missing, work, workers=workers, ends=ends), start=1):
+        name = f"{case.task} {case.model}"
+        if isinstance(outcome, str):
+            print(f"trial of {name} failed: {outcome}", file=sys.stderr, flush=True)
+        elif outcome:
+            print(
+                f"[trial {done}/{len(missing)}] {name}: {outcome['validation']:.2f} with {outcome['tuned']}", flush=True
+            )
 
 
 def _try_once(case: Job, place: Place, journal: Path, trials: int) -> Record | str:
-    """One trial. A fit that fails is noted in the study and not repeated."""
-    study = _study(journal, case, trials)
-    trial = study.ask()
-    trial.set_user_attr("process", _process())
-    grid = GRIDS[case.model]
-    point = {name: trial.suggest_categorical(name, list(values)) for name, values in grid.items()}
+    """One trial; an empty record if others have taken all that was left. A fit that fails is not repeated."""
+    study = _study(journal, case)
+    trial = _claim(study, GRIDS[case.model], _points(case, trials))
+    if trial is None:
+        return {}
     try:
-        record = _fits.fit(replace(case, tuned=json.dumps(point, sort_keys=True)), place)
+        record = _fits.fit(replace(case, tuned=_text(trial.params)), place)
     except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        trial.set_user_attr("error", message)
-        study.tell(trial, state=_optuna().trial.TrialState.FAIL)
-        return message
-    study.tell(trial, record["validation"])
+        _end(study, trial, state=_optuna().trial.TrialState.FAIL)
+        return f"{type(error).__name__}: {error}"
+    _end(study, trial, value=record["validation"])
     return record
 
 
-def _prepare(study: Any, grid: dict[str, tuple[Any, ...]], trials: int) -> int:
-    """Give up trials whose process has died, queue the grid if all of it is to be tried, and count what is to do."""
-    running = []
-    for trial in _trials(study, "RUNNING"):
-        if _alive(trial.user_attrs.get("process", "")):
-            running.append(trial)
-        else:
-            study.tell(trial.number, state=_optuna().trial.TrialState.FAIL)
-    failed = [trial for trial in _trials(study, "FAIL") if "error" in trial.user_attrs]
-    taken = [*_trials(study, "COMPLETE"), *failed, *running]
+def _points(case: Job, trials: int) -> list[Point]:
+    """The first points of the grid, as many as there are to be trials, in an order that all commands share."""
+    grid = GRIDS[case.model]
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    if trials >= len(points):
-        # A trial that waits holds its point where Optuna keeps what was asked for.
-        waiting = [trial.system_attrs.get("fixed_params") for trial in _trials(study, "WAITING")]
-        for point in points:
-            if point not in waiting and point not in [trial.params for trial in taken]:
-                study.enqueue_trial(point)
-    return max(0, min(trials, len(points)) - len(taken))
+    return sorted(points, key=lambda point: _digest(_name(case), _text(point)))[:trials]
+
+
+def _free(study: Any, points: Sequence[Point]) -> list[Point]:
+    """Those points that nobody has tried and nobody is trying."""
+    taken = [trial.params for trial in _holders(study)]
+    return [point for point in points if point not in taken]
+
+
+def _claim(study: Any, grid: Mapping[str, tuple[Any, ...]], points: Sequence[Point]) -> Any | None:
+    """Begin a trial of a free point; None if there is none.
+
+    The journal has one order for all: a trial enters it with its point in one piece, and is ours unless an older one
+    has the same point. Of two that claim a point at a time, the younger withdraws and looks again.
+    """
+    optuna = _optuna()
+    choices = {name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()}
+    while free := _free(study, points):
+        mark = uuid.uuid4().hex
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState.RUNNING,
+                params=free[0],
+                distributions=choices,
+                user_attrs={"mark": mark, "process": _process(), "began": time.time()},
+            )
+        )
+        # In the order of the journal, so the first is the oldest.
+        same = [trial for trial in _holders(study) if trial.params == free[0]]
+        own = next(trial for trial in same if trial.user_attrs["mark"] == mark)
+        if own is same[0]:
+            return own
+        _end(study, own, state=optuna.trial.TrialState.PRUNED)
+    return None
+
+
+def _holders(study: Any) -> list[Any]:
+    """Trials whose points are taken: done, failed or running. Those that withdrew or were given up are "pruned".
+
+    What a killed command left running must not hold its point for good. A journal file knows no heartbeats, so a trial
+    is given up here, whenever someone looks for points, if its process is gone or its time is over.
+    """
+    for trial in _trials(study, "RUNNING"):
+        if not _alive(trial.user_attrs):
+            _end(study, trial, state=_optuna().trial.TrialState.PRUNED)
+    return _trials(study, "COMPLETE", "FAIL", "RUNNING")
+
+
+def _workers(study: Any, points: Sequence[Point]) -> list[str]:
+    """The processes that try one of these points now."""
+    return [trial.user_attrs["process"] for trial in _trials(study, "RUNNING") if trial.params in points]
+
+
+def _end(study: Any, trial: Any, *, state: Any = None, value: float | None = None) -> None:
+    # Another command may have given it up, even between our look and our word.
+    with contextlib.suppress(_optuna().exceptions.UpdateFinishedTrialError):
+        study.tell(trial.number, value, state=state, skip_if_finished=True)
 
 
 def _process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _alive(process: str) -> bool:
-    """Whether the process of a trial may still be at work; on another machine there is no way to know."""
-    host, _, number = process.rpartition(":")
+def _alive(marks: Mapping[str, Any]) -> bool:
+    """Whether a trial with these marks may still be at work; of another machine only its time can tell."""
+    host, _, number = marks.get("process", "").rpartition(":")
+    if not host or time.time() - marks.get("began", 0.0) > _PATIENCE:
+        return False
     if host != socket.gethostname():
-        return bool(host)
+        return True
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
@@ -118,19 +184,30 @@ def _alive(process: str) -> bool:
     return True
 
 
-def _study(journal: Path, case: Job, trials: int) -> Any:
+def _name(case: Job) -> str:
+    """The study of a case. All options and the grid are part of it: what was found for others does not count."""
+    parts = (case.task, case.model, case.splits, *(("quick",) if case.quick else ()))
+    return ":".join((*parts, _digest(describe_options(case), _text(GRIDS[case.model]))[:12]))
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _study(journal: Path, case: Job) -> Any:
     optuna = _optuna()
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
-    name = ":".join((case.task, case.model, case.splits, *(("quick",) if case.quick else ())))
-    # Without a seed, or all processes would suggest the same points.
-    sampler = optuna.samplers.TPESampler(n_startup_trials=max(4, trials // 3), constant_liar=True)
-    return optuna.create_study(
-        storage=storage, study_name=name, sampler=sampler, direction="maximize", load_if_exists=True
-    )
+    return optuna.create_study(storage=storage, study_name=_name(case), direction="maximize", load_if_exists=True)
 
 
-def _trials(study: Any, state: str) -> list[Any]:
-    return study.get_trials(deepcopy=False, states=(_optuna().trial.TrialState[state],))
+def _trials(study: Any, *states: str) -> list[Any]:
+    """Trials in one of these states, oldest first."""
+    known = _optuna().trial.TrialState
+    return study.get_trials(deepcopy=False, states=tuple(known[state] for state in states))
 
 
 def _optuna() -> Any:

@@ -14,9 +14,10 @@ from benchmarks.implicit_memory import (
     WAYS,
     Case,
     compare,
+    deep_set,
     implicit,
     make_inputs,
-    mean_field,
+    pairwise_step,
     peak_here,
     peak_of,
     spread,
@@ -36,6 +37,7 @@ from benchmarks.implicit_solvers import (
 
 CPU = torch.device("cpu")
 SMALL = Case(20, "", sets=3, items=40, features=5)
+DEEP = replace(SMALL, sets=2, items=20, model="deep set")
 
 
 def _matrices() -> tuple[Tensor, Tensor]:
@@ -136,17 +138,18 @@ def test_solvers_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 # --- memory
 
 
-def test_ways_agree_and_make_every_step() -> None:
-    cases = [replace(SMALL, way=way) for way in WAYS]
+@pytest.mark.parametrize("small", [SMALL, DEEP], ids=lambda case: case.model)
+def test_ways_agree_and_make_every_step(small: Case) -> None:
+    cases = [replace(small, way=way) for way in WAYS]
     assert compare(cases, CPU) < 1e-3
-    too_few = [replace(SMALL, way="unrolled", iterations=2), replace(SMALL, way="implicit")]
+    too_few = [replace(small, way="unrolled", iterations=1), replace(small, way="implicit")]
     assert compare(too_few, CPU) > 1e-3, "the comparison can tell"
 
 
 def test_implicit_way_is_near_the_fixed_point() -> None:
     inputs = make_inputs(SMALL, CPU)
     psi = implicit(replace(SMALL, way="implicit"), *inputs)
-    assert (mean_field(psi, *inputs) - psi).norm() < 1e-3
+    assert (pairwise_step(psi, *inputs) - psi).norm() < 1e-3
 
 
 def test_steps_cut_short_are_refused() -> None:
@@ -155,6 +158,9 @@ def test_steps_cut_short_are_refused() -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="of 400 steps"):
         patch.setattr("benchmarks.implicit_memory.damping", lambda _: 1.0)
         implicit(replace(SMALL, way="implicit", iterations=400), *inputs)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="of 400 steps"):
+        patch.setattr("benchmarks.implicit_memory.damping", lambda _: 1.0)
+        deep_set(replace(DEEP, way="implicit", iterations=400), CPU)[1]()
 
 
 def test_peak_of_unrolling_counts_every_step() -> None:
@@ -166,14 +172,27 @@ def test_peak_of_unrolling_counts_every_step() -> None:
     assert flat.step < many.step / 4
 
 
+def test_peak_of_a_whole_model_counts_every_step() -> None:
+    case = Case(20, "unrolled", sets=8, items=100, features=4, model="deep set")
+    unrolled, flat = (peak_of(replace(case, way=way), CPU) for way in WAYS)
+    # Every step keeps at the least what two layers of 64 units gave for each item under each of 5 masks.
+    assert unrolled.step > 20 * 2 * 5 * 8 * 100 * 64 * 4
+    assert flat.step < unrolled.step / 2
+
+
 def test_spread_of_peaks() -> None:
     assert spread([100, 104, 102]) == pytest.approx(0.04)
 
 
-def test_memory_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    # The test above starts processes; here one is enough.
+def test_memory_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # The tests above start processes; here one is enough.
     monkeypatch.setattr("benchmarks.implicit_memory.peak_of", peak_here)
-    assert main(["implicit-memory", "--quick"]) == 0
+    file = tmp_path / "implicit-memory.json"
+    assert main(["implicit-memory", "--quick", "--json", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert "| K=5 " in shown and "| K=20 " in shown
-    assert "target: at most 5%" in shown
+    assert shown.count("| K=5 ") == shown.count("| K=20 ") == 2
+    assert shown.count("target: at most 5%") == 2
+    # Figure 1 is that of a whole model.
+    stored = json.loads(file.read_text())
+    assert stored["shape"]["model"] == "deep set" and stored["pairwise"]["shape"]["model"] == "pairwise"
+    assert [row["iterations"] for row in stored["rows"]] == [5, 20]

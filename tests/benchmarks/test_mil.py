@@ -19,7 +19,7 @@ from benchmarks._mil_folds import PLAIN, predict_fold, standardised, statistics
 from benchmarks._mil_large import LARGE, WAYS, code, make_encoder, network
 from benchmarks._mil_memory import measure
 from benchmarks._mil_models import POOLS
-from benchmarks.mil import BAGS, SMALL, plan
+from benchmarks.mil import BAGS, SMALL, plan, show_folds, show_large
 from setgrad.datasets import Bags
 from setgrad.sets import Sets
 from tests.encoders.pieces import Orders
@@ -126,6 +126,39 @@ def test_plan_has_every_set_and_way() -> None:
     assert len(folds) == 2 * len(BAGS) * (len(POOLS) + len(PLAIN)) and {t.data for t in folds} == set(BAGS)
     assert {t.model for t in trials if t.part == "large"} == set(LARGE)
     assert sum(t.part == "small" for t in trials) == 2 * len(SMALL) * len(POOLS)
+
+
+def cells(page: str, row: str) -> list[str]:
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {row} ")]
+    return [cell.strip() for cell in line.split("|")[2:-1]]
+
+
+def test_spreads_are_those_of_the_folds_of_all_seeds() -> None:
+    folds = {0: [80.0, 90.0], 1: [100.0, 90.0]}
+    records = [
+        {"data": "musk1", "model": "abmil", "seed": seed, "auroc": 90.0 + seed, "fold_accuracies": found}
+        for seed, found in folds.items()
+    ]
+    accuracy, area = show_folds(records).split("## AUROC")
+    # The squares of the distances from 90 sum to 200, over three.
+    assert cells(accuracy, "abmil") == ["90.0 ± 8.2"] and cells(area, "abmil") == ["90.5 ± 0.7"]
+    assert "2 folds, cut anew for each of 2 seeds" in accuracy
+    assert "1 folds, cut" not in accuracy and "cut once" in show_folds(records[:1])
+
+
+def test_ways_are_compared_on_the_seeds_that_all_have() -> None:
+    """The third seed of one way alone is left out of its row too, and a pooling does not ask the other."""
+    errors = {"mean frozen": [1.0, 1.2, 9.0], "mean exact": [0.7, 0.8], "umbc frozen": [1.5], "umbc exact": [1.4]}
+    records = [
+        {"model": model, "seed": seed, "error": error, "auroc": 99.0, "before": 80.0, "after": 85.0, "peak": None}
+        for model, found in errors.items()
+        for seed, error in enumerate(found)
+    ]
+    page = show_large(records)
+    assert cells(page, "mean frozen")[:3] == ["2", "1.10 ± 0.14", ""]
+    assert cells(page, "mean exact")[:3] == ["2", "0.75 ± 0.07", "-0.35 ± 0.07"]
+    assert cells(page, "umbc exact")[:3] == ["1", "1.40", "-0.10"]
+    assert "mean sample" not in page
 
 
 def test_command_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,12 +106,31 @@ def test_averages_compare_the_same_folds() -> None:
 def test_verdicts_name_what_falls_short() -> None:
     lines = verdicts(RECORDS, paired=True)
     assert lines[0].endswith("1 of 4 tasks (amazon:toys:random)")
-    assert "large categories, farthest: +19.0 on average over 2, least +19.0" in lines[1]
-    assert "small categories, farthest: 1 of 1 (amazon:safety:farthest)" in lines[2]
-    assert "random: -5.0" in lines[3]
-    assert len(lines) == 4
+    assert "published method, large categories, farthest: +19.0 on average over 2, least +19.0" in lines[1]
+    assert "2412.11239 (diffmf, idiffmf, equivset), large categories, farthest: +19.0" in lines[2]
+    assert "over the folds that it shares with the default" in lines[3]
+    assert "small categories, farthest: 1 of 1 (amazon:safety:farthest)" in lines[4]
+    assert "random: -5.0" in lines[5]
+    assert len(lines) == 8
     changed = [*RECORDS, {**RECORDS[0], "seed": 7, "options": "older"}]
     assert "mixed for diffmf" in verdicts(changed, paired=True)[-1]
+
+
+def test_the_methods_of_the_paper_have_a_verdict_of_their_own() -> None:
+    rivals = {"horse": [78.0, 79.0], "diffmf": [60.0, 61.0], "idiffmf-2": [70.0], "equivset-ind": [65.0, 66.0]}
+    toys = _records("amazon:toys:farthest", {"default": [79.0, 85.0], **rivals})
+    # What has no fold of the default's cannot be its rival.
+    apart = [{**record, "seed": 4} for record in _records("amazon:toys:farthest", {"idiffmf-c": [99.0]})]
+    gear = _records("amazon:gear:farthest", {"default": [90.0, 92.0], "diffmf": [87.0, 88.0], "inset": [89.0, 89.0]})
+    everyone, paper = verdicts([*toys, *apart, *gear], paired=True)[:2]
+    # Horse: 82 - 78.5; inset: 91 - 89.
+    assert "method, large categories, farthest: +2.8 on average over 2, least +2.0 (amazon:gear:farthest)" in everyone
+    # On the only fold of idiffmf-2: 79 - 70; diffmf: 91 - 87.5.
+    assert "large categories, farthest: +6.2 on average over 2, least +3.5 (amazon:gear:farthest)" in paper
+    # Numbers of seeds have nothing in common, so all count: 82 - 99 and 91 - 87.5.
+    lines = verdicts([{**record, "splits": "published"} for record in [*toys, *apart, *gear]], paired=False)
+    assert "farthest: -6.8 on average over 2, least -17.0 (amazon:toys:farthest)" in lines[1]
+    assert "over its seeds" in lines[2]
 
 
 def test_a_repeated_fit_counts_once() -> None:
