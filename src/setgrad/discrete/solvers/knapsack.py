@@ -141,6 +141,11 @@ def _branch_and_bound(backend: Backend, job: tuple[Array, Array, float]) -> tupl
 
 def _leftmost(z: Tensor, theta: Tensor, weights: Tensor) -> Tensor:
     """As many items of each worth and weight, but the first of them: rounding and backends choose as they like."""
+    if theta.device.type == "cpu":
+        # Where no two items are worth the same there are no twins; a GPU would have to wait for the answer.
+        worths = theta.sort(-1).values
+        if not bool((worths[..., 1:] == worths[..., :-1]).any()):
+            return z
     by_weight = weights.argsort(dim=-1, stable=True)
     order = by_weight.gather(-1, theta.gather(-1, by_weight).argsort(dim=-1, stable=True))
     theta, weights = theta.gather(-1, order), weights.gather(-1, order)
