@@ -74,6 +74,16 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), deviation, deviation / math.sqrt(len(values)), len(values))
 
 
+def paired_gaps(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+    """How far the first is above the second, for each number that both have.
+
+    Example:
+        >>> paired_gaps({0: 5.0, 1: 9.0, 2: 1.0}, {0: 4.0, 1: 7.0})
+        [1.0, 2.0]
+    """
+    return [first[number] - second[number] for number in sorted(first.keys() & second.keys())]
+
+
 def compare(first: Mapping[int, float], second: Mapping[int, float], *, paired: bool) -> Difference:
     """The difference of two models. Paired where a number means the same data for both, as it does for folds.
 
@@ -85,7 +95,7 @@ def compare(first: Mapping[int, float], second: Mapping[int, float], *, paired: 
         +1.5 = +3.0 se
     """
     if paired:
-        gaps = summarise([first[number] - second[number] for number in sorted(first.keys() & second.keys())])
+        gaps = summarise(paired_gaps(first, second))
         points, error = gaps.mean, gaps.error
     else:
         one, two = summarise(list(first.values())), summarise(list(second.values()))

@@ -33,7 +33,7 @@ from typing import Any
 
 from benchmarks._ablation_fit import CONTENDERS, DEFAULT, TRANSFER, Trial, attempt, changes_of, make_trial, task_of
 from benchmarks._fits import Record
-from benchmarks._scores import Summary, summarise, values_of
+from benchmarks._scores import Summary, paired_gaps, summarise, values_of
 from benchmarks._tables import table
 from benchmarks._tasks import FOLDS, work_of
 from benchmarks._trials import add_trial_options, chosen, mean_cell, run_and_show
@@ -89,9 +89,8 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 
 def gaps(row: Mapping[str, Mapping[int, float]], model: str) -> Summary | None:
     """How far a contender is above the default in one category, fold by fold; None if no fold has both."""
-    mine, default = row.get(model, {}), row.get(DEFAULT, {})
-    common = sorted(mine.keys() & default.keys())
-    return summarise([mine[fold] - default[fold] for fold in common]) if common else None
+    found = paired_gaps(row.get(model, {}), row.get(DEFAULT, {}))
+    return summarise(found) if found else None
 
 
 def mean_gap(values: Mapping[str, Mapping[str, Mapping[int, float]]], model: str) -> tuple[float, float] | None:

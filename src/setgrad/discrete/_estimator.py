@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import answered
 from setgrad.discrete.noise import Noise, temperatures
-from setgrad.discrete.solvers._parameters import check_counts
-from setgrad.errors import DerivativeError, OptionError, ShapeError
+from setgrad.discrete.solvers._parameters import check_counts, check_floats
+from setgrad.errors import DerivativeError, OptionError
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -70,7 +70,7 @@ class Noisy(nn.Module, ABC):
 
     def __init__(self, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
         super().__init__()
-        check_draws(samples)
+        check_counts(1, samples=samples)
         if noise is None and samples > 1:
             raise OptionError(f"without noise all {samples} samples would be the same; give noise, or samples=1")
         if found := temperatures(noise):
@@ -136,13 +136,6 @@ def check_solver(solver: Solver) -> Solver:
     if not isinstance(solver, Solver):
         raise OptionError(f"solver must be a Solver, not {solver!r}; a function becomes one by Custom(function)")
     return solver
-
-
-def check_draws(samples: int, least: int = 1) -> None:
-    """Refuse a number of samples that is too small, or not whole."""
-    check_counts(samples=samples)
-    if samples < least:
-        raise OptionError(f"samples must be {least} or more, got {samples}")
 
 
 def known_signature(function: Rule) -> Rule:
@@ -265,7 +258,5 @@ def wide(theta: Tensor) -> Tensor:
     Theta of every estimator with a solver comes by here, so what is no tensor of floats is refused here: a mean of
     several z would be cut to the whole numbers that theta is made of. The others have `check_choice`.
     """
-    if not isinstance(theta, Tensor) or not theta.is_floating_point():
-        kind = theta.dtype if isinstance(theta, Tensor) else type(theta).__name__
-        raise ShapeError(f"estimators take theta as a tensor of floats, not {kind}; use torch.as_tensor(theta).float()")
+    check_floats(theta, "estimators take", "theta")
     return theta.float() if theta.element_size() < 4 else theta

@@ -75,7 +75,7 @@ class Watch:
         found[0] *= 0.5 + math.modf(self.number * 0.6180339887)[0]
         self._noted += found
         self._lengths = zlib.crc32(chunk.layout.host_lengths.tobytes(), self._lengths)
-        self._spoilt(found[0])
+        self._refuse_spoilt(found[0])
         self.number += 1
         if self.pieces:
             self.filled.append(chunk.layout.host_lengths > 0)
@@ -95,7 +95,7 @@ class Watch:
             found[1] += some.square().sum(0)
         return found
 
-    def _spoilt(self, sums: Tensor) -> None:
+    def _refuse_spoilt(self, sums: Tensor) -> None:
         """Raise at once on the CPU; on a GPU, remember the first chunk for the end."""
         fine = sums.isfinite().all()
         if sums.device.type == "cpu":

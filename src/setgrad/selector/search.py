@@ -88,7 +88,8 @@ def constrained_search(bound: BoundSetFunction, start: Sets, solve: Callable[[Te
 
 def _take_better(bound: BoundSetFunction, picked: Tensor, tried: Tensor, ids: Tensor) -> tuple[Tensor, bool]:
     """The best of the subsets `(m, total)` where it is better than the one picked, and whether none was."""
-    before, (value, which) = bound.value(picked[None])[0], bound.value(tried).max(0)
+    values = bound.value(torch.cat([picked[None], tried]))
+    before, (value, which) = values[0], values[1:].max(0)
     # Rounding must not pass for progress, or two equal subsets would be swapped for ever.
     better = value > before + 1e-9 * before.abs().clamp(min=1)
     best = tried.gather(0, which[ids][None])[0]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.distributions._logs import DEEPEST
-from setgrad.discrete.solvers._parameters import check_counts
+from setgrad.discrete.solvers._parameters import check_counts, check_floats
 from setgrad.errors import DataError, OptionError, ShapeError
 
 
@@ -62,9 +62,7 @@ def check_logits(logits: Tensor, dims: int, name: str) -> Tensor:
 
 def check_choice(logits: Tensor, k: int, name: str) -> Tensor:
     """`check_logits` for a choice of k items along the last axis: refuse instances in which fewer are left as well."""
-    check_counts(k=k)
-    if k < 0:
-        raise OptionError(f"k must be 0 or more, got {k}")
+    check_counts(0, k=k)
     logits, excluding = _examine(logits, 1, name)
     least = int((logits > -torch.inf).sum(-1).min()) if excluding else logits.shape[-1]
     if k > least:
@@ -77,9 +75,7 @@ def check_choice(logits: Tensor, k: int, name: str) -> Tensor:
 
 def _examine(logits: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
     """Logits as `check_logits` gives them, and whether they exclude any entry."""
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise ShapeError(f"{name} takes logits as a tensor of floats, not {kind}; use torch.as_tensor(logits).float()")
+    check_floats(logits, f"{name} takes", "logits")
     if logits.ndim < dims or 0 in logits.shape[logits.ndim - dims :]:
         raise ShapeError(
             f"{name} takes logits whose last {dims} axes make one instance that is not empty, got {tuple(logits.shape)}"
@@ -99,13 +95,6 @@ def _examine(logits: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
                 "(minus infinity is allowed, and excludes an entry)"
             )
         return torch.where(logits >= DEEPEST, logits, -torch.inf), True
-
-
-def check_samples(samples: int) -> None:
-    """Refuse a number of samples that is negative or not whole."""
-    check_counts(samples=samples)
-    if samples < 0:
-        raise OptionError(f"samples must be 0 or more, got {samples}")
 
 
 def check_points(z: Tensor, logits: Tensor, dims: int, name: str) -> Tensor:

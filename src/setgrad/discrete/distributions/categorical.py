@@ -8,9 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._base import Distribution, check_choice, check_points, check_samples
+from setgrad.discrete.distributions._base import Distribution, check_choice, check_points
 from setgrad.discrete.distributions._logs import floored
 from setgrad.discrete.noise import Gumbel
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import ShapeError
 
@@ -38,7 +39,7 @@ class Categorical(Distribution):
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """The largest of logits with Gumbel noise."""
-        check_samples(samples)
+        check_counts(0, samples=samples)
         logits = self.logits.detach().double()
         noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
         return ArgMax().solve(logits + noise).to(self.logits.dtype)

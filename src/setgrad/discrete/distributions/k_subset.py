@@ -14,10 +14,10 @@ from setgrad.discrete.distributions._base import (
     Distribution,
     check_choice,
     check_points,
-    check_samples,
     gradient,
 )
 from setgrad.discrete.distributions._counts import count_tree, sample_counts
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
 
@@ -58,7 +58,7 @@ class KSubset(Distribution):
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """Share k between the halves of the set, then between their halves, and so on."""
-        check_samples(samples)
+        check_counts(0, samples=samples)
         counted = sample_counts(self._tree, self._number, samples, generator).to(self.logits.dtype)
         return 1 - counted if self._inverted else counted
 

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, check_samples
+from setgrad.discrete.distributions._base import Distribution, check_logits, check_points
 from setgrad.discrete.distributions._logs import floored, log_suffix_sums
 from setgrad.discrete.distributions._prefixes import prefixes
 from setgrad.discrete.noise import Gumbel
@@ -67,7 +67,7 @@ class PlackettLuce(Distribution):
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """Rank the logits with Gumbel noise."""
-        check_samples(samples)
+        check_counts(0, samples=samples)
         logits = self.logits.detach().double()
         noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
         return self._ranks(logits + noise).to(self.logits.dtype)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solved
-from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, check_samples, gradient
+from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, gradient
 from setgrad.discrete.distributions._elimination import connected, eliminate, sample_trees
 from setgrad.discrete.distributions._logs import FLOOR
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.spanning_tree import SpanningTree
 from setgrad.errors import OptionError, ShapeError
 
@@ -52,7 +53,7 @@ class RandomSpanningTree(Distribution):
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """Put eliminated nodes back one by one."""
-        check_samples(samples)
+        check_counts(0, samples=samples)
         if not self._steps:
             return self.logits.new_zeros((samples, *self.logits.shape))
         return sample_trees(self._steps, samples, generator).to(self.logits.dtype)

@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete._estimator import check_draws
 from setgrad.discrete.distributions._base import Distribution
+from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError, ShapeError
 
 
@@ -101,7 +101,7 @@ class ScoreFunction(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_draws(samples, 1 + baseline)
+        check_counts(1 + baseline, samples=samples)
         self.family = family
         self.samples = samples
         self.baseline = baseline

@@ -8,7 +8,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete._estimator import check_draws
 from setgrad.discrete.distributions.k_subset import KSubset
 from setgrad.discrete.estimators.score_function import leave_one_out, reinforce, rloo
 from setgrad.discrete.solvers._parameters import check_counts
@@ -41,7 +40,7 @@ class SFESS(nn.Module):
     def __init__(self, k: int, *, samples: int, linear: bool = True, generator: torch.Generator | None = None) -> None:
         super().__init__()
         check_counts(k=k)
-        check_draws(samples, 2)
+        check_counts(2, samples=samples)
         self.k = k
         self.samples = samples
         self.linear = linear

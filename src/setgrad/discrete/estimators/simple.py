@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, check_draws, replace
+from setgrad.discrete._estimator import Estimator, replace
 from setgrad.discrete.distributions.k_subset import KSubset
 from setgrad.discrete.solvers._parameters import check_counts
 
@@ -33,7 +33,7 @@ class SIMPLE(Estimator):
     def __init__(self, k: int, *, samples: int = 1, generator: torch.Generator | None = None) -> None:
         super().__init__()
         check_counts(k=k)
-        check_draws(samples)
+        check_counts(1, samples=samples)
         self.k = k
         self.samples = samples
         self.generator = generator

@@ -18,11 +18,20 @@ def as_tensor(value: Any) -> Tensor:
     return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
-def check_counts(**counts: Any) -> None:
-    """Refuse what is no whole number; True and False are answers, not numbers."""
+def check_counts(least: int | None = None, /, **counts: Any) -> None:
+    """Refuse what is no whole number, or below the least; True and False are answers, not numbers."""
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, Integral):
             raise OptionError(f"{name} must be a whole number, not {count!r}")
+        if least is not None and count < least:
+            raise OptionError(f"{name} must be {least} or more, got {count}")
+
+
+def check_floats(value: Any, taker: str, name: str) -> None:
+    """Refuse what is no tensor of floats; `taker` begins the sentence that says so."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(f"{taker} {name} as a tensor of floats, not {kind}; use torch.as_tensor({name}).float()")
 
 
 def as_whole(name: str, value: Any) -> Tensor:

@@ -27,9 +27,7 @@ class TopK(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(k=self.k)
-        if self.k < 0:
-            raise OptionError(f"k must be 0 or more, got {self.k}")
+        check_counts(0, k=self.k)
 
     def check(self, theta: Tensor) -> None:
         """Refuse sets of fewer than k items."""
