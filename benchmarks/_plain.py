@@ -1,4 +1,4 @@
-"""Baselines that learn nothing from features: how popular an item was, and chance.
+"""Baselines that learn no weights: how popular an item was, how far it is from the others, and chance.
 
 Their sizes come from the same rules, fitted on the same validation sets, as those of a selector.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from setgrad.datasets import Task
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector.sizes import calibrate
-from setgrad.sets import Choices, subset_sizes
+from setgrad.sets import Choices, segment_mean, subset_sizes
 
 
 def popularity(task: Task, seed: int) -> Callable[[Choices], Tensor]:
@@ -34,6 +34,19 @@ def popularity(task: Task, seed: int) -> Callable[[Choices], Tensor]:
     return score
 
 
+def outlier(task: Task, seed: int) -> Callable[[Choices], Tensor]:
+    """Score an item by its distance from the mean of its set, as it comes."""
+
+    def score(choices: Choices) -> Tensor:
+        items = choices.sets.with_values(choices.sets.values.flatten(1).double())
+        means = segment_mean(items.values, items)
+        distances = (items.values - means[items.layout.ids]).norm(dim=1)
+        # In units of the usual distance, because the size rules read scores as logits.
+        return distances / distances.mean().clamp(min=1e-300)
+
+    return score
+
+
 def chance(task: Task, seed: int) -> Callable[[Choices], Tensor]:
     """Score items at random."""
     generator = torch.Generator().manual_seed(seed)
@@ -42,13 +55,19 @@ def chance(task: Task, seed: int) -> Callable[[Choices], Tensor]:
 
 BASELINES: dict[str, Callable[[Task, int], Callable[[Choices], Tensor]]] = {
     "popularity": popularity,
+    "outlier": outlier,
     "chance": chance,
 }
 
 
+# The families that a baseline makes sense for, if not for all: items of Amazon come again in other sets, those of most
+# tasks do not; and only anomalies are told by being unlike the others.
+_FAMILIES = {"popularity": ("amazon",), "outlier": ("anomaly", "celeba")}
+
+
 def applies(name: str, task: str) -> bool:
-    """Whether a baseline makes sense: items of Amazon come again in other sets, those of most tasks do not."""
-    return name != "popularity" or task.startswith("amazon:")
+    """Whether a baseline makes sense for a task."""
+    return name not in _FAMILIES or task.partition(":")[0] in _FAMILIES[name]
 
 
 def score_baseline(name: str, task: Task, seed: int) -> dict[str, float]:

@@ -15,8 +15,9 @@ from setgrad.sets import Choices
 SPLITS = ("folds", "published")
 FOLDS = 5
 # Tasks whose sets are all there is to keep apart. The splits of the others also keep images, people or customers apart,
-# which folds would undo: these are fitted with several seeds on the published split.
+# which folds would undo: they are drawn anew for each seed, or, where the split was published, fitted with many seeds.
 FOLDED = ("gaussian", "moons", "amazon", "compounds")
+DRAWN = ("digits", "anomaly", "bundles")
 
 # Sets for training on the published split, and the work of one set relative to 30 vectors: only to start long fits
 # first.
@@ -61,7 +62,8 @@ def _asked_for(name: str, categories: Sequence[str], protocols: Sequence[str]) -
 
 def splits_of(task: str, wanted: str) -> str:
     """How a task is cut: as asked for, where that is sound."""
-    return wanted if task.partition(":")[0] in FOLDED else "published"
+    head = task.partition(":")[0]
+    return wanted if head in FOLDED else "drawn" if head in DRAWN else "published"
 
 
 def work_of(task: str) -> float:
@@ -74,22 +76,23 @@ def work_of(task: str) -> float:
 
 
 def load_task(name: str, *, splits: str, number: int, data_dir: str | None, quick: bool) -> Task:
-    """The splits of one fit: fold `number`, or the published split, which is the same for all numbers."""
-    return _fold(name, number if splits == "folds" else None, data_dir, quick)
+    """The splits of one fit: fold `number`, those drawn with that seed, or the published one, the same for all."""
+    if splits == "folds":
+        return _fold(name, number, data_dir, quick)
+    return _load(name, number if splits == "drawn" else 0, data_dir, quick)
 
 
 @lru_cache(maxsize=2)
-def _fold(name: str, number: int | None, data_dir: str | None, quick: bool) -> Task:
-    task = _load(name, data_dir, quick)
-    return task if number is None else datasets.fold(task, number, FOLDS)
+def _fold(name: str, number: int, data_dir: str | None, quick: bool) -> Task:
+    return datasets.fold(_load(name, 0, data_dir, quick), number, FOLDS)
 
 
 @lru_cache(maxsize=1)
-def _load(name: str, data_dir: str | None, quick: bool) -> Task:
+def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
     if quick and not name.startswith("compounds:"):
         few = _QUICK_SETS
-        return datasets.load(name, data_dir=data_dir, n_train=few, n_validation=few, n_test=few)
-    task = datasets.load(name, data_dir=data_dir)
+        return datasets.load(name, seed=seed, data_dir=data_dir, n_train=few, n_validation=few, n_test=few)
+    task = datasets.load(name, seed=seed, data_dir=data_dir)
     if not quick:
         return task
     # Kept compound tasks have the usual number of sets, and other numbers would be built anew.

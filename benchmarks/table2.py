@@ -7,8 +7,10 @@ best of all. Nowhere is it below direct (set transformer and a logit per item) b
 names the tasks where that fails. Published numbers are those of arXiv:2412.11239.
 
 Gaussian, moons, Amazon and compounds are cut into five folds (--splits published: the loaders' own split, five seeds).
-The others always keep their split, which holds images, people or customers apart, and vary the seed. Contenders run
-with the options of their presets, or with those that --search N finds on validation scores alone.
+The splits of the others hold images, people or customers apart: where none was published they are drawn anew for each
+seed, else the seed varies alone. Contenders run with the options of their presets, or with those that --search N finds
+on validation scores alone. Beside them stand chance, popularity (Amazon) and the distance of an item from the mean of
+its set (anomalies).
 
 Results go to a JSON-lines file as they come. The same command run again does only what is missing; results of other
 options (a changed default, say) do not count as done. Tables and figures are written beside that file. `--table FILE`

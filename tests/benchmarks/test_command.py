@@ -58,8 +58,8 @@ def test_more_folds_than_there_are_is_refused(capsys: pytest.CaptureFixture[str]
 
 def test_jobs_of_the_whole_table_longest_first() -> None:
     jobs = plan_jobs(_options("--tasks", "amazon,moons,gaussian"))
-    # Popularity makes sense for Amazon alone.
-    assert len(set(jobs)) == len(jobs) == (12 * 2 * len(ALL) + 2 * (len(ALL) - 1)) * 5
+    # Popularity makes sense for Amazon alone, distances from the mean for anomalies alone.
+    assert len(set(jobs)) == len(jobs) == (12 * 2 * (len(ALL) - 1) + 2 * (len(ALL) - 2)) * 5
     assert (jobs[0].task, jobs[0].model) == ("amazon:feeding:farthest", "idiffmf-nuclear")
     costs = [expected_cost(job) for job in jobs]
     assert costs == sorted(costs, reverse=True)
@@ -72,6 +72,7 @@ def test_every_task_has_a_cost_and_a_sound_split() -> None:
     assert all(expected_cost(job) > 0 for job in jobs)
     splits = {job.task.partition(":")[0]: job.splits for job in jobs}
     assert {name for name, how in splits.items() if how == "folds"} == {"gaussian", "moons", "amazon", "compounds"}
+    assert {name for name, how in splits.items() if how == "drawn"} == {"digits", "anomaly", "bundles"}
     assert {"compounds:davis:diverse", "anomaly:mnist", "bundles:food"} <= {job.task for job in jobs}
     assert "compounds:davis:active" not in {job.task for job in jobs}
 

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks._fits import Job, Place, fit
 from benchmarks._inference import infer, inferences, score_selector
 from benchmarks._models import MODELS, describe, make_selector, options_of
-from benchmarks._plain import popularity, score_baseline
+from benchmarks._plain import applies, popularity, score_baseline
 from benchmarks._tasks import expand, load_task
 from setgrad import SubsetSelector
 from setgrad.datasets import Task, load
@@ -103,6 +104,23 @@ def test_folds_of_a_worker_are_those_of_the_data(data_dir: Path) -> None:
     assert (len(first.train), len(first.validation), len(first.test)) == (160, 53, 54)
     whole = load_task("amazon:safety:farthest", splits="published", number=1, data_dir=str(data_dir), quick=False)
     assert len(whole.train) == 89
+
+
+def test_people_are_drawn_anew_for_each_seed_and_stay_apart(data_dir: Path) -> None:
+    people = []
+    for number in range(2):
+        task = load_task("anomaly:olivetti", splits="drawn", number=number, data_dir=str(data_dir), quick=True)
+        seen = [set((np.asarray(part.item_ids) // 10).tolist()) for part in (task.train, task.validation, task.test)]
+        assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
+        people.append(seen[2])
+    assert people[0] != people[1]
+
+
+def test_outliers_are_far_from_the_mean_of_their_set() -> None:
+    test = _choices([[1, 2, 9], [50, 51, 52, 40], []], [[2], [3], []])
+    task = Task("made", "", test, test, test, "")
+    assert score_baseline("outlier", task, 0)["true_size"] == 100
+    assert applies("outlier", "anomaly:mnist") and not applies("outlier", "amazon:toys:random")
 
 
 @pytest.mark.parametrize("model", ["default", "idiffmf-2", "horse"])

@@ -1,4 +1,7 @@
-"""Times are read off the right epoch, the baseline learns, flips and mask tensors train one model. No time asserted."""
+"""Times are read off the right epoch, the baseline learns, flips and mask tensors train one model, trials are kept.
+
+No time is asserted.
+"""
 
 import argparse
 import copy
@@ -11,23 +14,21 @@ import pytest
 import torch
 
 from benchmarks import time_to_score
-from benchmarks.__main__ import main
-from benchmarks.time_to_score import (
+from benchmarks.__main__ import main, make_parser
+from benchmarks._fits import Record
+from benchmarks._time_curves import (
     SAMPLES,
     Curve,
     Plan,
-    compare,
     draw_negatives,
     make_pass,
-    pass_table,
     ratio,
-    time_table,
     train_baseline,
     train_default,
-    verdict,
 )
+from benchmarks.time_to_score import compare, medians, pass_table, show, time_table, trials_of, verdict
 from setgrad import SubsetSelector
-from setgrad.datasets import Task
+from setgrad.datasets import AMAZON_CATEGORIES, Task
 from setgrad.errors import OptionError
 from setgrad.sets import Choices, Sets
 
@@ -113,21 +114,69 @@ def test_flips_and_mask_tensors_train_the_same_model(task: Task) -> None:
     assert last[0] < first[0]
 
 
+def test_curves_are_kept_rounded() -> None:
+    kept = Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
+    assert kept["curve"] == {"seconds": [0.1235, 1.0], "scores": [0.12346, 0.3]}
+    assert (kept["best"], kept["test"], kept["time_to_best"], kept["time_in_all"]) == (0.3, 0.2, 1.0, 1.0)
+
+
 def test_tables_say_never_and_count_the_rows_that_keep_the_claim(task: Task) -> None:
-    result = compare(task, [1e-3, 1e-2], Plan(most=1, patience=1, repeats=1), range(1), CPU)
-    json.dumps(result, allow_nan=False)
-    slow, fast = result["baseline"]
+    found = compare(task, [1e-3, 1e-2], Plan(most=1, patience=1, repeats=1), 0, CPU)
+    json.dumps(found, allow_nan=False)
+    slow, fast = found["baseline"]
     slow |= {"ratio": None, "default_time": None, "ratio_one_point_less": 0.3, "best": 0.9}
     fast |= {"ratio": 0.1, "default_time": 1.0, "ratio_one_point_less": 0.2, "best": 0.8}
-    shown = time_table([result])
+    record = {"task": "amazon:toys:farthest", "seed": 0, **found}
+    rows = medians([record])
+    shown = time_table(rows)
     assert "never" in shown.splitlines()[2]
     assert "never" not in shown.splitlines()[3]
-    said = verdict([result]).splitlines()
+    said = verdict(rows).splitlines()
     assert "in 1 of 2" in said[0]
     assert said[0].endswith("worst never")
     assert "in 1 of 2" in said[1]
     assert "in 0 of 1" in said[2]
-    assert f"{result['pass']['ratio']:.2f}" in pass_table([result])
+    assert f"{found['pass']['ratio']:.2f}" in pass_table([record])
+
+
+def test_a_score_that_is_never_reached_has_no_time_in_a_record(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_to_score, "train_baseline", lambda *_: Curve([1.0], [1.1], 1.0))
+    found = compare(task, [1e-3], Plan(most=1, repeats=1), 0, CPU)["baseline"][0]
+    assert (found["default_time"], found["ratio"], found["ratio_one_point_less"]) == (None, None, None)
+    assert found["time_to_best"] == 1.0
+
+
+def test_rows_are_medians_over_seeds_in_the_order_of_the_categories() -> None:
+    records = [_record("toys", seed, 1e-3, value) for seed, value in enumerate((0.1, None, 0.3))]
+    records += [_record("bath", 0, 1e-3, 0.4), _record("bath", 0, 1e-4, 0.5)]
+    rows = medians(records)
+    assert [(row["task"].split(":")[1], row["learning_rate"]) for row in rows] == [
+        ("bath", 1e-4),
+        ("bath", 1e-3),
+        ("toys", 1e-3),
+    ]
+    assert [row["ratio"] for row in rows] == [0.5, 0.4, 0.3], "what was never reached is above all"
+    assert [row["seeds"] for row in rows] == [1, 1, 3]
+    again = medians([*records, _record("bath", 0, 1e-4, 0.2)])
+    assert (again[0]["ratio"], again[0]["seeds"]) == (0.2, 1), "of one seed the last record counts"
+    assert [line.split()[1] for line in pass_table(records).splitlines()[2:]] == ["bath:farthest", "toys:farthest"]
+    assert "seeds: 1 or 3" in show(records)
+
+
+def test_page_without_results_has_empty_tables() -> None:
+    assert "all rows" not in show([])
+
+
+def test_trials_follow_the_categories_and_tell_the_options_of_the_default() -> None:
+    trials = trials_of(_options("--seeds", "2"))
+    assert [trial.task for trial in trials[::2]] == [f"amazon:{name}:farthest" for name in AMAZON_CATEGORIES]
+    assert [trial.seed for trial in trials[:4]] == [0, 1, 0, 1]
+    assert json.loads(trials[0].options)["width"] == SubsetSelector().width
+    some = trials_of(_options("--categories", "toys,bath", "--protocols", "random", "--baseline-lr", "1e-2,1e-3,1e-2"))
+    assert [(trial.task, trial.rates) for trial in some] == [
+        ("amazon:bath:random", (1e-3, 1e-2)),
+        ("amazon:toys:random", (1e-3, 1e-2)),
+    ]
 
 
 def test_rates_and_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,20 +186,52 @@ def test_rates_and_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None
     assert "unknown Amazon category 'hats'" in capsys.readouterr().err
 
 
-def test_command_prints_tables_and_writes_json(
+def test_trials_side_by_side_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError, match="side by side"):
+        trials_of(_options("--jobs", "2"))
+    assert main(["time-to-score", "--quick", "--jobs", "2"]) == 1
+    assert "their times mean nothing" in capsys.readouterr().err
+
+
+def test_command_prints_tables_keeps_results_and_goes_on_from_them(
     data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "t.json"
+    results, file = tmp_path / "t.jsonl", tmp_path / "t.json"
     run = ["time-to-score", "--quick", "--device", "cpu", "--data-dir", str(data_dir), "--json", str(file)]
+    run += ["--results", str(results)]
     assert main(run) == 0
-    assert "| safety:farthest (24), 0.001 " in capsys.readouterr().out
-    stored = json.loads(file.read_text())
-    assert [row["learning_rate"] for row in stored["tasks"][0]["baseline"]] == [1e-4, 1e-3]
+    shown = capsys.readouterr().out
+    assert "0 of 1 trials" in shown and "| safety:farthest (24), 0.001 " in shown
+    (record,) = json.loads(file.read_text())["records"]
+    assert [row["learning_rate"] for row in record["baseline"]] == record["rates"] == [1e-4, 1e-3]
+    assert record["seconds"] > 0, "the time of the whole trial"
     assert SAMPLES == 5
+    # The same again runs nothing.
+    stored = results.read_text()
+    assert main(run) == 0
+    again = capsys.readouterr().out
+    assert "1 of 1 trials" in again and "[1/1]" not in again
+    assert results.read_text() == stored
+    # Stored results give the page, with both tables and the verdict.
+    assert main(["time-to-score", "--table", str(results)]) == 0
+    page = results.with_suffix(".md").read_text()
+    assert page in shown and page in again
+    assert "| safety:farthest (24), 0.001 " in page and "| safety:farthest (24) " in page
+    assert "- all rows: ratio at most 0.2 in " in page
 
 
 def _options(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    time_to_score.configure(parser)
-    return parser.parse_args(arguments)
+    return make_parser().parse_args(["time-to-score", *arguments])
+
+
+def _record(category: str, seed: int, rate: float, value: float | None) -> Record:
+    curve = {"best": 0.5, "test": 0.4, "time_to_best": 2.0, "time_in_all": 3.0}
+    against = {"default_time": value, "ratio": value, "ratio_one_point_less": value}
+    return {
+        "task": f"amazon:{category}:farthest",
+        "seed": seed,
+        "training_sets": 24,
+        "baseline": [{"learning_rate": rate, **curve, **against}],
+        "default": curve,
+        "pass": {"flips": 1.0, "mask_tensor": 2.0, "ratio": 2.0},
+    }
