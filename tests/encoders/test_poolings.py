@@ -284,3 +284,15 @@ def test_only_slots_that_travel_with_the_state_are_drawn(seeded):
             OnSlots(make())
     with seeded(0), pytest.raises(OptionError, match="belong to no state"):
         OnSlots(SSE(8, 4, 2, head=nn.Sequential(SSE(4, 4, 2, random=True))))
+
+
+def test_items_without_weight_may_fill_a_whole_piece_of_a_long_set(seeded):
+    with seeded(0):
+        encoder = SetTransformer(DIM, 8, inducing=3).double().eval()
+    sets, weights = draw([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
+    repeated = Sets.from_lengths(sets.values.repeat_interleave(weights, 0), [5, 2])
+    whole = encoder(repeated)
+    for block in encoder.attend.blocks:
+        block.chunk = 2
+    close(encoder(sets, weights), whole)
+    close(gradients(encoder, encoder(sets, weights)), gradients(encoder, encoder(repeated)))

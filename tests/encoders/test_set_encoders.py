@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from setgrad import encoders
 from setgrad.encoders import (
     ABMIL,
     DSMIL,
     SSE,
     UMBC,
     ChunkedEncoder,
+    ContextItems,
     DeepSets,
     DiffEM,
     FSPool,
     MaxPool,
     OnSlots,
+    SetEncoder,
     SetTransformer,
     TransformerHead,
     hierarchical_sse,
@@ -46,8 +50,10 @@ class Case:
     make: Callable[[], Any]
     # Whether there is a state that pieces of sets can be added to.
     pieces: bool = False
-    # Whether sets may be read in chunks, in several passes perhaps, and items have weights.
+    # Whether sets may be read in chunks, in several passes perhaps.
     several: bool = False
+    # Whether items may have weights; if not, they are refused.
+    weighed: bool = True
     # How many passes of a sampled gradient draw chunks: those of sums.
     draws: int = 1
 
@@ -68,7 +74,7 @@ CASES = [
     Case("max", lambda: MaxPool(DIM, _phi(), head=nn.Linear(5, 2)), pieces=True, draws=0),
     Case("set transformer", lambda: SetTransformer(DIM, 8, outputs=2, layers=1)),
     Case("set transformer, induced", lambda: SetTransformer(DIM, 8, inducing=3, layers=2, head=nn.Linear(8, 2))),
-    Case("fspool", lambda: FSPool(DIM, _phi(), pieces=4)),
+    Case("fspool", lambda: FSPool(DIM, _phi(), pieces=4), weighed=False),
     Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2, steps=2), several=True, draws=2),
     Case("em, head", lambda: DiffEM(DIM, components=2, steps=1, head=nn.Linear(7, 2)), several=True),
     Case("ab-mil", lambda: ABMIL(DIM, _phi(), hidden=4, branches=2, head=nn.Linear(10, 2)), pieces=True),
@@ -77,6 +83,7 @@ CASES = [
 ]
 PIECES = [case for case in CASES if case.pieces]
 STREAMS = [case for case in CASES if case.pieces or case.several]
+WEIGHED = [case for case in CASES if case.weighed]
 
 
 def build(case: Case, seeded: Any, dtype: torch.dtype = torch.float64) -> Any:
@@ -101,6 +108,16 @@ def reader(request: pytest.FixtureRequest, seeded: Any) -> Any:
 @pytest.fixture(params=STREAMS, ids=str)
 def streamer(request: pytest.FixtureRequest, seeded: Any) -> Any:
     return build(request.param, seeded)
+
+
+@pytest.fixture(params=WEIGHED, ids=str)
+def weigher(request: pytest.FixtureRequest, seeded: Any) -> Any:
+    return build(request.param, seeded)
+
+
+def test_every_set_encoder_is_held_to_the_contract(seeded):
+    kinds = {kind for kind in vars(encoders).values() if isinstance(kind, type) and issubclass(kind, SetEncoder)}
+    assert {type(build(case, seeded)) for case in CASES} == {kind for kind in kinds if not inspect.isabstract(kind)}
 
 
 def test_the_order_of_items_makes_no_difference(encoder):
@@ -197,20 +214,44 @@ def test_the_mean_of_sampled_gradients_is_the_whole_gradient(case, seeded, sampl
     close(total, exact)
 
 
-def test_a_weight_counts_an_item_that_often(streamer):
-    sets = draw([4, 2])
-    weights = torch.tensor([2.0, 0.0, 1.0, 3.0, 1.0, 1.0])
-    repeated = Sets.from_list([sets[0][[0, 0, 2, 3, 3, 3]], sets[1]])
-    close(streamer(sets, weights), streamer(repeated))
-    close(gradients(streamer, streamer(sets, weights)), gradients(streamer, streamer(repeated)))
-    close(streamer(sets, torch.zeros(6)), streamer(draw([0, 0])))
+@pytest.mark.parametrize("sizes", [[4, 2], [3, 3]])
+def test_a_weight_counts_an_item_that_often(weigher, sizes):
+    sets, weights = draw(sizes), torch.tensor([2, 0, 1, 3, 1, 1])
+    values = sets.values.clone().requires_grad_()
+    repeated = Sets(values.repeat_interleave(weights, 0), draw([int(w.sum()) for w in weights.split(sizes)]).layout)
+    close(weigher(sets, weights=weights), weigher(repeated))
+    close(gradients(weigher, weigher(sets, weights)), gradients(weigher, weigher(repeated)))
+    ours, expected = (
+        torch.autograd.grad(code.exp().sum(), values)
+        for code in (weigher(sets.with_values(values), weights), weigher(repeated))
+    )
+    close(ours, expected)
+    close(weigher(sets, torch.zeros(6)), weigher(draw([0, 0])))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in STREAMS], ids=str)
-def test_weights_are_refused_where_an_item_cannot_count_twice(case, seeded):
-    """Attention among items and ranks see every item once: repeat it, or let UMBC read the weights."""
-    with pytest.raises((TypeError, OptionError)):
-        build(case, seeded)(draw([4, 2]), torch.ones(6))
+@pytest.mark.parametrize("weights", [[2.0, 0.0, 1.0, 3.0, 0.5, 1.0], [0.0] * 6])
+def test_items_of_weight_0_hold_anything_and_leave_gradients_finite(weigher, weights):
+    sets, counts = draw([4, 2]), torch.tensor(weights, dtype=torch.float64, requires_grad=True)
+    values = torch.where(counts[:, None] == 0, torch.nan, sets.values).requires_grad_()
+    code = weigher(sets.with_values(values), counts)
+    assert code.isfinite().all() and all(g.isfinite().all() for g in gradients(weigher, code))
+    found = torch.autograd.grad(weigher(sets.with_values(values), counts).sum(), [values, counts], allow_unused=True)
+    assert all(g is None or g.isfinite().all() for g in found)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in WEIGHED], ids=str)
+def test_weights_without_a_meaning_are_refused(case, seeded):
+    with pytest.raises(OptionError, match=r"no other weights; repeat items .* or let UMBC read the weights"):
+        build(case, seeded)(draw([4, 2]), weights=torch.ones(6))
+
+
+@pytest.mark.parametrize("make", [SetTransformer, DiffEM, DSMIL])
+def test_weights_are_refused_where_phi_knows_none(make, seeded):
+    with seeded(0):
+        encoder = make(DIM, phi=ContextItems(DIM, 8)).double().eval()
+    close(encoder(draw()), encoder(draw(), None))
+    with pytest.raises(OptionError, match=r"ContextItems as phi .* use phi=MLPItems"):
+        encoder(draw([4, 2]), weights=torch.ones(6))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -252,11 +293,10 @@ class OfValues(nn.Module):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_encoders_give_the_same(case, seeded):
-    """As one graph, but for a head that makes sets of the slots: their layout is work on the host."""
+    """As one graph."""
     encoder = build(case, seeded)
     torch.compiler.reset()
-    whole = not any(isinstance(part, OnSlots) for part in encoder.modules())
-    compiled = torch.compile(OfValues(encoder), backend="eager", fullgraph=whole)
+    compiled = torch.compile(OfValues(encoder), backend="eager", fullgraph=True)
     values = draw().values
     close(compiled(values), encoder(draw()))
     close(gradients(encoder, compiled(values)), gradients(encoder, encoder(draw())))

@@ -211,3 +211,12 @@ def test_padded_arrays_of_numpy():
     mask = np.array([[True, True], [True, False]])
     sets = Sets.from_padded(np.arange(4.0).reshape(2, 2, 1), mask)
     assert [x.tolist() for x in sets] == [[[0.0], [1.0]], [[2.0]]]
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 4), (1, 1), (0, 4), (2, 0)])
+def test_a_layout_of_equal_sizes_is_the_one_from_lengths(count, size):
+    ours, plain = Layout.equal(count, size, torch.device("cpu")), Layout.from_lengths([size] * count)
+    for name, expected in vars(plain.ready()).items():
+        found = vars(ours).get(name, getattr(ours, name))
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(found, expected, strict=isinstance(found, torch.Tensor), err_msg=name)

@@ -21,8 +21,8 @@ class SetEncoder(nn.Module, abc.ABC):
     """Maps every set of a batch to a code that does not depend on the order of its items."""
 
     @abc.abstractmethod
-    def forward(self, sets: Sets) -> Tensor:
-        """Codes `(b, ...)`."""
+    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
+        """Codes `(b, ...)`. `weights` `(total,)` says how often each item counts; an encoder may refuse them."""
 
 
 class ChunkedEncoder(SetEncoder):
@@ -37,7 +37,7 @@ class ChunkedEncoder(SetEncoder):
 
     def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
         """Codes of whole sets. `weights` `(total,)` says how often each item counts."""
-        return self.encode(Kept.of(*weighed_items(sets, weights)))
+        return self.encode(Kept.of(*weighed_items(sets, weights, self.phi)))
 
     def stream(
         self,
@@ -109,7 +109,7 @@ class MergeableEncoder(ChunkedEncoder):
 
     def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
         """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
-        chunk, weights = weighed_items(chunk, weights)
+        chunk, weights = weighed_items(chunk, weights, self.phi)
         require_pieces(chunk, len(state))
         refuse_batch_norm(self)
         require_slots(state, place_of(self).dtype, chunk.device.type)
@@ -157,8 +157,13 @@ def item_weights(weights: Any, chunk: Sets) -> Tensor:
     return weights
 
 
-def weighed_items(sets: Sets, weights: Any) -> tuple[Sets, Tensor]:
+def weighed_items(sets: Sets, weights: Any, phi: ItemEncoder) -> tuple[Sets, Tensor]:
     """The sets and one weight for each item. An item of weight 0 is no item, so it may hold anything, even NaN."""
+    if weights is not None and not phi.itemwise:
+        raise OptionError(
+            f"{type(phi).__name__} as phi lets items look at each other and knows no weights of items; use "
+            "phi=MLPItems(in_dim, width), or repeat items that count more than once and leave out those of weight 0"
+        )
     found = item_weights(weights, sets)
     if weights is None or not sets.dtype.is_floating_point:
         return sets, found

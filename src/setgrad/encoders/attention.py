@@ -1,7 +1,8 @@
 """Residual attention blocks over padded sets: full, and induced (linear in the size of the set).
 
-All blocks take items `(b, n, width)` and a mask `(b, n)` of real items, or None where nothing is padded. Each set
-must hold at least one item.
+All blocks take items `(b, n, width)` and a mask `(b, n)` of real items, or None where nothing is padded. Where items
+count more or less than once, the mask holds the logarithms of how often they do, -inf for padding. Each set must hold
+at least one item.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class InducedAttention(Block):
         q = _split(self.ask_items(self.slots)[None], self.heads)
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], _MASKED)
+            seen = mask[:, None, None, :]
+            scores = scores.masked_fill(~seen, _MASKED) if seen.dtype == torch.bool else scores + seen.clamp(_MASKED)
         return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
 
     def _spread(self, x: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ class FSPool(SetEncoder):
     """Sorts every feature, largest first, and sums it with weights that are piecewise linear in the relative rank.
 
     Ranks run from 0 to 1 whatever the size of the set, so that one curve of `pieces` pieces for each feature serves
-    all sizes. A single item has rank 0; of nothing the sum is 0. Sets are sorted as they are, without padding.
+    all sizes. A single item has rank 0; of nothing the sum is 0. Sets are sorted as they are, without padding. Weights
+    of items are refused: half an item has no rank.
 
     Args:
         in_dim: Number of features of an item, or its shape.
@@ -50,8 +51,13 @@ class FSPool(SetEncoder):
         self.knots = nn.Parameter(torch.randn(pieces + 1, self.phi.out_dim))
         self.head = head
 
-    def forward(self, sets: Sets) -> Tensor:
+    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
         """Codes `(b, width)`, or what the head makes of them."""
+        if weights is not None:
+            raise OptionError(
+                "FSPool weighs items by their rank and takes no other weights; repeat items that count more than once "
+                "and leave out those of weight 0, or let UMBC read the weights: UMBC(..., head=OnSlots(FSPool(dim)))"
+            )
         features, layout = item_features(self.phi, sets, self.shape, self.knots), sets.layout
         # By value, then by set: a stable sort leaves each set sorted. The items of set b stay in its own rows.
         order = features.detach().sort(dim=0, descending=True, stable=True).indices

@@ -71,7 +71,7 @@ class MaxPool(ChunkedEncoder):
     def update(self, state: MaxState, chunk: Sets, weights: Tensor | None = None) -> MaxState:
         """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
         require_maxima(state, self.phi.out_dim)
-        chunk, weights = weighed_items(chunk, weights)
+        chunk, weights = weighed_items(chunk, weights, self.phi)
         require_pieces(chunk, len(state))
         refuse_batch_norm(self)
         return state.merge(self.read(chunk, weights))

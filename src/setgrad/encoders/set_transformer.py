@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import SetEncoder
+from setgrad.encoders._mergeable import SetEncoder, log_weights, weighed_items
 from setgrad.encoders._pooling import item_encoder, item_features, require_sizes
 from setgrad.encoders.attention import FeedForward, InducedAttention, SelfAttention
 from setgrad.sets import Sets
@@ -25,7 +25,7 @@ class Seeds(nn.Module):
     """Pooling by attention: `outputs` learned seeds gather the items of a set.
 
     Example:
-        >>> Seeds(8, outputs=2, heads=4)(torch.zeros(3, 5, 8), None).shape
+        >>> Seeds(8, outputs=2, heads=4)(torch.zeros(3, 5, 8), None, None).shape
         torch.Size([3, 2, 8])
     """
 
@@ -38,17 +38,16 @@ class Seeds(nn.Module):
         self.read_items, self.out = nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.feed = FeedForward(width)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """From items `(b, n, width)` and the mask `(b, n)` of real ones to `(b, outputs, width)`."""
+    def forward(self, x: Tensor, seen: Tensor | None, some: Tensor | None) -> Tensor:
+        """From items `(b, n, width)`, masked as for blocks, to `(b, outputs, width)`.
+
+        Sets of which `some` `(b, 1)` is false have no items: their seeds gather nothing.
+        """
         asked = self.ask(self.norm_seeds(self.seeds)).expand(x.shape[0], -1, -1)
         read = self.read_items(self.norm_items(self.feed_items(x)))
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (asked, *read.chunk(2, -1)))
-        if mask is None:
-            gathered = scaled_dot_product_attention(q, k, v)
-        else:
-            # A set without items attends to its padding, or the softmax would be NaN, and then gathers nothing.
-            some = mask.any(1)[:, None]
-            gathered = scaled_dot_product_attention(q, k, v, attn_mask=(mask | ~some)[:, None, None])
+        gathered = scaled_dot_product_attention(q, k, v, attn_mask=None if seen is None else seen[:, None, None])
+        if some is not None:
             gathered = torch.where(some[..., None, None], gathered, 0.0)
         return self.feed(self.seeds + self.out(gathered.transpose(1, 2).flatten(2)))
 
@@ -93,18 +92,23 @@ class TransformerHead(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Codes `(b, outputs, dim)` of `(b, n, dim)`; `mask` `(b, n)` is true where an item is real."""
+        """Codes `(b, outputs, dim)` of `(b, n, dim)`.
+
+        `mask` `(b, n)` is true where an item is real, or the logarithm of how often it counts, -inf where it is not.
+        """
         if not x.shape[1]:
             x = x.new_zeros(x.shape[0], 1, x.shape[2])
             mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        seen = None
+        seen = some = None
         if mask is not None:
+            real = mask if mask.dtype == torch.bool else mask > -torch.inf
             # Padding may hold anything, even NaN, which 0 times would not make 0.
-            x = torch.where(mask[..., None], x, 0.0)
-            seen = mask | ~mask.any(1, keepdim=True)
+            x, some = torch.where(real[..., None], x, 0.0), real.any(1, keepdim=True)
+            # A set without items attends to its padding, or the softmax would be NaN: 1 is true, or one weight for all.
+            seen = mask.masked_fill(~some, 1)
         for block in self.blocks:
             x = block(x, seen)
-        x = self.seeds(x, mask)
+        x = self.seeds(x, seen, some)
         for block in self.decoder:
             x = block(x, None)
         return self.norm(x)
@@ -153,9 +157,13 @@ class SetTransformer(SetEncoder):
         )
         self.head = head
 
-    def forward(self, sets: Sets) -> Tensor:
-        """Codes `(b, outputs, dim)`, or what the head makes of them."""
+    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
+        """Codes `(b, outputs, dim)`, or what the head makes of them. `weights` `(total,)`: how often an item counts."""
+        sets, counts = weighed_items(sets, weights, self.phi)
         features = item_features(self.phi, sets, self.shape, self.embed.weight)
-        x, mask = sets.with_values(self.embed(features)).padded()
-        out = self.attend(x, None if sets.layout.uniform else mask)
+        x, real = sets.with_values(self.embed(features)).padded()
+        mask = None if sets.layout.uniform else real
+        if weights is not None:
+            mask, _ = sets.with_values(log_weights(counts, x.dtype)).padded(fill=-torch.inf)
+        out = self.attend(x, mask)
         return out if self.head is None else self.head(out)

@@ -20,7 +20,7 @@ from setgrad.encoders._pooling import item_encoder, require_sizes
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import SlotSigmoid
 from setgrad.errors import OptionError
-from setgrad.sets import Sets, segment_matmul
+from setgrad.sets import Layout, Sets, segment_matmul
 
 
 @final
@@ -122,7 +122,7 @@ class OnSlots(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From `(b, slots, dim)` to the codes of the encoder."""
-        return self.encoder(Sets.from_lengths(x.flatten(0, 1), [x.shape[1]] * len(x)))
+        return self.encoder(Sets(x.flatten(0, 1), Layout.equal(len(x), x.shape[1], x.device)))
 
 
 def hierarchical_sse(

@@ -38,6 +38,29 @@ class Layout:
         host.setflags(write=False)
         return Layout(host, torch.device(device))
 
+    @staticmethod
+    def equal(count: int, size: int, device: torch.device) -> Layout:
+        """`Layout.from_lengths([size] * count, device).ready()` without work on the host, which no program can trace.
+
+        Example:
+            >>> Layout.equal(2, 3, torch.device("cpu")).ids.tolist()
+            [0, 0, 0, 1, 1, 1]
+        """
+        layout, rows = Layout(np.arange(count + 1) * size, device), torch.arange(count * size, device=device)
+        # All that is computed once and kept: where sizes are equal it is known without a look at the numbers.
+        vars(layout).update(
+            total=count * size,
+            longest=size if count else 0,
+            uniform=count * size > 0,
+            offsets=torch.arange(count + 1, device=device) * size,
+            lengths=torch.full((count,), size, device=device),
+            ids=rows // size,
+            positions=rows % size,
+            slots=rows,
+            mask=torch.ones(count, size if count else 0, dtype=torch.bool, device=device),
+        )
+        return layout
+
     def __len__(self) -> int:
         return len(self.host) - 1
 
