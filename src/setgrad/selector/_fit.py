@@ -265,7 +265,7 @@ def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None
     kept = {name: value for name, value in options.items() if name not in free}
     data, held = trainer.train_data, trainer.validation
     tensors = [t for c in (data, held) for t in (c.sets.values, c.subsets.values)]
-    weights = [] if trainer.weights is None else [trainer.weights.values]
+    weights = [] if trainer.weights is None else [trainer.weights]
     # Flat, because a counter of a normalisation has no axis, and so no bytes to look at.
     weights += [] if start is None else [value.flatten() for value in start.state_dict().values()]
     lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]

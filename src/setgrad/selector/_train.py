@@ -79,9 +79,13 @@ class Trainer:
         self.model, self.train_data, self.validation, self.options = model, train, validation, options
         # The constraints on the training and on the validation subsets, if they were chosen under one.
         self.allowed = allowed
-        self.weights = None if weights is None else train.sets.with_values(weights)
+        self.weights = weights
+        # Rows of the items: sets, subsets and weights of a batch are taken with one look at where the sets lie.
+        self.rows = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
         self.validation_sizes = subset_sizes(validation.subsets)
+        # By every name, because a phi may hold one weight under two. Once, because a step is short.
+        self.parameters = dict(model.named_parameters(remove_duplicate=False))
         self.optimiser = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
         )
@@ -121,8 +125,7 @@ class Trainer:
             )
         raw = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         # Buffers, such as the running statistics of a normalisation, are no weights: the last ones count.
-        parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        self.average |= {name: value.clone() for name, value in raw.items() if name not in parameters}
+        self.average |= {name: value.clone() for name, value in raw.items() if name not in self.parameters}
         self.model.load_state_dict(self.average)
         score = self._validate()
         if score > progress.best_score:
@@ -153,8 +156,9 @@ class Trainer:
 
     def _step(self, numbers: np.ndarray, noise: Fresh, loss: SubsetLoss, step: int) -> Tensor:
         options, model = self.options, self.model
-        sets, subsets = self.train_data.sets.take(numbers), self.train_data.subsets.take(numbers)
-        weights = None if self.weights is None else self.weights.take(numbers).values
+        rows = self.rows.take(numbers)
+        sets, subsets = (rows.with_values(part.values[rows.values]) for part in self.train_data)
+        weights = None if self.weights is None else self.weights[rows.values]
         coordinates = loss.coordinates(subsets, self.sizes[numbers])
         rate = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup))
         bound = model.bind(sets)
@@ -166,20 +170,17 @@ class Trainer:
         self._descend(value, rate)
         # The running mean of the weights starts as a plain mean and forgets at the given rate later on.
         keep = min(options.average, (step + 1) / (step + 10))
-        # By every name, because a phi may hold one weight under two.
-        weights_now = dict(model.named_parameters(remove_duplicate=False))
-        torch._foreach_lerp_(
-            [self.average[name] for name in weights_now], [p.detach() for p in weights_now.values()], 1 - keep
-        )
+        averages = [self.average[name] for name in self.parameters]
+        torch._foreach_lerp_(averages, [p.detach() for p in self.parameters.values()], 1 - keep)
         return torch.stack([value, found.settled.to(value).mean()]).detach()
 
     def _descend(self, value: Tensor, rate: float) -> None:
         """One step of the parameters that the value depends on; the others have no gradient and stay."""
         self.optimiser.zero_grad(set_to_none=True)
         value.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        (group,) = self.optimiser.param_groups
+        torch.nn.utils.clip_grad_norm_(group["params"], self.options.clip)
+        group["lr"] = rate
         self.optimiser.step()
 
     def _validate(self) -> tuple[float, float]:
