@@ -11,7 +11,18 @@ from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
 
 from setgrad.discrete._status import Status
-from setgrad.discrete.solvers import Backend, HiGHS, HostPool, IntegerProgram, Knapsack, ORTools, Program, _cuts
+from setgrad.discrete.solvers import (
+    Backend,
+    HiGHS,
+    HostPool,
+    IntegerProgram,
+    Knapsack,
+    ORTools,
+    Program,
+    _cuts,
+    _knapsack_host,
+    _knapsack_table,
+)
 from setgrad.errors import OptionError, ShapeError, SolverError
 from tests.discrete.problems import binary
 
@@ -36,6 +47,35 @@ def test_knapsack_against_an_integer_program(scale: float) -> None:
             -values.numpy(), integrality=np.ones(25), bounds=(0, 1), constraints=LinearConstraint(weights, ub=budget)
         )
         assert _product(values, items) == pytest.approx(-truth.fun)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("most", "round_"), [(12, False), (12, True), (300, False)])
+def test_numpy_and_torch_fill_the_same_table(dtype: torch.dtype, most: int, round_: bool) -> None:
+    theta, weights = (3 * _draw(40, 9)).to(dtype), torch.tensor([1, 5, 3, 0, 4, 4, 20, 2, 3])
+    # Whole worths make ties.
+    theta = theta.round() if round_ else theta
+    room = torch.arange(40) % (most + 1)
+    by_torch = _knapsack_table.fill(theta, weights, room, most)
+    by_numpy = _knapsack_host.fill(theta.numpy(), weights.tolist(), room.numpy(), most)
+    np.testing.assert_array_equal(by_numpy.T, by_torch)
+    assert 0 < by_torch.sum() < by_torch.numel()
+
+
+@pytest.mark.parametrize("small", [0, 2**18])
+def test_either_table_has_the_best_worth(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_knapsack_table, "_SMALL", small)
+    theta, weights = _draw(20, 8), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+    subsets = torch.tensor(list(itertools.product((0.0, 1.0), repeat=8)), dtype=torch.float64)
+    worths = (subsets @ theta.T).masked_fill((subsets @ weights.double() > 11)[:, None], -torch.inf)
+    z = Knapsack(weights, 11)(theta)
+    torch.testing.assert_close((theta * z).sum(1), worths.amax(0))
+
+
+def test_a_bare_knapsack_may_stand_inside_torch_func() -> None:
+    theta = _draw(3, 4).abs()
+    solver = Knapsack([2, 2, 1, 3], 5)
+    assert torch.equal(torch.func.grad(lambda t: (solver(t) * t).sum())(theta), solver(theta))
 
 
 def test_knapsack_ties_limits_and_bad_input() -> None:

@@ -5,23 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from setgrad.discrete.solvers import _knapsack_host
+from setgrad.discrete.solvers._host import is_readable
 from setgrad.discrete.solvers._shapes import slices
 
 # Cells of the table of decisions, one byte each.
 _ROOM = 2**26
+# Cells of one step up to which NumPy is faster than torch with a few threads.
+_SMALL = 2**18
 
 
 def best_items(theta: Tensor, weights: Tensor, room: Tensor) -> Tensor:
     """Ones at the items to take: theta (count, n), weights (n,) or (count, n), room (count,)."""
     n, most = theta.shape[1], int(room.max())
+    if is_readable(theta) and weights.ndim == 1 and (most + 1) * len(theta) <= _SMALL:
+        z = _knapsack_host.fill(theta.numpy(), weights.tolist(), room.numpy(), most)
+        return torch.from_numpy(z).T.to(theta.dtype)
     parts = [
-        _fill(theta[part], weights if weights.ndim == 1 else weights[part], room[part], most)
+        fill(theta[part], weights if weights.ndim == 1 else weights[part], room[part], most)
         for part in slices(len(theta), n * (most + 1), _ROOM)
     ]
     return torch.cat(parts)
 
 
-def _fill(theta: Tensor, weights: Tensor, room: Tensor, most: int) -> Tensor:
+def fill(theta: Tensor, weights: Tensor, room: Tensor, most: int) -> Tensor:
     """From the last item to the first the best worth for each room left, then from the first item on the decisions.
 
     Going forwards an item is taken wherever that loses nothing, so equal items go to the lower index.
