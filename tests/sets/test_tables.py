@@ -269,6 +269,8 @@ def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> Non
 @pytest.mark.parametrize(
     ("write", "error", "message"),
     [
+        (lambda p: write_table(p, [[True, False]]), ShapeError, "picks must be Sets, not list; Sets.from_list"),
+        (lambda p: write_table(p, PICKS, probability=[0.5] * 5), ShapeError, "probability must be Sets, not list"),
         (lambda p: write_table(p, PICKS, set_ids=["a"]), ShapeError, "set_ids has 1 entries for 3 sets"),
         (lambda p: write_table(p, PICKS, item_ids=[1]), ShapeError, "item_ids has 1 entries for 5 items"),
         (lambda p: write_table(p, PICKS, set_ids=["a", "b", "a"]), DataError, "two sets have the same id"),

@@ -57,6 +57,9 @@ def write_table(
     """
     path = Path(path)
     format_of(path)  # an unknown ending is refused before any work
+    for name, given in {"picks": picks, "probability": probability}.items():
+        if not isinstance(given, Sets) and not (given is None and name == "probability"):
+            raise ShapeError(f"{name} must be Sets, not {type(given).__name__}; Sets.from_list makes them of lists")
     if picks.dtype != torch.bool or picks.values.dim() != 1:
         raise ShapeError(f"picks must hold one boolean for each item, as predict gives; got {picks!r}")
     if len({*names, "probability", "chosen"}) != 4:
