@@ -57,14 +57,17 @@ def test_numpy_and_torch_fill_the_same_table(dtype: torch.dtype, most: int, roun
     theta = theta.round() if round_ else theta
     room = torch.arange(40) % (most + 1)
     by_torch = _knapsack_table.fill(theta, weights, room, most)
-    by_numpy = _knapsack_host.fill(theta.numpy(), weights.tolist(), room.numpy(), most)
-    np.testing.assert_array_equal(by_numpy.T, by_torch)
+    by_numpy = _knapsack_host.fill(theta.numpy(), room.numpy(), weights.tolist(), most)
+    np.testing.assert_array_equal(by_numpy, by_torch)
     assert 0 < by_torch.sum() < by_torch.numel()
 
 
-@pytest.mark.parametrize("small", [0, 2**18])
-def test_either_table_has_the_best_worth(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_knapsack_table, "_SMALL", small)
+@pytest.mark.parametrize("way", ["torch", "numpy"])
+def test_either_table_has_the_best_worth(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"torch": (_knapsack_host, "fill"), "numpy": (_knapsack_table, "fill")}[way]
+    monkeypatch.setattr(*other, None)
+    if way == "torch":
+        monkeypatch.setattr(_knapsack_table, "small_arrays", lambda *_: None)
     theta, weights = _draw(20, 8), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
     subsets = torch.tensor(list(itertools.product((0.0, 1.0), repeat=8)), dtype=torch.float64)
     worths = (subsets @ theta.T).masked_fill((subsets @ weights.double() > 11)[:, None], -torch.inf)

@@ -7,8 +7,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from setgrad.discrete.solvers import _dag_path_host
+from setgrad.discrete.solvers._arrays import small_arrays
+from setgrad.discrete.solvers._shapes import slices
+
+# Numbers of the largest step up to which NumPy is faster than torch with a few threads.
+_SMALL = 3 * 2**16
+# Nodes of a part of the batch, of 32 instances or more: for larger tables NumPy asks the system for memory each time.
+_ROOM = 2**14
 
 
 @final
@@ -42,8 +52,24 @@ class Levels:
         sources = torch.cat([place[edges[:, 0]], place.new_zeros(1)])
         return Levels(place, tuple(torch.bincount(torch.tensor(level)).tolist()), table, sources[table])
 
-    def cheapest(self, cost: Tensor, start: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+    def cheapest(self, cost: Tensor, start: Tensor, goal: Tensor) -> tuple[Tensor, Tensor | None]:
         """Ones on the edges of the cheapest paths, (count, edges), and whether there is one: cost is (count, edges).
+
+        None instead says that there is one for all instances, where the host knows without waiting.
+        """
+        arrays = small_arrays(len(cost) * self.into.numel(), _SMALL, cost, start, goal)
+        if arrays is None:
+            return self._by_torch(cost, start, goal)
+        tables = {"place": self.place.numpy(), "into": self.into.numpy(), "source": self.source.numpy()}
+        parts = [
+            _dag_path_host.cheapest(*(array[part] for array in arrays), sizes=self.sizes, **tables)
+            for part in slices(len(cost), min(len(self.place), _ROOM // 32), _ROOM)
+        ]
+        z, found = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        return torch.from_numpy(z), None if found.all() else torch.from_numpy(found)
+
+    def _by_torch(self, cost: Tensor, start: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """The same on any device.
 
         Instances run along the last axis here, so that a look-up copies whole rows.
         """

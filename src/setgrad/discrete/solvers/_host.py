@@ -104,11 +104,6 @@ def to_host(values: Tensor) -> Array:
     return values.detach().double().cpu().numpy()
 
 
-def is_readable(values: Tensor) -> bool:
-    """Whether NumPy can read a tensor where it lies: on the CPU, and not hidden by a transform of `torch.func`."""
-    return values.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(values)
-
-
 def need(module: str) -> Any:
     """Import a module of an optional package, or say how to get it."""
     try:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def fill(theta: NDArray[Any], weights: list[int], room: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Ones at the items to take, (n, count): theta (count, n), one list of weights for all, room (count,) up to `most`.
+def fill(theta: NDArray[Any], room: NDArray[np.int64], weights: list[int], most: int) -> NDArray[np.int64]:
+    """Ones at the items to take, (count, n): theta (count, n), room (count,) up to `most`, one list of weights for all.
 
     The same steps in the same order as the table in torch, so that both choose the same items.
     """
@@ -30,4 +30,4 @@ def fill(theta: NDArray[Any], weights: list[int], room: NDArray[np.int64], most:
     for item, decided in enumerate(take.reshape(n, -1)):
         z[item] = decided[here]
         here -= z[item] * (weights[item] * count)
-    return z
+    return z.T

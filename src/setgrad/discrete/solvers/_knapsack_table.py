@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from setgrad.discrete.solvers import _knapsack_host
-from setgrad.discrete.solvers._host import is_readable
+from setgrad.discrete.solvers._arrays import small_arrays
 from setgrad.discrete.solvers._shapes import slices
 
 # Cells of the table of decisions, one byte each.
@@ -18,14 +19,15 @@ _SMALL = 2**18
 def best_items(theta: Tensor, weights: Tensor, room: Tensor) -> Tensor:
     """Ones at the items to take: theta (count, n), weights (n,) or (count, n), room (count,)."""
     n, most = theta.shape[1], int(room.max())
-    if is_readable(theta) and weights.ndim == 1 and (most + 1) * len(theta) <= _SMALL:
-        z = _knapsack_host.fill(theta.numpy(), weights.tolist(), room.numpy(), most)
-        return torch.from_numpy(z).T.to(theta.dtype)
-    parts = [
-        fill(theta[part], weights if weights.ndim == 1 else weights[part], room[part], most)
-        for part in slices(len(theta), n * (most + 1), _ROOM)
-    ]
-    return torch.cat(parts)
+    parts = slices(len(theta), n * (most + 1), _ROOM)
+    arrays = small_arrays((most + 1) * len(theta), _SMALL, theta, room) if weights.ndim == 1 else None
+    if arrays is not None:
+        worths, rooms = arrays
+        found = [_knapsack_host.fill(worths[part], rooms[part], weights.tolist(), most) for part in parts]
+        return torch.from_numpy(np.concatenate(found)).to(theta.dtype)
+    return torch.cat(
+        [fill(theta[part], weights if weights.ndim == 1 else weights[part], room[part], most) for part in parts]
+    )
 
 
 def fill(theta: Tensor, weights: Tensor, room: Tensor, most: int) -> Tensor:

@@ -19,9 +19,14 @@ def check_square(name: str, theta: Tensor, least: int = 1) -> None:
         raise ShapeError(f"{name} needs {least} nodes or more, got {rows}")
 
 
+def unit(terms: int) -> float:
+    """A factor so small that no sum of so many terms is infinite; a power of 2, so that no digit is lost."""
+    return 2.0 ** -math.ceil(math.log2(terms))
+
+
 def bounded(theta: Tensor, terms: int) -> Tensor:
-    """Theta in a unit so large that no sum of so many terms is infinite; a power of 2, so that no digit is lost."""
-    return theta * 2.0 ** -math.ceil(math.log2(terms))
+    """Theta times the unit of so many terms."""
+    return theta * unit(terms)
 
 
 def slices(count: int, each: int, room: int) -> Iterator[slice]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from setgrad.discrete._solver import Solved, Solver
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._dag_path import Levels
-from setgrad.discrete.solvers._parameters import as_tensor, as_whole, spread
-from setgrad.discrete.solvers._shapes import bounded
+from setgrad.discrete.solvers._parameters import as_whole, spread
+from setgrad.discrete.solvers._shapes import unit
 from setgrad.errors import OptionError, ShapeError
 
 # The host asks the device only now and then whether all instances are done: rounds too many change nothing.
@@ -46,6 +46,8 @@ class GraphPath(Solver):
     sense: str = field(default="min", kw_only=True)
     _from: Tensor = field(init=False, repr=False)
     _to: Tensor = field(init=False, repr=False)
+    # Start and goal as whole numbers.
+    _ends: tuple[Tensor, Tensor] = field(init=False, repr=False)
     # (nodes, most edges into a node): the numbers of these edges, filled up with -1.
     _into: Tensor = field(init=False, repr=False)
     _levels: Levels | None = field(init=False, repr=False)
@@ -53,7 +55,7 @@ class GraphPath(Solver):
     def __post_init__(self) -> None:
         super().__post_init__()
         edges = as_whole("edges", self.edges).cpu()
-        ends = [as_whole("start", self.start).cpu(), as_whole("goal", self.goal).cpu()]
+        ends = (as_whole("start", self.start).cpu(), as_whole("goal", self.goal).cpu())
         if edges.ndim != 2 or edges.shape[1] != 2 or not len(edges):
             raise ShapeError(f"edges must have shape (edges, 2) with one edge or more, got {tuple(edges.shape)}")
         if min(int(part.min()) for part in (edges, *ends)) < 0:
@@ -64,7 +66,8 @@ class GraphPath(Solver):
             into[node].append(number)
         most = max(1, max(map(len, into)))
         table = torch.tensor([row + [-1] * (most - len(row)) for row in into])
-        derived = {"_from": edges[:, 0], "_to": edges[:, 1], "_into": table, "_levels": Levels.of(edges, into)}
+        levels = Levels.of(edges, into)
+        derived = {"_from": edges[:, 0], "_to": edges[:, 1], "_ends": ends, "_into": table, "_levels": levels}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -74,22 +77,26 @@ class GraphPath(Solver):
         if theta.shape[-1] != len(self._from):
             raise ShapeError(f"the graph has {len(self._from)} edges, but theta has {theta.shape[-1]} costs")
 
-    def solve(self, theta: Tensor) -> Solved:
+    def solve(self, theta: Tensor) -> Tensor | Solved:
         """Spread distances from the start, then walk back from the goal."""
         batch, count = theta.shape[:-1], theta.shape[:-1].numel()
-        cost = bounded(-theta, 2 * len(self._into)).reshape(count, -1)
+        cost = (theta * -unit(2 * len(self._into))).reshape(count, -1)
         start, goal = (
-            spread(name, as_tensor(value).long().to(theta.device), batch).reshape(count)
-            for name, value in (("start", self.start), ("goal", self.goal))
+            spread(name, value.to(theta.device), batch).reshape(count)
+            for name, value in zip(("start", "goal"), self._ends, strict=True)
         )
         if self._levels is not None:
             z, found = self._levels.cheapest(cost, start, goal)
+            if found is None:
+                return z.reshape(theta.shape)
         else:
             cost = cost.clamp(min=0)
             distance, round_ = self._spread(cost, start)
             found = distance.gather(1, goal[:, None])[:, 0].isfinite()
             z = self._walk(cost, distance, round_, start, torch.where(found, goal, start))
-        return Solved(z.reshape(theta.shape), torch.where(found, Status.SOLVED, Status.INFEASIBLE).reshape(batch))
+        # Plain numbers: torch is slow to read members of an enumeration.
+        status = torch.where(found, Status.SOLVED.value, Status.INFEASIBLE.value)
+        return Solved(z.reshape(theta.shape), status.reshape(batch))
 
     def _spread(self, cost: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of every node, and the round in which it last fell."""

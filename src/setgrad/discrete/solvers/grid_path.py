@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
-from setgrad.discrete.solvers._shapes import bounded
+from setgrad.discrete.solvers import _grid_path_host
+from setgrad.discrete.solvers._arrays import small_arrays
+from setgrad.discrete.solvers._shapes import slices, unit
 from setgrad.errors import OptionError, ShapeError
 
 # The host asks the device only now and then whether all instances are done: rounds too many change nothing.
 _PATIENCE = 8
+# Cells of the batch up to which NumPy is faster than torch with a few threads, and of a part that fits the cache.
+_SMALL, _ROOM = 2**18, 2**17
 
 
 @final
@@ -64,19 +69,29 @@ class GridPath(Solver):
     def solve(self, theta: Tensor) -> Tensor:
         """Spread distances from the start, then walk back from the goal."""
         height, width = theta.shape[-2:]
-        # The batch goes last, where it is contiguous whatever part of the grid an operation touches.
-        cost = (
-            bounded((-theta).clamp(min=0), 2 * height * width).reshape(-1, height, width).permute(1, 2, 0).contiguous()
-        )
-        start, goal = (row % height * width + column % width for row, column in (self.start, self.goal))
-        distance, round_ = self._spread(cost, start)
-        path = self._walk(distance, round_, _padded(start, width), _padded(goal, width))
-        return path[1:-1, 1:-1].permute(2, 0, 1).reshape(theta.shape)
+        cost = (theta * -unit(2 * height * width)).clamp(min=0).reshape(-1, height, width)
+        start, goal = ((row % height, column % width) for row, column in (self.start, self.goal))
+        arrays = small_arrays(cost.numel(), _SMALL, cost)
+        if arrays is None:
+            return self._by_torch(cost, start, goal).reshape(theta.shape)
+        moves = self._moves(width + 2)
+        # No part is of less than 32 instances, however large the grid: NumPy would spend its time between the steps.
+        parts = slices(len(cost), min(height * width, _ROOM // 32), _ROOM)
+        z = np.concatenate([_grid_path_host.paths(arrays[0][part], start, goal, moves) for part in parts])
+        return torch.from_numpy(z).reshape(theta.shape)
 
-    def _spread(self, cost: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    def _by_torch(self, cost: Tensor, start: tuple[int, int], goal: tuple[int, int]) -> Tensor:
+        """The same on any device, for costs (count, height, width)."""
+        # The batch goes last, where it is contiguous whatever part of the grid an operation touches.
+        cost = cost.permute(1, 2, 0).contiguous()
+        distance, round_ = self._spread(cost, *start)
+        wide = distance.shape[1]
+        path = self._walk(distance, round_, *((row + 1) * wide + column + 1 for row, column in (start, goal)))
+        return path[1:-1, 1:-1].permute(2, 0, 1)
+
+    def _spread(self, cost: Tensor, row: int, column: int) -> tuple[Tensor, Tensor]:
         """Distance of every cell in a frame of infinity, and the round in which it last fell."""
         height, width, count = cost.shape
-        row, column = divmod(start, width)
         framed = cost.new_full((height + 2, width + 2, count), torch.inf)
         framed[row + 1, column + 1] = cost[row, column]
         rounds = torch.zeros(framed.shape, dtype=torch.int32, device=cost.device)
@@ -127,8 +142,3 @@ class GridPath(Solver):
         """Steps to the neighbours, in the order of their numbers."""
         steps = [-wide - 1, -wide, -wide + 1, -1, 1, wide - 1, wide, wide + 1]
         return steps if self.neighbours == 8 else [-wide, -1, 1, wide]
-
-
-def _padded(cell: int, width: int) -> int:
-    """The number of a cell once the grid has a frame."""
-    return (cell // width + 1) * (width + 2) + cell % width + 1

@@ -1,0 +1,166 @@
+"""Solvers that have a way in NumPy for the CPU beside that in torch: both give the same points, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from setgrad.discrete import Blackbox
+from setgrad.discrete._solver import Solved
+from setgrad.discrete._status import Status
+from setgrad.discrete.solvers import TSP, GraphPath, GridPath, Solver, _dag_path, _held_karp, grid_path
+from setgrad.discrete.solvers._arrays import small_arrays
+from tests.discrete.oracles import draws
+from tests.discrete.problems import PROBLEMS, Problem
+
+MODULES = (_dag_path, _held_karp, grid_path)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    name: str
+    solver: Solver
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _graph() -> Case:
+    """Nodes of few and of many edges, some of them twice; starts on all levels, and goals out of reach."""
+    pairs = torch.randint(0, 17, (60, 2), generator=torch.Generator().manual_seed(0)).sort(1).values.tolist()
+    edges = [(i, j) for i, j in pairs if i != j]
+    starts, goals = torch.arange(12).roll(5), torch.tensor([16, 3, 16, 8, 16, 11, 14, 16, 2, 16, 0, 16])
+    return Case("graph", GraphPath(edges, starts, goals, on_failure="mask"), (len(edges),))
+
+
+def _arcs(side: int) -> Case:
+    right = [(cell, cell + 1) for cell in range(side**2) if (cell + 1) % side]
+    edges = sorted(right + [(cell, cell + side) for cell in range(side**2 - side)])
+    return Case(f"arcs {side}", GraphPath(edges, 0, side**2 - 1), (len(edges),))
+
+
+CASES = [
+    _graph(),
+    _arcs(6),
+    Case("8-grid", GridPath(), (9, 7)),
+    Case("4-grid", GridPath(4), (7, 9)),
+    Case("8-grid within", GridPath(start=(2, -2), goal=(0, 1)), (5, 8)),
+    Case("4-grid within", GridPath(4, start=(4, 3), goal=(1, 0)), (6, 5)),
+    Case("row", GridPath(goal=(0, 0), start=(0, 3)), (1, 6)),
+    Case("column", GridPath(4), (6, 1)),
+    Case("cell", GridPath(), (1, 1)),
+    *(Case(f"tour {n}", TSP(), (n, n)) for n in (3, 4, 7, 9)),
+]
+DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "positive": lambda normal: normal.abs(),
+    "steep": lambda normal: normal.abs() ** 6,
+    "any sign": lambda normal: normal,
+    "ties": lambda normal: normal.round(),
+    "ties of costs": lambda normal: normal.abs().round(),
+    "many zeros": lambda normal: normal.clamp(min=0),
+    "zeros": torch.zeros_like,
+    # Lost in a sum with 1: distances stand still along cells that do cost something.
+    "lost": lambda normal: 1e-30 * normal.abs() + (normal > 1),
+    "huge": lambda normal: 1e38 * normal.tanh(),
+}
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def by_torch(solver: Solver, theta: Tensor) -> Solved:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in MODULES:
+            patch.setattr(module, "small_arrays", lambda *_: None)
+        return solver.run(theta)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("draw", DRAWS)
+@every_case
+def test_both_ways_give_the_same(case: Case, draw: str, dtype: torch.dtype) -> None:
+    theta = DRAWS[draw](draws(12, *case.shape, dtype=dtype))
+    before = theta.clone()
+    found, other = case.solver.run(theta), by_torch(case.solver, theta)
+    assert found.value.dtype == dtype
+    assert torch.equal(found.value, other.value)
+    assert torch.equal(found.status, other.status)
+    assert torch.equal(theta, before)
+    if case.name == "graph":
+        assert 0 < (found.status == Status.INFEASIBLE).sum() < 12
+    # Memory in another order, and more batch axes.
+    turned = theta.movedim(0, -1).contiguous().movedim(-1, 0).expand(2, *theta.shape)
+    assert torch.equal(case.solver(turned), other.value.expand(2, *theta.shape))
+
+
+@pytest.mark.parametrize("room", [1, 64, 200])
+@every_case
+def test_parts_of_a_batch_give_what_the_whole_gives(case: Case, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    theta = draws(8, 12, *case.shape).round()
+    whole = case.solver(theta)
+    for module, name in ((_dag_path, "_ROOM"), (grid_path, "_ROOM"), (_held_karp, "_HOST_ROOM")):
+        monkeypatch.setattr(module, name, 32 * room if name == "_ROOM" else room)
+    assert torch.equal(whole, case.solver(theta))
+    if case.name != "graph":
+        assert torch.equal(whole[0, :3], torch.stack([case.solver(each) for each in theta[0, :3]]))
+
+
+@pytest.mark.parametrize(
+    "problem", [problem for problem in PROBLEMS if isinstance(problem.solver, GraphPath | GridPath | TSP)], ids=str
+)
+def test_the_way_in_torch_finds_the_best_of_all_points(problem: Problem) -> None:
+    for theta in (problem.draw(40, seed=1), problem.draw_ties(30, seed=2)):
+        z = by_torch(problem.solver, theta).value
+        assert problem.allowed(z).all()
+        products = (theta * z).flatten(-len(problem.shape)).sum(-1)
+        torch.testing.assert_close(products, problem.best(theta), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("case", "module", "name"),
+    [
+        (_arcs(3), _dag_path._dag_path_host, "cheapest"),
+        (Case("grid", GridPath(), (3, 3)), grid_path._grid_path_host, "paths"),
+        (Case("tour", TSP(), (5, 5)), _held_karp._held_karp_host, "tours"),
+    ],
+    ids=str,
+)
+def test_the_cpu_takes_the_way_in_numpy(
+    case: Case, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, way = [], getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args, **tables: calls.append(name) or way(*args, **tables))
+    theta = draws(4, *case.shape).abs().requires_grad_()
+    z = case.solver(theta)
+    assert calls == [name]
+    # An estimator asks twice; transforms of torch.func have no memory to share, and go the other way.
+    (Blackbox(case.solver, lam=1.0)(theta) * theta).sum().backward()
+    assert calls == [name] * 3
+    gradient = torch.func.grad(lambda costs: (case.solver(costs) * costs).sum())(theta.detach())
+    assert torch.equal(gradient, z)
+    assert calls == [name] * 3
+
+
+def test_large_steps_are_left_to_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    theta = draws(3)
+    for threads, size, shared in ((1, 9, False), (2, 8, False), (2, 9, True)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert (small_arrays(size, 8, theta) is None) == shared
+    assert small_arrays(1, 8, torch.zeros(3, device="meta")) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", [_arcs(3), Case("grid", GridPath(), (3, 3)), Case("tour", TSP(), (4, 4))], ids=str)
+def test_compiled_solvers_stay_with_torch_and_give_the_same(case: Case) -> None:
+    def answer(theta: Tensor) -> tuple[Tensor, bool]:
+        return case.solver(theta), small_arrays(1, 8, theta) is None
+
+    theta = draws(4, *case.shape).abs()
+    torch.compiler.reset()
+    z, stays = torch.compile(answer, backend="eager")(theta)
+    assert stays
+    assert torch.equal(z, case.solver(theta))
