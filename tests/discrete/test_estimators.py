@@ -187,6 +187,25 @@ def test_zero_gradients_stay_zero(case: Case) -> None:
     assert not theta.grad.any()
 
 
+class _Blind(torch.autograd.Function):
+    """A layer without a gradient."""
+
+    @staticmethod
+    def forward(ctx: object, z: Tensor) -> Tensor:
+        return z.sum()
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> None:
+        return None
+
+
+@solving
+def test_a_layer_behind_may_have_no_gradient(case: Case) -> None:
+    theta = draws(4, N).requires_grad_()
+    _Blind.apply(case.build()(theta)).backward()
+    assert theta.grad is None or not theta.grad.any()
+
+
 @cases
 def test_theta_of_zeros(case: Case) -> None:
     z, grad = gradient(case, torch.zeros(4, N), draws(4, N, seed=1, dtype=torch.float32))

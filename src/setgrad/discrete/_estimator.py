@@ -158,10 +158,14 @@ class _Choose(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, SolverEstimator], output: tuple[Tensor, Tensor]) -> None:
         theta, clean, ctx.estimator = inputs
         ctx.mark_non_differentiable(output[1])
+        # None instead of zeros, which would be made for the status in every pass.
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(theta, clean, *output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, None, None]:
+        if grad is None:
+            return None, None, None
         choice = Choice(*ctx.saved_tensors)
         with torch.no_grad():
             pulled = ctx.estimator.pull(choice, grad)

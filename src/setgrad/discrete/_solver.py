@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import final
@@ -91,7 +90,7 @@ class Solver(ABC):
             return Solved(torch.zeros_like(theta), torch.zeros(batch, dtype=torch.long, device=theta.device))
         # With "raise" the host waits for the outcome anyway: one look at theta spares the masks where all is well. A
         # sum with NaN or infinity in it is never finite; one that overflows only costs the second look.
-        sound = self.on_failure == "raise" and math.isfinite(float(theta.sum()))
+        sound = self.on_failure == "raise" and bool(theta.sum().isfinite())
         finite = None if sound else theta.isfinite().flatten(len(batch)).all(-1)
         known = theta if finite is None else torch.where(_spread(finite, self.dims), theta, 0)
         if known.element_size() < 4:
