@@ -21,6 +21,10 @@ def draws(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def product(theta: Tensor, z: Tensor) -> float:
+    return float((theta * z).sum())
+
+
 @final
 @dataclass(frozen=True)
 class Fixed(Noise):

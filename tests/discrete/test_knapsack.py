@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import LinearConstraint, milp
-from torch import Tensor
 
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers import (
@@ -20,65 +19,24 @@ from setgrad.discrete.solvers import (
     ORTools,
     Program,
     _cuts,
-    _knapsack_host,
-    _knapsack_table,
 )
 from setgrad.errors import OptionError, ShapeError, SolverError
+from tests.discrete.oracles import draws, product
 from tests.discrete.problems import binary
-
-
-def _draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def _product(theta: Tensor, z: Tensor) -> float:
-    return float((theta * z).sum())
 
 
 @pytest.mark.parametrize("scale", [1, 0.37])
 def test_knapsack_against_an_integer_program(scale: float) -> None:
     rng = np.random.default_rng(1)
     weights, budget = rng.integers(1, 30, 25) * scale, 90 * scale
-    theta = _draw(5, 25)
+    theta = draws(5, 25)
     z = Knapsack(weights, budget)(theta)
     assert ((z.numpy() @ weights) <= budget * (1 + 1e-12)).all()
     for values, items in zip(theta, z, strict=True):
         truth = milp(
             -values.numpy(), integrality=np.ones(25), bounds=(0, 1), constraints=LinearConstraint(weights, ub=budget)
         )
-        assert _product(values, items) == pytest.approx(-truth.fun)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("most", "round_"), [(12, False), (12, True), (300, False)])
-def test_numpy_and_torch_fill_the_same_table(dtype: torch.dtype, most: int, round_: bool) -> None:
-    theta, weights = (3 * _draw(40, 9)).to(dtype), torch.tensor([1, 5, 3, 0, 4, 4, 20, 2, 3])
-    # Whole worths make ties.
-    theta = theta.round() if round_ else theta
-    room = torch.arange(40) % (most + 1)
-    by_torch = _knapsack_table.fill(theta, weights, room, most)
-    by_numpy = _knapsack_host.fill(theta.numpy(), room.numpy(), weights.tolist(), most)
-    np.testing.assert_array_equal(by_numpy, by_torch)
-    assert 0 < by_torch.sum() < by_torch.numel()
-
-
-@pytest.mark.parametrize("way", ["torch", "numpy"])
-def test_either_table_has_the_best_worth(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = {"torch": (_knapsack_host, "fill"), "numpy": (_knapsack_table, "fill")}[way]
-    monkeypatch.setattr(*other, None)
-    if way == "torch":
-        monkeypatch.setattr(_knapsack_table, "small_arrays", lambda *_: None)
-    theta, weights = _draw(20, 8), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
-    subsets = torch.tensor(list(itertools.product((0.0, 1.0), repeat=8)), dtype=torch.float64)
-    worths = (subsets @ theta.T).masked_fill((subsets @ weights.double() > 11)[:, None], -torch.inf)
-    z = Knapsack(weights, 11)(theta)
-    torch.testing.assert_close((theta * z).sum(1), worths.amax(0))
-
-
-def test_a_bare_knapsack_may_stand_inside_torch_func() -> None:
-    theta = _draw(3, 4).abs()
-    solver = Knapsack([2, 2, 1, 3], 5)
-    assert torch.equal(torch.func.grad(lambda t: (solver(t) * t).sum())(theta), solver(theta))
+        assert product(values, items) == pytest.approx(-truth.fun)
 
 
 def test_knapsack_ties_limits_and_bad_input() -> None:
@@ -116,10 +74,10 @@ def test_a_budget_too_large_for_a_table_goes_to_the_host() -> None:
     rng = np.random.default_rng(2)
     weights = rng.integers(1, 10**6, 12)
     budget = int(weights.sum() // 3)
-    theta = _draw(12).abs()
+    theta = draws(12).abs()
     points = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 12)
     allowed = points[points @ torch.from_numpy(weights).double() <= budget]
-    assert _product(theta, Knapsack(weights, budget)(theta)) == pytest.approx(float((allowed @ theta).max()))
+    assert product(theta, Knapsack(weights, budget)(theta)) == pytest.approx(float((allowed @ theta).max()))
 
 
 BACKENDS = [HiGHS(), ORTools(), ORTools(engine="SAT")]
@@ -137,8 +95,8 @@ def test_values_that_differ_by_little_are_told_apart(backend: Backend) -> None:
         again = IntegerProgram(weights[:, None], [4.0], backend=backend)(theta)
         for w, values, z, other in zip(weights, theta, found, again, strict=True):
             best = float((points[points @ w <= 4.0] @ values).max())
-            assert _product(values, z) == pytest.approx(best, rel=0, abs=1e-14)
-            assert _product(values, other) == pytest.approx(best, rel=0, abs=1e-14)
+            assert product(values, z) == pytest.approx(best, rel=0, abs=1e-14)
+            assert product(values, other) == pytest.approx(best, rel=0, abs=1e-14)
 
 
 @pytest.mark.parametrize("ratio", [1e4, 1e7, 1e9])
@@ -171,7 +129,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 def test_sets_a_little_too_heavy_are_shut_out_many_at_a_time(programs: list[Program]) -> None:
     # Any three weigh more than 0.3, by less than a solver sees; there are 220 such sets.
     weights = torch.full((12,), 0.1).double()
-    assert Knapsack(weights, 0.3, pool=HostPool(1))(_draw(12).abs() + 0.1).sum() == 2
+    assert Knapsack(weights, 0.3, pool=HostPool(1))(draws(12).abs() + 0.1).sum() == 2
     assert len(programs) <= 3
 
 
@@ -184,7 +142,7 @@ def test_what_is_shut_out_never_holds_an_answer() -> None:
         z = Knapsack(weights, 10.0, pool=HostPool(1))(theta)
         assert z @ weights <= 10.0
         best = (points[points @ weights <= 10.0] @ theta).max()
-        assert _product(theta, z) == pytest.approx(float(best), rel=1e-12)
+        assert product(theta, z) == pytest.approx(float(best), rel=1e-12)
 
 
 def test_one_time_limit_for_all_programs_of_an_instance(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,18 +28,11 @@ from setgrad.discrete.solvers import (
     TopK,
 )
 from setgrad.errors import OptionError, ShapeError, SolverError
-
-
-def _draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def _product(theta: Tensor, z: Tensor) -> float:
-    return float((theta * z).sum())
+from tests.discrete.oracles import draws, product
 
 
 def test_spanning_tree_against_scipy() -> None:
-    theta = _draw(3, 25, 25)
+    theta = draws(3, 25, 25)
     z = SpanningTree()(theta)
     assert torch.equal(z, z.mT)
     assert (z.sum((1, 2)) == 2 * 24).all()
@@ -47,7 +40,7 @@ def test_spanning_tree_against_scipy() -> None:
         # SciPy takes no edge of weight 0 and looks for the least: shift and change the sign.
         cost = 100 - (weights + weights.T).triu(1)
         least = minimum_spanning_tree(np.triu(cost.numpy(), 1)).sum()
-        assert _product(weights, tree) == pytest.approx(24 * 100 - least)
+        assert product(weights, tree) == pytest.approx(24 * 100 - least)
 
 
 def test_spanning_tree_of_equal_edges_is_a_star() -> None:
@@ -59,7 +52,7 @@ def test_spanning_tree_of_equal_edges_is_a_star() -> None:
 def test_spanning_tree_of_a_graph_in_two_parts_has_no_answer() -> None:
     allowed = torch.ones(2, 4, 4, dtype=torch.bool)
     allowed[1, :2, 2:] = allowed[1, 2:, :2] = False
-    found = SpanningTree(allowed, on_failure="mask").run(_draw(2, 4, 4))
+    found = SpanningTree(allowed, on_failure="mask").run(draws(2, 4, 4))
     assert found.status.tolist() == [Status.SOLVED, Status.INFEASIBLE]
     assert found.value[0].sum() == 6
     assert not found.value[1].any()
@@ -84,13 +77,13 @@ def _dijkstra(edges: list[tuple[int, int]], costs: np.ndarray, start: int, nodes
 def test_grid_path_against_dijkstra(neighbours: int) -> None:
     size = 15
     # Steep, so that the best paths wind; a third of the cells cost nothing at all.
-    costs = _draw(6, size, size).abs() ** 4 * (_draw(6, size, size, seed=1) > -0.4)
+    costs = draws(6, size, size).abs() ** 4 * (draws(6, size, size, seed=1) > -0.4)
     z = GridPath(neighbours)(costs)
     edges = _grid_edges(size, neighbours)
     for cost, path in zip(costs, z, strict=True):
         flat = cost.flatten().numpy()
         away = _dijkstra(edges, flat[[j for _, j in edges]], 0, size * size)
-        assert _product(cost, path) == pytest.approx(flat[0] + away[-1])
+        assert product(cost, path) == pytest.approx(flat[0] + away[-1])
         _assert_path(path, edges)
 
 
@@ -117,7 +110,7 @@ def test_grid_path_across_a_plain(value: float) -> None:
 
 
 def test_grid_path_between_other_cells_and_with_negative_costs() -> None:
-    costs = _draw(4, 5, 6)
+    costs = draws(4, 5, 6)
     solver = GridPath(start=(2, 0), goal=(2, -1))
     z = solver(costs)
     assert torch.equal(z, solver(costs.clamp(min=0)))
@@ -133,11 +126,11 @@ def test_grid_path_between_other_cells_and_with_negative_costs() -> None:
 def test_graph_path_against_dijkstra() -> None:
     rng = np.random.default_rng(0)
     edges = sorted({(int(i), int(j)) for i, j in rng.integers(0, 30, (150, 2)) if i != j})
-    costs = _draw(8, len(edges)).abs() * (_draw(8, len(edges), seed=1) > -0.3)
+    costs = draws(8, len(edges)).abs() * (draws(8, len(edges), seed=1) > -0.3)
     found = GraphPath(edges, 0, 29, on_failure="mask").run(costs)
     assert (found.status == Status.SOLVED).all()
     for cost, z in zip(costs, found.value, strict=True):
-        assert _product(cost, z) == pytest.approx(_dijkstra(edges, cost.numpy(), 0, 30)[29])
+        assert product(cost, z) == pytest.approx(_dijkstra(edges, cost.numpy(), 0, 30)[29])
         chosen = dict(edges[number] for number in z.nonzero().flatten().tolist())
         node, steps = 0, 0
         while node != 29:
@@ -150,14 +143,14 @@ def test_graph_path_without_circles_against_bellman_and_ford() -> None:
     # Names of nodes do not give the order away, and levels hold several nodes.
     names = rng.permutation(40)
     edges = sorted({(int(names[min(i, j)]), int(names[max(i, j)])) for i, j in rng.integers(0, 40, (200, 2)) if i != j})
-    costs, starts = _draw(6, len(edges)), torch.as_tensor(names[[0, 0, 3, 3, 8, 8]])
+    costs, starts = draws(6, len(edges)), torch.as_tensor(names[[0, 0, 3, 3, 8, 8]])
     found = GraphPath(edges, starts, int(names[39]), on_failure="mask").run(costs)
     for cost, z, status, start in zip(costs, found.value, found.status, starts.tolist(), strict=True):
         graph = coo_array((cost.numpy(), np.array(edges).T), shape=(40, 40))
         best = bellman_ford(graph, indices=start)[names[39]]
         assert (status == Status.SOLVED) == np.isfinite(best)
         if np.isfinite(best):
-            assert _product(cost, z) == pytest.approx(best)
+            assert product(cost, z) == pytest.approx(best)
             chosen, node = dict(edges[number] for number in z.nonzero().flatten().tolist()), start
             for _ in range(int(z.sum())):
                 node = chosen[node]
@@ -199,11 +192,11 @@ def test_counts_and_numbers_of_nodes_are_whole(make: Callable[[], object]) -> No
 
 def test_graph_path_to_a_goal_out_of_reach() -> None:
     solver = GraphPath([(0, 1), (2, 1)], start=0, goal=torch.tensor([1, 2, 0]), on_failure="mask")
-    found = solver.run(_draw(3, 2).abs())
+    found = solver.run(draws(3, 2).abs())
     assert found.status.tolist() == [Status.SOLVED, Status.INFEASIBLE, Status.SOLVED]
     assert found.value.tolist() == [[1, 0], [0, 0], [0, 0]]
     with pytest.raises(ShapeError, match="2 edges, but theta has 3"):
-        solver(_draw(3, 3))
+        solver(draws(3, 3))
     with pytest.raises(OptionError, match="numbered from 0"):
         GraphPath([(0, 1)], start=-1, goal=1)
 
@@ -217,7 +210,7 @@ def test_graph_path_counts_negative_costs_as_nothing_only_where_there_are_circle
 
 @pytest.mark.parametrize("n", [3, 4, 6, 7])
 def test_tours_of_both_kinds_against_all_orders(n: int) -> None:
-    points = _draw(20, n, 2)
+    points = draws(20, n, 2)
     theta = torch.cdist(points, points)
     orders = torch.tensor([(0, *rest) for rest in itertools.permutations(range(1, n))])
     lengths = theta[:, orders, orders.roll(-1, 1)].sum(-1).amin(1)
@@ -228,7 +221,7 @@ def test_tours_of_both_kinds_against_all_orders(n: int) -> None:
 
 def test_a_searched_tour_is_one_tour_that_no_turn_improves() -> None:
     n = 16
-    theta = _draw(3, n, n)
+    theta = draws(3, n, n)
     z = TSP(exact_up_to=12, starts=3)(theta)
     cost = theta + theta.mT
     for tour, weight in zip(z, cost, strict=True):
@@ -244,7 +237,7 @@ def test_a_searched_tour_is_one_tour_that_no_turn_improves() -> None:
 
 
 def test_the_diagonal_of_a_tour_counts_for_nothing() -> None:
-    points = _draw(5, 14, 2)
+    points = draws(5, 14, 2)
     theta = torch.cdist(points, points)
     for solver in (TSP(exact_up_to=0), TSP(exact_up_to=14)):
         assert torch.equal(solver(theta), solver(theta + torch.eye(14) * 1e30))
@@ -341,7 +334,7 @@ RING = [(i, (i + 1) % 6) for i in range(6)]
 def test_a_searched_matching_is_consistent_and_no_exchange_improves_it(nodes_b: int) -> None:
     edges_b = [(i, j) for i in range(nodes_b) for j in range(nodes_b) if i != j and (i * j) % 3 != 1]
     solver = GraphMatching(6, nodes_b, RING, edges_b, exact_up_to=0)
-    theta = solver.pack(_draw(10, 6, nodes_b), _draw(10, 6, len(edges_b), seed=1))
+    theta = solver.pack(draws(10, 6, nodes_b), draws(10, 6, len(edges_b), seed=1))
     z = solver(theta)
     x, y = solver.unpack(z)
     assert (x.sum(-1) == 1).all()

@@ -13,19 +13,32 @@ from torch import Tensor
 from setgrad.discrete import Blackbox
 from setgrad.discrete._solver import Solved
 from setgrad.discrete._status import Status
-from setgrad.discrete.solvers import TSP, GraphPath, GridPath, Solver, _dag_path, _held_karp, grid_path
+from setgrad.discrete.solvers import (
+    TSP,
+    GraphPath,
+    GridPath,
+    Knapsack,
+    Solver,
+    _dag_path,
+    _held_karp,
+    _knapsack_table,
+    grid_path,
+)
 from setgrad.discrete.solvers._arrays import small_arrays
 from tests.discrete.oracles import draws
 from tests.discrete.problems import PROBLEMS, Problem
 
-MODULES = (_dag_path, _held_karp, grid_path)
+MODULES = (_dag_path, _held_karp, _knapsack_table, grid_path)
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
+    """A solver and the shape of an instance; `apart` says that instances have parameters of their own, for 12."""
+
     name: str
     solver: Solver
     shape: tuple[int, ...]
+    apart: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -36,7 +49,13 @@ def _graph() -> Case:
     pairs = torch.randint(0, 17, (60, 2), generator=torch.Generator().manual_seed(0)).sort(1).values.tolist()
     edges = [(i, j) for i, j in pairs if i != j]
     starts, goals = torch.arange(12).roll(5), torch.tensor([16, 3, 16, 8, 16, 11, 14, 16, 2, 16, 0, 16])
-    return Case("graph", GraphPath(edges, starts, goals, on_failure="mask"), (len(edges),))
+    return Case("graph", GraphPath(edges, starts, goals, on_failure="mask"), (len(edges),), apart=True)
+
+
+def _knapsacks() -> Case:
+    """Items that weigh nothing, as much as others, and too much; budgets from none to all that they weigh."""
+    weights = [1, 5, 3, 0, 4, 4, 20, 2, 3]
+    return Case("knapsacks", Knapsack(weights, torch.arange(12) * 2), (len(weights),), apart=True)
 
 
 def _arcs(side: int) -> Case:
@@ -56,6 +75,8 @@ CASES = [
     Case("column", GridPath(4), (6, 1)),
     Case("cell", GridPath(), (1, 1)),
     *(Case(f"tour {n}", TSP(), (n, n)) for n in (3, 4, 7, 9)),
+    _knapsacks(),
+    Case("knapsack", Knapsack([3, 1, 4, 1, 5, 9, 2, 6], 11), (8,)),
 ]
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "positive": lambda normal: normal.abs(),
@@ -102,15 +123,18 @@ def test_both_ways_give_the_same(case: Case, draw: str, dtype: torch.dtype) -> N
 def test_parts_of_a_batch_give_what_the_whole_gives(case: Case, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     theta = draws(8, 12, *case.shape).round()
     whole = case.solver(theta)
-    for module, name in ((_dag_path, "_ROOM"), (grid_path, "_ROOM"), (_held_karp, "_HOST_ROOM")):
+    rooms = [(module, "_ROOM") for module in (_dag_path, grid_path, _knapsack_table)]
+    for module, name in (*rooms, (_held_karp, "_HOST_ROOM")):
         monkeypatch.setattr(module, name, 32 * room if name == "_ROOM" else room)
     assert torch.equal(whole, case.solver(theta))
-    if case.name != "graph":
+    if not case.apart:
         assert torch.equal(whole[0, :3], torch.stack([case.solver(each) for each in theta[0, :3]]))
 
 
 @pytest.mark.parametrize(
-    "problem", [problem for problem in PROBLEMS if isinstance(problem.solver, GraphPath | GridPath | TSP)], ids=str
+    "problem",
+    [problem for problem in PROBLEMS if isinstance(problem.solver, GraphPath | GridPath | TSP | Knapsack)],
+    ids=str,
 )
 def test_the_way_in_torch_finds_the_best_of_all_points(problem: Problem) -> None:
     for theta in (problem.draw(40, seed=1), problem.draw_ties(30, seed=2)):
@@ -126,6 +150,7 @@ def test_the_way_in_torch_finds_the_best_of_all_points(problem: Problem) -> None
         (_arcs(3), _dag_path._dag_path_host, "cheapest"),
         (Case("grid", GridPath(), (3, 3)), grid_path._grid_path_host, "paths"),
         (Case("tour", TSP(), (5, 5)), _held_karp._held_karp_host, "tours"),
+        (Case("knapsack", Knapsack([2, 2, 1, 3], 5), (4,)), _knapsack_table._knapsack_host, "fill"),
     ],
     ids=str,
 )
