@@ -16,7 +16,7 @@ _STATUS = Path("/proc/self/status")
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Name the machine, so that a stored number can be judged later."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    name = _gpu(device) if device.type == "cuda" else _processor()
     return {
         "device": f"{device.type}: {name}",
         "threads": torch.get_num_threads(),
@@ -77,6 +77,12 @@ def forget_peak(device: torch.device) -> None:
 def _status(field: str) -> int:
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(field + ":"))
     return int(line.split()[1]) * 1024
+
+
+def _gpu(device: torch.device) -> str:
+    """The GPU, and that it multiplies coarsely where it was told to: scores and times both depend on it."""
+    coarse = torch.get_float32_matmul_precision() != "highest"
+    return torch.cuda.get_device_name(device) + (" (TF32)" if coarse else "")
 
 
 def _processor() -> str:
