@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from setgrad import SubsetSelector
-from setgrad.functions import BoundSetFunction, ItemNoise
-from setgrad.implicit import Status
+from setgrad.functions import BoundAverage, ItemNoise
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector._fit import prediction_samples
 from setgrad.selector._infer import map_batches
-from setgrad.selector._model import ModelConfig
+from setgrad.selector._member import ModelConfig
 from setgrad.sets import Choices, Sets, subset_sizes
 
 _MAX_STEPS = 50
@@ -67,12 +66,12 @@ def infer(selector: SubsetSelector, config: ModelConfig, sets: Sets) -> tuple[Se
     samples = prediction_samples(selector.get_params())
     settled: list[Tensor] = []
 
-    def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
+    def work(bound: BoundAverage, batch: Sets, numbers: np.ndarray) -> Tensor:
         result = model.infer(bound, ItemNoise(batch, 0), samples=samples)
-        if result.status is not None:
-            settled.append((result.status == Status.CONVERGED).double())
+        settled.append(result.settled.double())
         return result.logits
 
     kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
     logits = map_batches(model, sets, work).to(kind)
-    return sets.with_values(logits), float(torch.cat(settled).mean()) if settled else None
+    iterated = config.method == "implicit"
+    return sets.with_values(logits), float(torch.cat(settled).mean()) if iterated and settled else None

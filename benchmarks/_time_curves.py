@@ -189,19 +189,19 @@ def make_pass(model: ChoiceModel, data: Choices, *, masks: bool) -> Callable[[],
 
 
 def _flip_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
-    noise = Fresh(0)
-    return lambda sets: model.infer(model.bind(sets), noise).logits
+    noise, member = Fresh(0), model.each()[0]
+    return lambda sets: member.infer(model.config, member.function.bind(model.standardised(sets)), noise).logits
 
 
 def _mask_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
-    function: Any = model.function
+    function: Any = model.each()[0].function
     # The rival knows no modular term: it gets the same phi and rho without it, and the term is added here.
     core = DeepSet(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)
     core.rho = function.rho
     rival = MaskTensorMeanField(core, samples=model.config.samples)
 
     def logits(sets: Sets) -> Tensor:
-        bound: Any = model.bind(sets)
+        bound: Any = function.bind(model.standardised(sets))
         features, _ = sets.with_values(bound.features).padded()
         gains = rival.gains(features, features.new_full(features.shape[:2], 0.5)).mean(1).flatten()
         return gains if bound.scores is None else gains + bound.scores

@@ -1,5 +1,7 @@
 """The GPU gives what the CPU gives: noise bit for bit, everything else to rounding."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -106,3 +108,14 @@ def test_fitting_leaves_the_generators_of_the_gpu_alone(device):
     options = {"width": 16, "hidden": (16,), "max_epochs": 1, "random_state": 0, "verbose": 0}
     SubsetSelector(**options, device=device).fit(sets, [[0]] * 4)
     assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "direct"}, {"attention": "induced"}], ids=str)
+def test_members_that_learn_together_learn_what_they_learn_apart(options, monkeypatch):
+    sets = Sets.from_list([torch.randn(n, 2, generator=torch.Generator().manual_seed(n)) for n in range(2, 42)])
+    subsets = sets.with_values(sets.values[:, 0] > 0.5)
+    given = {"members": 3, "width": 16, "hidden": (16,), "max_epochs": 3, "random_state": 0, "verbose": 0, **options}
+    fit = partial(SubsetSelector(**given, device="cuda").fit, sets, subsets, validation=(sets, subsets))
+    together = fit().decision_function(sets).values
+    monkeypatch.setattr("setgrad.selector._train.together_pays", lambda model: False)
+    torch.testing.assert_close(together, fit().decision_function(sets).values, rtol=1e-3, atol=1e-3)

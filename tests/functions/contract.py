@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.functions import DeepSet, Direct, FromCallable, Horse, Inset, Modular, SetFunction
+from setgrad.functions import Average, DeepSet, Direct, FromCallable, Horse, Inset, Modular, SetFunction
 from setgrad.functions.coverage import Coverage
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
@@ -142,6 +142,14 @@ CASES = [
     Case("horse, mlp in pieces", lambda: Horse(DIM, "mlp", width=8, hidden=(8,), slots=2, piece=2, chunk=7)),
     Case("horse, own phi", lambda: Horse(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
     Case("direct", lambda: Direct(DIM, width=8)),
+    Case(
+        "average, classical",
+        lambda: Average([Coverage(), GraphCut(), Coverage()]),
+        lambda x, s: (2 * _coverage(x, s) + _cut(_rbf, 0.5)(x, s)) / 3,
+        submodular=True,
+        monotone=True,
+    ),
+    Case("average, learned", lambda: Average([DeepSet(DIM, width=8, hidden=(8,)), Inset(DIM, width=8, hidden=(8, 8))])),
     Case(
         "callable",
         lambda: FromCallable(lambda items, masks: (masks.to(items.dtype) @ items).square().sum(1)),

@@ -36,6 +36,8 @@ FITTED = {
     "amortised": {"method": "amortised"},
     "copula": {"method": "copula", "function": "inset"},
     "horse": {"function": "horse"},
+    "three members": {"members": 3},
+    "two members of another kind": {"members": 2, "method": "copula"},
 }
 
 

@@ -125,7 +125,7 @@ def test_a_phi_with_shared_weights_is_trained_and_saved(choices, tmp_path, seede
     with seeded(0):
         phi = _Shared()
     selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 2, "checkpoint": tmp_path / "state"}).fit(*choices)
-    trained = selector.model_.function.phi.module
+    trained = selector.model_.each()[0].function.phi.module
     assert not torch.equal(trained.first.weight, phi.first.weight)
     selector.save(tmp_path / "model")
     again = load(tmp_path / "model", phi=phi)

@@ -15,6 +15,6 @@ def test_mean_field_starts_where_the_recognition_network_says(choices, method):
     with torch.no_grad():
         bound = model.bind(sets)
         found = model.infer(bound, ItemNoise(sets), samples=8).logits
-        start = torch.sigmoid(model.recognition.start(bound.sets))
+        start = torch.sigmoid(model.each()[0].recognition.start(bound.sets))
         torch.testing.assert_close(found, estimator.gradient(bound, start))
         assert not torch.allclose(found, estimator.gradient(bound, torch.full_like(start, 0.5)))

@@ -218,7 +218,7 @@ def test_a_phi_with_running_statistics_keeps_them(choices, seeded, kind):
         phi = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh()).to(kind)
     moved = choices.sets.with_values(choices.sets.values + 5)
     selector = SubsetSelector(**{**TINY, "phi": phi, "standardize": False, "max_epochs": 3}).fit(moved, choices.subsets)
-    trained = selector.model_.function.phi.module[1]
+    trained = selector.model_.each()[0].function.phi.module[1]
     assert trained.num_batches_tracked > 0
     assert not torch.equal(trained.running_mean, torch.zeros(8))
     assert phi[1].num_batches_tracked == 0
@@ -347,7 +347,7 @@ def test_published_methods_learn(choices, name):
 def test_predictions_that_did_not_settle_are_told(choices):
     selector = SubsetSelector(**TINY, method="implicit").fit(*choices)
     # Weights that no two steps settle on.
-    for parameter in selector.model_.function.rho.parameters():
+    for parameter in selector.model_.each()[0].function.rho.parameters():
         parameter.data *= 20
     selector.model_.config = replace(selector.model_.config, steps=2)
     with pytest.warns(RuntimeWarning, match="inference settled on .* of the sets"):

@@ -4,6 +4,8 @@ from setgrad.functions._protocol import BoundSetFunction as BoundSetFunction
 from setgrad.functions._protocol import FromCallable as FromCallable
 from setgrad.functions._protocol import SetFunction as SetFunction
 from setgrad.functions._protocol import as_set_function as as_set_function
+from setgrad.functions.average import Average as Average
+from setgrad.functions.average import BoundAverage as BoundAverage
 from setgrad.functions.coverage import Coverage as Coverage
 from setgrad.functions.deepset import DeepSet as DeepSet
 from setgrad.functions.direct import Direct as Direct

@@ -67,6 +67,12 @@ class Fresh(Noise):
         """Leave the result as it is."""
         return x
 
+    def twin(self) -> Fresh:
+        """Another source that will give the same numbers as this one from now on."""
+        other = Fresh(self.seed)
+        other._generators = {device: generator.clone_state() for device, generator in self._generators.items()}
+        return other
+
 
 @final
 class Frozen(Noise):

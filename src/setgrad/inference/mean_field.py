@@ -78,8 +78,9 @@ class Equation:
         """For each set the largest difference between sigmoid(logits) of the `wanted` items and psi."""
         places = slice(None) if wanted is None else wanted
         before = psi.detach()
-        change = torch.zeros_like(before)
-        change[places] = (torch.sigmoid(logits.detach()) - before[places]).abs().to(before.dtype)
+        change = (torch.sigmoid(logits.detach()) - before[places]).abs().to(before.dtype)
+        if wanted is not None:
+            change = torch.zeros_like(before).index_copy(0, wanted, change)
         return segment_max(change, self.bound.sets, empty=0.0)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from setgrad.encoders import ITEM_ENCODERS
 from setgrad.errors import OptionError, ShapeError, unknown_name
-from setgrad.selector._model import ESTIMATORS, FUNCTIONS, SOLVERS, make_scale
+from setgrad.selector._member import ESTIMATORS, FUNCTIONS, SOLVERS, make_scale
 from setgrad.selector._train import LOSSES
 from setgrad.sets import Sets
 
@@ -48,7 +48,7 @@ def check_options(options: dict[str, Any]) -> None:
         raise unknown_name("phi", options["phi"], ITEM_ENCODERS)
     for key, low, closed, whole in _NUMBERS:
         _check_number(key, options[key], low, closed=closed, whole=whole)
-    for key in ("predict_samples", "steps", "max_epochs", "patience"):
+    for key in ("members", "predict_samples", "steps", "max_epochs", "patience"):
         if options[key] is not None:
             _check_number(key, options[key], 1, closed=True, whole=True)
     if options["average"] >= 1:

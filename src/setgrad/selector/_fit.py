@@ -21,12 +21,14 @@ from setgrad.selector._allowed import allowed_parts, sample_choices
 from setgrad.selector._check import check_options
 from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoint
 from setgrad.selector._infer import SETTLED, infer_logits
-from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
+from setgrad.selector._member import ModelConfig, make_solver
+from setgrad.selector._model import ChoiceModel
 from setgrad.selector._progress import training_display
+from setgrad.selector._rows import PLAIN_METHODS
 from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, seed_torch, trainer_state
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.sizes import SizeRule, calibrate
-from setgrad.sets import Choices, subset_sizes
+from setgrad.sets import Choices, Sets, subset_sizes
 
 # Sets larger than this get induced attention when attention="auto".
 _FULL_ATTENTION_LIMIT = 1024
@@ -35,6 +37,8 @@ _WARMUP_STEPS = 50
 # Where an epoch is a few steps, scores rest for many epochs before they rise again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
+# More add little: on two categories 1.1 and 1.8 points from 1 to 4, nothing from 4 to 5.
+_MEMBERS = 4
 # Where inference goes on until it settles: rarely reached.
 _MAX_STEPS = 50
 
@@ -118,6 +122,13 @@ def _warn_unsettled(history: list[dict[str, float]]) -> None:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def usual_members(options: dict[str, Any], sets: Sets) -> int:
+    """How many models learn where nobody said: several where they can be trained together at little more cost."""
+    plain = options["method"] in PLAIN_METHODS and not isinstance(options["phi"], nn.Module)
+    small = sets.layout.longest <= _FULL_ATTENTION_LIMIT
+    return _MEMBERS if plain and small and sets.device.type == "cuda" else 1
 
 
 def prediction_samples(options: dict[str, Any]) -> int:
@@ -218,6 +229,7 @@ def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
         heads=options["heads"],
         slots=_SLOTS if induced else None,
         hidden=tuple(options["hidden"]),
+        members=options["members"] or usual_members(options, train.sets),
         estimator=options["estimator"] or ("gaussian" if implicit else "bernoulli"),
         samples=options["samples"],
         steps=options["steps"] or (_MAX_STEPS if implicit else 1),
@@ -240,7 +252,7 @@ def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOption
 
 def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:
     """Take the weights of another model, and its scale of the features, on which the weights rest."""
-    made_of = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden")
+    made_of = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden", "members")
     other = [name for name in made_of if getattr(model.config, name) != getattr(start.config, name)]
     if other:
         told = "; ".join(f"{n} is {getattr(start.config, n)} there, {getattr(model.config, n)} here" for n in other)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError
-from setgrad.functions import BoundSetFunction, ItemNoise
+from setgrad.functions import BoundAverage, ItemNoise
 from setgrad.selector._model import ChoiceModel
 from setgrad.sets import Sets
 
@@ -33,7 +33,7 @@ def plan_batches(sets: Sets, budget: int = BATCH_ITEMS) -> Iterator[np.ndarray]:
         start += count
 
 
-def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundSetFunction, Sets, np.ndarray], Tensor]) -> Tensor:
+def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundAverage, Sets, np.ndarray], Tensor]) -> Tensor:
     """Call `work` on F bound to each batch, the batch and its set numbers; put the results `(items,)` back in order."""
     device = model.mean.device
     out: Tensor | None = None
@@ -57,7 +57,7 @@ def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0,
     """
     settled: list[Tensor] = []
 
-    def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
+    def work(bound: BoundAverage, batch: Sets, numbers: np.ndarray) -> Tensor:
         found = model.infer(bound, ItemNoise(batch, seed), samples=samples)
         settled.append(found.settled)
         return found.logits

@@ -14,7 +14,8 @@ from setgrad.errors import FileFormatError
 from setgrad.selector import _files
 from setgrad.selector._check import check_options
 from setgrad.selector._fit import resolve_device
-from setgrad.selector._model import ChoiceModel, ModelConfig, make_solver
+from setgrad.selector._member import ModelConfig, make_solver
+from setgrad.selector._model import ChoiceModel
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
 

@@ -23,6 +23,8 @@ from setgrad.selector._allowed import Allowed
 from setgrad.selector._constrained import ConstrainedLoss
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._rows import RowWeights, can_be_rows, together_pays
+from setgrad.selector._weights import Batch, Descent, OwnWeights, Weights, part_of
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
 
@@ -84,14 +86,12 @@ class Trainer:
         self.rows = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
         self.validation_sizes = subset_sizes(validation.subsets)
-        # By every name, because a phi may hold one weight under two. Once, because a step is short.
-        self.parameters = dict(model.named_parameters(remove_duplicate=False))
-        self.optimiser = torch.optim.AdamW(
-            model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
-        )
+        descent = Descent(options.learning_rate, options.weight_decay, options.clip)
+        # A constraint has solvers in its loss, which know nothing of members.
+        together = allowed is None and can_be_rows(model) and together_pays(model)
+        self.parts: Weights = RowWeights(model, descent) if together else OwnWeights(model, descent)
         self.progress = Progress()
-        self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        self.best = self.average
+        self.best = self.parts.average()
 
     def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Trainer], None] | None) -> Progress:
         """Train until the validation score stops rising, then put the best weights into the model."""
@@ -123,15 +123,11 @@ class Trainer:
                 f"(now {options.learning_rate}) or clip (now {options.clip}), or keep standardize=True; "
                 "look for features of extreme size"
             )
-        raw = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        # Buffers, such as the running statistics of a normalisation, are no weights: the last ones count.
-        self.average |= {name: value.clone() for name, value in raw.items() if name not in self.parameters}
-        self.model.load_state_dict(self.average)
-        score = self._validate()
+        with self.parts.averaged():
+            score = self._validate()
         if score > progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
-            self.best = {name: value.clone() for name, value in self.average.items()}
-        self.model.load_state_dict(raw)
+            self.best = self.parts.average()
         record = {
             "epoch": progress.epoch,
             "loss": mean_loss,
@@ -155,33 +151,15 @@ class Trainer:
         return torch.Generator(self.train_data.sets.device).manual_seed(seed)
 
     def _step(self, numbers: np.ndarray, noise: Fresh, loss: SubsetLoss, step: int) -> Tensor:
-        options, model = self.options, self.model
+        options = self.options
         rows = self.rows.take(numbers)
         sets, subsets = (rows.with_values(part.values[rows.values]) for part in self.train_data)
         weights = None if self.weights is None else self.weights[rows.values]
-        coordinates = loss.coordinates(subsets, self.sizes[numbers])
+        batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[numbers]), loss)
         rate = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup))
-        bound = model.bind(sets)
-        if model.recognition is not None:
-            # First the start of the iteration learns from F, then F from where the iteration, started there, ends.
-            self._descend(model.recognition.loss(bound, noise, model.config.samples), rate)
-        found = model.infer(bound, noise, coordinates=coordinates)
-        value = loss(found.logits, subsets, coordinates, weights)
-        self._descend(value, rate)
         # The running mean of the weights starts as a plain mean and forgets at the given rate later on.
         keep = min(options.average, (step + 1) / (step + 10))
-        averages = [self.average[name] for name in self.parameters]
-        torch._foreach_lerp_(averages, [p.detach() for p in self.parameters.values()], 1 - keep)
-        return torch.stack([value, found.settled.to(value).mean()]).detach()
-
-    def _descend(self, value: Tensor, rate: float) -> None:
-        """One step of the parameters that the value depends on; the others have no gradient and stay."""
-        self.optimiser.zero_grad(set_to_none=True)
-        value.backward()
-        (group,) = self.optimiser.param_groups
-        torch.nn.utils.clip_grad_norm_(group["params"], self.options.clip)
-        group["lr"] = rate
-        self.optimiser.step()
+        return self.parts.step(batch, noise, rate, keep)
 
     def _validate(self) -> tuple[float, float]:
         sets, subsets = self.validation
@@ -214,11 +192,7 @@ def make_loss(name: str, seed: int) -> SubsetLoss:
 
 def trainer_state(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All tensors and all plain numbers of a run."""
-    tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
-    tensors |= {f"average.{name}": value for name, value in trainer.average.items()}
-    tensors |= {f"best.{name}": value for name, value in trainer.best.items()}
-    for index, state in trainer.optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items()}
+    tensors = trainer.parts.state() | {f"best.{name}": value for name, value in trainer.best.items()}
     progress = trainer.progress
     numbers = {
         "epoch": progress.epoch,
@@ -231,19 +205,9 @@ def trainer_state(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def restore_trainer(trainer: Trainer, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Put a run back where `trainer_state` found it."""
-
-    def part(prefix: str) -> dict[str, Tensor]:
-        return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-
-    trainer.model.load_state_dict(part("model."))
+    trainer.parts.restore(tensors)
     device = trainer.model.mean.device
-    trainer.average = {name: value.to(device) for name, value in part("average.").items()}
-    trainer.best = {name: value.to(device) for name, value in part("best.").items()}
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in part("optimiser.").items():
-        index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = value
-    trainer.optimiser.load_state_dict({"state": state, "param_groups": trainer.optimiser.state_dict()["param_groups"]})
+    trainer.best = {name: value.to(device) for name, value in part_of(tensors, "best.").items()}
     trainer.progress = Progress(
         numbers["epoch"], numbers["best_epoch"], tuple(numbers["best_score"]), list(numbers["history"])
     )

@@ -13,6 +13,7 @@ _COMMON: dict[str, Any] = {
     "phi": "paper",
     "width": 256,
     "hidden": (500, 500),
+    "members": 1,
     "predict_samples": 5,
     "loss": "negatives",
     "learning_rate": 1e-4,

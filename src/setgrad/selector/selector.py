@@ -47,6 +47,8 @@ class SubsetSelector:
         heads: Attention heads of the contextual phi.
         attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
         hidden: Units of the layers of rho.
+        members: Models that learn side by side, whose logits are averaged; None for 4 where they cost little more than
+            one (on a GPU, sets of up to 1024 items, no module of your own as phi), and else for 1.
         estimator: Expectation over subsets by "bernoulli" or "pathwise" samples, "gaussian" masks, or "exact"
             enumeration; None for "bernoulli", and "gaussian" where method="implicit" needs a smooth one.
         samples: Subsets drawn for each set and step in training.
@@ -92,6 +94,7 @@ class SubsetSelector:
         heads: int = 4,
         attention: str = "auto",
         hidden: Sequence[int] = (512, 256),
+        members: int | None = None,
         estimator: str | None = None,
         samples: int = 5,
         predict_samples: int | None = None,
@@ -120,6 +123,7 @@ class SubsetSelector:
         self.heads = heads
         self.attention = attention
         self.hidden = hidden
+        self.members = members
         self.estimator = estimator
         self.samples = samples
         self.predict_samples = predict_samples

@@ -1,0 +1,155 @@
+"""All members in one step: their weights lie in the rows of one matrix, and one call evaluates them together.
+
+A step of a small model is a few hundred short operations, and on a GPU starting them takes longer than doing them. Four
+members then cost little more than one. On a CPU, where arithmetic is what costs, nothing is gained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from setgrad.functions import Fresh
+from setgrad.selector._member import Member, ModelConfig
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._weights import Batch, Descent, Weights, part_of
+from setgrad.sets import Sets
+
+# Methods whose inference is a plain chain of operations.
+PLAIN_METHODS = ("direct", "one-step", "unrolled")
+# Draws of items, over all members, above which members take turns: their graphs would fill the memory.
+_TOGETHER = 2**19
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def can_be_rows(model: ChoiceModel) -> bool:
+    """Whether members can be evaluated by one call."""
+    # A module of the user's own may do anything, and buffers would have to be kept apart too.
+    plain = model.config.method in PLAIN_METHODS and model.config.phi is not None
+    return plain and not any(True for _ in model.members.buffers())
+
+
+def together_pays(model: ChoiceModel) -> bool:
+    """Whether that is quicker than one member after the other."""
+    return model.config.members > 1 and model.mean.device.type == "cuda"
+
+
+@final
+class RowWeights(Weights):
+    """The weights of each member as one row."""
+
+    def __init__(self, model: ChoiceModel, descent: Descent) -> None:
+        self.model, self.descent = model, descent
+        first = model.each()[0]
+        self.shapes = {name: value.shape for name, value in first.named_parameters()}
+        self.rows = nn.Parameter(self._gather(dict(model.named_parameters())))
+        self.mean = self.rows.detach().clone()
+        self.optimiser = torch.optim.AdamW([self.rows], lr=descent.rate, weight_decay=descent.decay, fused=True)
+        self.frame = _Frame(copy.deepcopy(first), model.config)
+
+    def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
+        """One graph for all members, or one for each of them where sets are large."""
+        config, items = self.model.config, self.model.standardised(batch.sets)
+        weights = {f"member.{name}": value for name, value in self._pieces(self.rows).items()}
+        if config.members * config.samples * items.layout.total <= _TOGETHER:
+
+            def together(weights: dict[str, Tensor]) -> Tensor:
+                return functional_call(self.frame, weights, (items, batch, noise))
+
+            found = vmap(together, randomness="same")(weights)
+        else:
+            turns = [{name: value[number] for name, value in weights.items()} for number in range(config.members)]
+            *others, last = turns
+            parts = [functional_call(self.frame, turn, (items, batch, noise.twin())) for turn in others]
+            found = torch.stack([*parts, functional_call(self.frame, last, (items, batch, noise))])
+        self.optimiser.zero_grad(set_to_none=True)
+        found[:, 0].sum().backward()
+        gradient = self.rows.grad
+        assert gradient is not None
+        gradient.mul_((self.descent.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0))
+        self.optimiser.param_groups[0]["lr"] = rate
+        self.optimiser.step()
+        self.mean.lerp_(self.rows.detach(), 1 - keep)
+        return found.detach().mean(0)
+
+    def average(self) -> dict[str, Tensor]:
+        """The rows of the mean, cut up."""
+        return self._spread(self.mean)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Between steps nobody reads the weights of the model, so they may stay there."""
+        self.model.load_state_dict(self.average())
+        yield
+
+    def state(self) -> dict[str, Tensor]:
+        """As `OwnWeights` has it, so that a run may go on elsewhere."""
+        tensors = {f"model.{name}": value for name, value in self._spread(self.rows.detach()).items()}
+        tensors |= {f"average.{name}": value for name, value in self.average().items()}
+        memory = self.optimiser.state[self.rows]
+        moments = {key: self._spread(memory[key]) for key in _MOMENTS if key in memory}
+        for index, (name, _) in enumerate(self.model.named_parameters()):
+            tensors |= {f"optimiser.{index}.{key}": moment[name] for key, moment in moments.items()}
+            if moments:
+                tensors[f"optimiser.{index}.step"] = memory["step"]
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Into rows again."""
+        self.rows.data.copy_(self._gather(part_of(tensors, "model.")))
+        self.mean.copy_(self._gather(part_of(tensors, "average.")))
+        names = [name for name, _ in self.model.named_parameters()]
+        if "optimiser.0.step" not in tensors:
+            return
+        device = self.rows.device
+        memory = {"step": tensors["optimiser.0.step"].to(device)}
+        for key in _MOMENTS:
+            moment = {name: tensors[f"optimiser.{index}.{key}"] for index, name in enumerate(names)}
+            memory[key] = self._gather(moment).to(device)
+        self.optimiser.state[self.rows] = memory
+
+    def _pieces(self, rows: Tensor) -> dict[str, Tensor]:
+        """For each parameter of a member those of all members, `(members, ...)`."""
+        parts = rows.split([shape.numel() for shape in self.shapes.values()], 1)
+        return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def _spread(self, rows: Tensor) -> dict[str, Tensor]:
+        """A state of the model with these rows as weights."""
+        pieces = self._pieces(rows)
+        state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return state | {
+            f"members.{number}.{name}": value[number].clone()
+            for name, value in pieces.items()
+            for number in range(len(rows))
+        }
+
+    def _gather(self, state: dict[str, Tensor]) -> Tensor:
+        """The inverse of `_spread`."""
+        members = range(self.model.config.members)
+        return torch.stack(
+            [
+                torch.cat([state[f"members.{number}.{name}"].detach().flatten() for name in self.shapes])
+                for number in members
+            ]
+        )
+
+
+@final
+class _Frame(nn.Module):
+    """A member that borrows its weights: loss and share of settled sets, `(2,)`."""
+
+    def __init__(self, member: Member, config: ModelConfig) -> None:
+        super().__init__()
+        self.member, self.config = member, config
+
+    def forward(self, items: Sets, batch: Batch, noise: Fresh) -> Tensor:
+        bound = self.member.function.bind(items)
+        found = self.member.infer(self.config, bound, noise, coordinates=batch.coordinates)
+        value = batch.value(found.logits)
+        return torch.stack([value, found.settled.to(value).mean()])
