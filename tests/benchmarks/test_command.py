@@ -45,7 +45,7 @@ def test_unknown_task_and_model_are_refused(capsys: pytest.CaptureFixture[str]) 
     assert main(["table2", "--tasks", "suns"]) == 1
     assert "unknown task 'suns'" in capsys.readouterr().err
     assert main(["table2", "--models", "oracle"]) == 1
-    assert "unknown model 'oracle'; choose one of: default, direct, diffmf" in capsys.readouterr().err
+    assert "unknown model 'oracle'; choose one of: default, direct, single" in capsys.readouterr().err
 
 
 def test_more_folds_than_there_are_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

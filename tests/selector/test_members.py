@@ -13,11 +13,9 @@ from setgrad.selector._rows import RowWeights, can_be_rows
 from setgrad.selector._weights import Batch, Descent, OwnWeights
 from tests.selector.conftest import FITTED, TINY, make_choices
 
-# On a CPU, where nobody would let them learn together, attention has no batched form.
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
-
 DESCENT = Descent(rate=1e-2, decay=0.1, clip=0.05)
-PLAIN = ("unrolled", "one-step", "direct", "paper", "gaussian", "horse")
+KINDS = {name: FITTED[name] for name in ("unrolled", "one-step", "direct", "paper", "gaussian", "horse")}
+KINDS["induced"] = {"attention": "induced"}
 STEPS = 4
 
 
@@ -55,11 +53,11 @@ def test_a_member_learns_as_if_it_were_alone(choices):
     assert all(torch.equal(alone[name], value) for name, value in first.items())
 
 
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("limit", [0, 2**19], ids=["in turns", "together"])
 def test_learning_together_is_learning_apart(choices, kind, limit, monkeypatch):
     monkeypatch.setattr("setgrad.selector._rows._TOGETHER", limit)
-    model = model_of(choices, **FITTED[kind])
+    model = model_of(choices, **KINDS[kind])
     assert can_be_rows(model)
     other = copy.deepcopy(model)
     apart, together = OwnWeights(model, DESCENT), RowWeights(other, DESCENT)

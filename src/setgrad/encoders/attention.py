@@ -94,15 +94,12 @@ class InducedAttention(Block):
     def _gather(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         k, v = (_split(part, self.heads) for part in self.read_items(self.norm_items(x)).chunk(2, -1))
         q = _split(self.ask_items(self.slots)[None], self.heads)
-        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        if mask is not None:
-            seen = mask[:, None, None, :]
-            scores = scores.masked_fill(~seen, _MASKED) if seen.dtype == torch.bool else scores + seen.clamp(_MASKED)
+        scores = _scores(q, k, None if mask is None else mask[:, None, None, :])
         return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
 
     def _spread(self, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = _split(self.ask_slots(self.norm_items(x)), self.heads)
-        return self.feed_items(x + self.out_items(_join(scaled_dot_product_attention(q, k, v))))
+        return self.feed_items(x + self.out_items(_join(_attend(q, k, v, None))))
 
 
 @final
@@ -135,11 +132,21 @@ def in_pieces(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
     """Softmax attention. In float64 a GPU keeps all scores of a call, so that long sets are asked in pieces there."""
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(q):
+        # The fused kernels have no sound gradient under `torch.func.vmap`.
+        return torch.softmax(_scores(q, k, seen), -1) @ v
     if q.dtype != torch.float64 or q.device.type != "cuda":
         # Sizes are not looked at, so that an exported program takes any.
         return scaled_dot_product_attention(q, k, v, attn_mask=seen)
     rows = max(1, _SCORES // max(1, k.shape[:-1].numel()))
     return torch.cat([scaled_dot_product_attention(part, k, v, attn_mask=seen) for part in q.split(rows, -2)], -2)
+
+
+def _scores(q: Tensor, k: Tensor, seen: Tensor | None) -> Tensor:
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    if seen is None:
+        return scores
+    return scores.masked_fill(~seen, _MASKED) if seen.dtype == torch.bool else scores + seen.clamp(_MASKED)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
