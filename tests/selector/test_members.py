@@ -13,7 +13,9 @@ from setgrad.selector._rows import RowWeights, can_be_rows
 from setgrad.selector._weights import Batch, Descent, OwnWeights
 from tests.selector.conftest import FITTED, TINY, make_choices
 
-DESCENT = Descent(rate=1e-2, decay=0.1, clip=0.05)
+# A number that float32 has, because rows keep it on the device.
+RATE = 2.0**-7
+DESCENT = Descent(RATE, decay=0.1, clip=0.05)
 KINDS = {name: FITTED[name] for name in ("unrolled", "one-step", "direct", "paper", "gaussian", "horse")}
 KINDS["induced"] = {"attention": "induced"}
 STEPS = 4
@@ -29,7 +31,7 @@ def model_of(choices, **options):
 
 def train(weights, choices, noise, steps=STEPS):
     batch = Batch(choices.sets.with_values(choices.sets.values.double()), choices.subsets, None, None, AllItems())
-    return torch.stack([weights.step(batch, noise, 1e-2, 0.5) for _ in range(steps)])
+    return torch.stack([weights.step(batch, noise, RATE, 0.5) for _ in range(steps)])
 
 
 def test_the_logits_and_the_function_are_the_means_over_the_members(choices):

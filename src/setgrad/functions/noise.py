@@ -59,9 +59,13 @@ class Fresh(Noise):
 
     def uniform(self, layout: Layout, samples: int) -> Tensor:
         """Draw from the generator of the layout's device."""
-        if layout.device not in self._generators:
-            self._generators[layout.device] = torch.Generator(layout.device).manual_seed(self.seed)
-        return torch.rand(samples, layout.total, generator=self._generators[layout.device], device=layout.device)
+        return torch.rand(samples, layout.total, generator=self.generator(layout.device), device=layout.device)
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """Where the numbers on a device come from."""
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
+        return self._generators[device]
 
     def symmetrise(self, x: Tensor) -> Tensor:
         """Leave the result as it is."""

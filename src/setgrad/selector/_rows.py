@@ -1,7 +1,8 @@
 """All members in one step: their weights lie in the rows of one matrix, and one call evaluates them together.
 
-A step of a small model is a few hundred short operations, and on a GPU starting them takes longer than doing them. Four
-members then cost little more than one. On a CPU, where arithmetic is what costs, nothing is gained.
+A step of a small model is a few hundred short operations, and on a GPU starting them takes longer than doing them.
+Together, members start them once, and where batches look alike the GPU starts them by itself. On a CPU, where
+arithmetic is what costs, nothing is gained.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.func import functional_call, vmap
 from setgrad.functions import Fresh
 from setgrad.selector._member import Member, ModelConfig
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._replay import Replay
 from setgrad.selector._weights import Batch, Descent, Weights, part_of
 from setgrad.sets import Sets
 
@@ -35,9 +37,16 @@ def can_be_rows(model: ChoiceModel) -> bool:
     return plain and not any(True for _ in model.members.buffers())
 
 
-def together_pays(model: ChoiceModel) -> bool:
-    """Whether that is quicker than one member after the other."""
-    return model.config.members > 1 and model.mean.device.type == "cuda"
+def together_pays(model: ChoiceModel, sets: Sets, loss: str) -> bool:
+    """Whether that is quicker than one member after the other: for one alone, if its steps can be played again."""
+    if model.mean.device.type != "cuda":
+        return False
+    return model.config.members > 1 or (_steady(model.config) and sets.layout.uniform and loss == "all")
+
+
+def _steady(config: ModelConfig) -> bool:
+    """Whether a step is known to do the same operations every time, without a look at the numbers."""
+    return config.function == "deepset" and config.estimator != "exact"
 
 
 @final
@@ -50,22 +59,39 @@ class RowWeights(Weights):
         self.shapes = {name: value.shape for name, value in first.named_parameters()}
         self.rows = nn.Parameter(self._gather(dict(model.named_parameters())))
         self.mean = self.rows.detach().clone()
-        self.optimiser = torch.optim.AdamW([self.rows], lr=descent.rate, weight_decay=descent.decay, fused=True)
+        # What changes from step to step lies on the device, or a step could not be played again.
+        self.rate, self.pull = (torch.zeros((), device=self.rows.device) for _ in range(2))
+        self.optimiser = torch.optim.AdamW(
+            [self.rows], lr=self.rate, weight_decay=descent.decay, fused=True, capturable=self.rows.is_cuda
+        )
         self.frame = _Frame(copy.deepcopy(first), model.config)
+        self.replay = Replay(self._move)
 
     def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
+        """Recorded and played again where the model is known to do the same in every step."""
+        self.rate.fill_(rate)
+        self.pull.fill_(1 - keep)
+        again = _steady(self.model.config) and self._fits(batch)
+        return self.replay(batch, noise) if again else self._move(batch, noise)
+
+    def _fits(self, batch: Batch) -> bool:
+        config = self.model.config
+        return config.members * config.samples * batch.sets.layout.total <= _TOGETHER
+
+    def _move(self, batch: Batch, noise: Fresh) -> Tensor:
         """One graph for all members, or one for each of them where sets are large."""
-        config, items = self.model.config, self.model.standardised(batch.sets)
+        items = self.model.standardised(batch.sets)
         weights = {f"member.{name}": value for name, value in self._pieces(self.rows).items()}
-        if config.members * config.samples * items.layout.total <= _TOGETHER:
+        if self._fits(batch):
 
             def together(weights: dict[str, Tensor]) -> Tensor:
                 return functional_call(self.frame, weights, (items, batch, noise))
 
             found = vmap(together, randomness="same")(weights)
         else:
-            turns = [{name: value[number] for name, value in weights.items()} for number in range(config.members)]
-            *others, last = turns
+            *others, last = (
+                {name: value[number] for name, value in weights.items()} for number in range(len(self.rows))
+            )
             parts = [functional_call(self.frame, turn, (items, batch, noise.twin())) for turn in others]
             found = torch.stack([*parts, functional_call(self.frame, last, (items, batch, noise))])
         self.optimiser.zero_grad(set_to_none=True)
@@ -73,9 +99,8 @@ class RowWeights(Weights):
         gradient = self.rows.grad
         assert gradient is not None
         gradient.mul_((self.descent.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0))
-        self.optimiser.param_groups[0]["lr"] = rate
         self.optimiser.step()
-        self.mean.lerp_(self.rows.detach(), 1 - keep)
+        self.mean.lerp_(self.rows.detach(), self.pull.to(self.mean.dtype))
         return found.detach().mean(0)
 
     def average(self) -> dict[str, Tensor]:
@@ -101,7 +126,8 @@ class RowWeights(Weights):
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Into rows again."""
+        """Into rows again. Recordings know the old places of the optimiser's memory."""
+        self.replay = Replay(self._move)
         self.rows.data.copy_(self._gather(part_of(tensors, "model.")))
         self.mean.copy_(self._gather(part_of(tensors, "average.")))
         names = [name for name, _ in self.model.named_parameters()]

@@ -88,7 +88,7 @@ class Trainer:
         self.validation_sizes = subset_sizes(validation.subsets)
         descent = Descent(options.learning_rate, options.weight_decay, options.clip)
         # A constraint has solvers in its loss, which know nothing of members.
-        together = allowed is None and can_be_rows(model) and together_pays(model)
+        together = allowed is None and can_be_rows(model) and together_pays(model, train.sets, options.loss)
         self.parts: Weights = RowWeights(model, descent) if together else OwnWeights(model, descent)
         self.progress = Progress()
         self.best = self.parts.average()
