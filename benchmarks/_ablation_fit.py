@@ -20,9 +20,10 @@ DEFAULT, TRANSFER = "default", "transfer"
 # As a name among the options; the module is made when the shape of an item is known.
 _NO_SKIP = "context, no skip"
 
-# What each changes of the default.
+# What each changes of the default, all with one member, so that four times as much would not hide what one lacks.
 CONTENDERS: dict[str, Options] = {
     DEFAULT: {},
+    "four members": {"members": 4},
     "no context": {"phi": "mlp"},
     "one layer": {"layers": 1},
     "smaller rho": {"hidden": (256, 256)},
@@ -125,7 +126,7 @@ def untrained(trial: Trial, shape: tuple[int, ...], device: str | None) -> Subse
 
 
 def _options(task: str, model: str, quick: bool) -> Options:
-    return options_of(DEFAULT, task, quick=quick, tuned=CONTENDERS[model])
+    return options_of("single", task, quick=quick, tuned=CONTENDERS[model])
 
 
 def _load(name: str, number: int, quick: bool, data_dir: str | None) -> Task:

@@ -66,7 +66,7 @@ def _draw_scores(records: Sequence[Record], path: Path, title: str) -> None:
             yerr=[0.0 if summary.count < 2 else summary.deviation for _, summary in there],
             label=model,
             error_kw={"linewidth": 0.7},
-            color=f"C{place}" if place < 10 else str(0.3 + 0.3 * (place - 10)),
+            color=f"C{place}" if place < 10 else str(0.2 + 0.14 * (place - 10)),
         )
     axes.set_xticks(range(len(tasks)), [task.split(":")[1] if ":" in task else task for task in tasks])
     axes.set_ylabel("test Jaccard, true size (%)")
