@@ -41,6 +41,14 @@ def test_the_point_is_allowed_and_best(problem: Problem, sense: str) -> None:
     torch.testing.assert_close(_products(theta, z, problem), problem.best(theta, sense), rtol=0, atol=1e-12)
 
 
+@every_problem
+def test_estimators_need_not_know_the_sense(problem: Problem) -> None:
+    costs = problem.draw(20, seed=1, sense="min")
+    wanted, found = problem.build(sense="min").run(costs), problem.build(sense="min").maximise(-costs)
+    assert torch.equal(found.value, wanted.value)
+    assert torch.equal(found.status, wanted.status)
+
+
 @every_sense
 @every_problem
 def test_ties_are_settled_the_same_way_each_time(problem: Problem, sense: str) -> None:

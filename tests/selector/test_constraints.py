@@ -245,7 +245,7 @@ def test_the_loss_without_a_bound_is_the_cross_entropy(worth):
     subsets = worth.with_values(worth.values > 0.3)
     logits = worth.values.clone().requires_grad_()
     for allowed in (Allowed.of(SizeRange(), worth), Allowed.of(Budget(COSTS, budget=np.inf), worth)):
-        many = ConstrainedLoss(allowed, 10_000, generator(7))(logits, subsets, None, None)
+        many = ConstrainedLoss(allowed, 10_000, 7)(logits, subsets, None, None)
         plain = AllItems()(logits, subsets, None, None)
         (found,), (right,) = torch.autograd.grad(many, logits), torch.autograd.grad(plain, logits)
         torch.testing.assert_close(many, plain, rtol=0, atol=0.02)
@@ -259,7 +259,7 @@ def test_the_gradient_is_how_often_an_item_is_chosen_too_much(case, worth):
     target = allowed.choose(-worth.values, worth)
     logits = worth.values.clone().requires_grad_()
     samples = 40
-    loss = ConstrainedLoss(allowed, samples, generator(8))(logits, target, None, None)
+    loss = ConstrainedLoss(allowed, samples, 8)(logits, target, None, None)
     (found,) = torch.autograd.grad(loss, logits)
     scaled = found * worth.lengths[worth.layout.ids] * sum(size > 0 for size in SIZES) + target.values.double()
     # Shares of draws, whole numbers of them, in the convex hull of what is allowed.

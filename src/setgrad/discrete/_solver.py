@@ -73,16 +73,27 @@ class Solver(ABC):
 
     @abstractmethod
     def solve(self, theta: Tensor) -> Tensor | Solved:
-        """Maximise <theta, z> for finite theta of shape (*batch, *instance), whatever the sense: `run` has seen to it.
+        """Maximise <theta, z> for finite theta of shape (*batch, *instance), whatever the sense: that was seen to.
 
         There is one instance or more, and half-precision theta comes as float32. Points alone mean that all instances
         are solved.
         """
 
-    @torch.no_grad()
     def run(self, theta: Tensor) -> Solved:
         """Solve a batch; the result says which instances have no answer, and their points are 0."""
         self.check(theta)
+        return self._best(theta if self.sense == "max" else -theta.detach())
+
+    def maximise(self, theta: Tensor) -> Solved:
+        """The same for theta whose largest product is wanted, whatever the sense: minus the costs of a solver of costs.
+
+        Estimators think so of all solvers, and need not turn theta round and back.
+        """
+        self.check(theta)
+        return self._best(theta)
+
+    @torch.no_grad()
+    def _best(self, theta: Tensor) -> Solved:
         batch = theta.shape[: theta.ndim - self.dims]
         self.counter.calls += 1
         self.counter.instances += batch.numel()
@@ -95,7 +106,7 @@ class Solver(ABC):
         known = theta if finite is None else torch.where(_spread(finite, self.dims), theta, 0)
         if known.element_size() < 4:
             known = known.float()  # sums of half-precision numbers would choose for the solver
-        found = self.solve(known if self.sense == "max" else -known)
+        found = self.solve(known)
         value, status = (found.value, found.status) if isinstance(found, Solved) else (found, None)
         name = type(self).__name__
         if value.shape != theta.shape:

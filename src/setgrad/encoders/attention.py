@@ -124,6 +124,9 @@ def in_pieces(
     if x.shape[1] <= chunk:
         return [function(x, mask)]
     masks = [None] * -(-x.shape[1] // chunk) if mask is None else list(mask.split(chunk, 1))
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        # `torch.func` cannot compute pieces again: they are kept.
+        return [function(piece, part) for piece, part in zip(x.split(chunk, 1), masks, strict=True)]
     return [
         checkpoint(function, piece, part, use_reentrant=False, preserve_rng_state=False)
         for piece, part in zip(x.split(chunk, 1), masks, strict=True)

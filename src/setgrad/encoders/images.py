@@ -57,6 +57,9 @@ class ImageItems(ItemEncoder):
         pieces = flat_items(sets, self.shape).unflatten(1, self.shape).split(self.chunk)
         if len(pieces) == 1:
             return self._encode(pieces[0])
+        if torch._C._functorch.is_functorch_wrapped_tensor(self.linear.weight):
+            # `torch.func` cannot compute pieces again: they are kept.
+            return torch.cat([self._encode(piece) for piece in pieces])
         return torch.cat([checkpoint(self._encode, x, use_reentrant=False, preserve_rng_state=False) for x in pieces])
 
     def _encode(self, images: Tensor) -> Tensor:

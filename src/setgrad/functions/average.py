@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import final
 
 import torch
@@ -25,12 +25,12 @@ class Average(nn.Module, SetFunction):
         [[2.5]]
     """
 
-    def __init__(self, functions: Sequence[SetFunction]) -> None:
-        if not functions:
-            raise OptionError("an average needs at least one set function")
+    def __init__(self, functions: Iterable[SetFunction]) -> None:
         super().__init__()
         self.functions = tuple(functions)
-        self.learned = nn.ModuleList([function for function in functions if isinstance(function, nn.Module)])
+        if not self.functions:
+            raise OptionError("an average needs at least one set function")
+        self.learned = nn.ModuleList([function for function in self.functions if isinstance(function, nn.Module)])
 
     def bind(self, sets: Sets) -> BoundAverage:
         """Bind each of them."""

@@ -27,12 +27,12 @@ class ConstrainedLoss(SubsetLoss):
     Args:
         allowed: The constraint for the sets of the batch.
         samples: Draws of the noise for each set.
-        generator: Source of chance, on the device of the logits.
+        seed: Of the draws: every call draws the same, so that members learn from the same noise.
     """
 
     allowed: Allowed
     samples: int
-    generator: torch.Generator
+    seed: int
 
     def coordinates(self, subsets: Sets, sizes: np.ndarray) -> Tensor | None:
         """All items are read."""
@@ -44,10 +44,9 @@ class ConstrainedLoss(SubsetLoss):
         each = None if weights is None else segment_mean(weights, subsets)
         # Instances with NaN have no answer and no loss; this term lets NaN through, so that training stops.
         total = 0 * logits.sum()
+        generator = torch.Generator(logits.device).manual_seed(self.seed)
         for call in self.allowed.calls(subsets):
-            loss = FenchelYoung(
-                call.solver, noise=Antithetic(Logistic()), samples=self.samples, generator=self.generator
-            )
+            loss = FenchelYoung(call.solver, noise=Antithetic(Logistic()), samples=self.samples, generator=generator)
             chosen, _ = call.sets.with_values(target[call.items]).padded()
             value = loss(call.fill(logits[None])[0], chosen) / call.sets.lengths
             total = total + (value if each is None else value * each[call.sets.layout.to_device(call.places)]).sum()

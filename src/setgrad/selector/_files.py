@@ -17,7 +17,7 @@ from setgrad.errors import DataError, FileFormatError
 from setgrad.files import replacing
 
 FORMAT = "setgrad.selector"
-VERSION = 1
+VERSION = 2
 _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
 # What a model consists of. The command line adds the names of columns, which do not outlive the model they belong to.
 _PARTS = (_WEIGHTS, _CONFIG, "table.json")

@@ -39,6 +39,8 @@ _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
 # More add little: on two categories 1.1 and 1.8 points from 1 to 4, nothing from 4 to 5.
 _MEMBERS = 4
+# What phis of plain vectors do is short. Networks of images keep a GPU busy, and those of letters have buffers.
+_SHORT_STEPS = ("context", "mlp", "paper")
 # Where inference goes on until it settles: rarely reached.
 _MAX_STEPS = 50
 
@@ -87,7 +89,7 @@ def fit_selector(
         raise OptionError("validation has a constraint, but the training sets have none; give fit constraint= too")
     device = resolve_device(options["device"])
     train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (train, held_out))
-    config = _model_config(options, train)
+    config = _model_config(options, train, _members(options, train.sets, start, allowed is not None))
     make_solver(config)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -124,9 +126,21 @@ def _warn_unsettled(history: list[dict[str, float]]) -> None:
         )
 
 
+def _members(options: dict[str, Any], sets: Sets, start: ChoiceModel | None, constrained: bool) -> int:
+    """How many models learn; where nobody said, as many as there are to go on with, whatever the device."""
+    if options["members"] is not None:
+        return int(options["members"])
+    if start is not None:
+        return start.config.members
+    path = options["checkpoint"]
+    if path is not None and options["random_state"] is not None and Path(path).exists():
+        return int(read_checkpoint(Path(path))[1].get("members", 1))
+    return 1 if constrained else usual_members(options, sets)
+
+
 def usual_members(options: dict[str, Any], sets: Sets) -> int:
-    """How many models learn where nobody said: several where they can be trained together at little more cost."""
-    plain = options["method"] in PLAIN_METHODS and not isinstance(options["phi"], nn.Module)
+    """Several where they can be trained together at little more cost."""
+    plain = options["method"] in PLAIN_METHODS and options["phi"] in _SHORT_STEPS
     small = sets.layout.longest <= _FULL_ATTENTION_LIMIT
     return _MEMBERS if plain and small and sets.device.type == "cuda" else 1
 
@@ -214,7 +228,7 @@ def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
     return weights.to(choices.sets.device)
 
 
-def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
+def _model_config(options: dict[str, Any], train: Choices, members: int) -> ModelConfig:
     attention = options["attention"]
     large = train.sets.layout.longest > _FULL_ATTENTION_LIMIT
     induced = attention == "induced" or (attention == "auto" and large)
@@ -229,7 +243,7 @@ def _model_config(options: dict[str, Any], train: Choices) -> ModelConfig:
         heads=options["heads"],
         slots=_SLOTS if induced else None,
         hidden=tuple(options["hidden"]),
-        members=options["members"] or usual_members(options, train.sets),
+        members=members,
         estimator=options["estimator"] or ("gaussian" if implicit else "bernoulli"),
         samples=options["samples"],
         steps=options["steps"] or (_MAX_STEPS if implicit else 1),
@@ -295,6 +309,6 @@ def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None
 
     def save(running: Trainer) -> None:
         stored, numbers = trainer_state(running)
-        write_checkpoint(path, stored, {**numbers, "fingerprint": mark})
+        write_checkpoint(path, stored, {**numbers, "members": running.model.config.members, "fingerprint": mark})
 
     return save

@@ -18,6 +18,8 @@ from setgrad.sets import Layout
 
 # Steps done as usual before one is recorded: libraries set themselves up in the first ones.
 _WARM_UP = 3
+# Recordings kept: each holds the memory of a whole step. Batches of sets that are all alike come in two sizes.
+_KINDS = 4
 
 
 def looks_alike(batch: Batch) -> bool:
@@ -32,22 +34,21 @@ class Replay:
     `work` must do the same operations every time, on tensors that stay where they are, and draw from the noise alone.
     """
 
-    def __init__(self, work: Callable[[Batch, Fresh], Tensor]) -> None:
-        self.work = work
+    def __init__(self) -> None:
         self.seen: dict[tuple[int, int], int] = {}
         self.recordings: dict[tuple[int, int], _Recording] = {}
 
-    def __call__(self, batch: Batch, noise: Fresh) -> Tensor:
+    def __call__(self, work: Callable[[Batch, Fresh], Tensor], batch: Batch, noise: Fresh) -> Tensor:
         """What `work` returns."""
         layout = batch.sets.layout
         if layout.device.type != "cuda" or not looks_alike(batch):
-            return self.work(batch, noise)
+            return work(batch, noise)
         kind = (len(layout), layout.longest)
         count = self.seen[kind] = self.seen.get(kind, 0) + 1
-        if count <= _WARM_UP:
-            return self.work(batch, noise)
+        if count <= _WARM_UP or (kind not in self.recordings and len(self.recordings) == _KINDS):
+            return work(batch, noise)
         if kind not in self.recordings:
-            self.recordings[kind] = _Recording(self.work, batch)
+            self.recordings[kind] = _Recording(work, batch)
         return self.recordings[kind].play(batch, noise)
 
 
@@ -68,7 +69,7 @@ class _Recording:
         self.generator = noise.generator(layout.device)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(self.generator)
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.device(layout.device), torch.cuda.graph(self.graph):
             self.result = work(self.batch, noise)
 
     def play(self, batch: Batch, noise: Fresh) -> Tensor:

@@ -46,7 +46,8 @@ def together_pays(model: ChoiceModel, sets: Sets, loss: str) -> bool:
 
 def _steady(config: ModelConfig) -> bool:
     """Whether a step is known to do the same operations every time, without a look at the numbers."""
-    return config.function == "deepset" and config.estimator != "exact"
+    # A nuclear norm needs eigenvalues, which the host waits for.
+    return config.function == "deepset" and config.estimator != "exact" and config.scale != "nuclear-batch"
 
 
 @final
@@ -65,14 +66,14 @@ class RowWeights(Weights):
             [self.rows], lr=self.rate, weight_decay=descent.decay, fused=True, capturable=self.rows.is_cuda
         )
         self.frame = _Frame(copy.deepcopy(first), model.config)
-        self.replay = Replay(self._move)
+        self.replay = Replay()
 
     def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
         """Recorded and played again where the model is known to do the same in every step."""
         self.rate.fill_(rate)
         self.pull.fill_(1 - keep)
         again = _steady(self.model.config) and self._fits(batch)
-        return self.replay(batch, noise) if again else self._move(batch, noise)
+        return self.replay(self._move, batch, noise) if again else self._move(batch, noise)
 
     def _fits(self, batch: Batch) -> bool:
         config = self.model.config
@@ -81,27 +82,42 @@ class RowWeights(Weights):
     def _move(self, batch: Batch, noise: Fresh) -> Tensor:
         """One graph for all members, or one for each of them where sets are large."""
         items = self.model.standardised(batch.sets)
-        weights = {f"member.{name}": value for name, value in self._pieces(self.rows).items()}
-        if self._fits(batch):
-
-            def together(weights: dict[str, Tensor]) -> Tensor:
-                return functional_call(self.frame, weights, (items, batch, noise))
-
-            found = vmap(together, randomness="same")(weights)
-        else:
-            *others, last = (
-                {name: value[number] for name, value in weights.items()} for number in range(len(self.rows))
-            )
-            parts = [functional_call(self.frame, turn, (items, batch, noise.twin())) for turn in others]
-            found = torch.stack([*parts, functional_call(self.frame, last, (items, batch, noise))])
         self.optimiser.zero_grad(set_to_none=True)
-        found[:, 0].sum().backward()
+        found = (self._together if self._fits(batch) else self._in_turns)(items, batch, noise)
         gradient = self.rows.grad
         assert gradient is not None
         gradient.mul_((self.descent.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0))
         self.optimiser.step()
         self.mean.lerp_(self.rows.detach(), self.pull.to(self.mean.dtype))
-        return found.detach().mean(0)
+        return found.mean(0)
+
+    def _together(self, items: Sets, batch: Batch, noise: Fresh) -> Tensor:
+        """One graph for all members."""
+        weights = {f"member.{name}": value for name, value in self._pieces(self.rows).items()}
+
+        def work(weights: dict[str, Tensor]) -> Tensor:
+            return functional_call(self.frame, weights, (items, batch, noise))
+
+        found = vmap(work, randomness="same")(weights)
+        found[:, 0].sum().backward()
+        return found.detach()
+
+    def _in_turns(self, items: Sets, batch: Batch, noise: Fresh) -> Tensor:
+        """A graph for each member, gone before the next begins."""
+        pieces, found = self._pieces(self.rows.detach()), []
+        own = dict(self.frame.member.named_parameters())
+        self.rows.grad = torch.zeros_like(self.rows)
+        for number, place in enumerate(self.rows.grad):
+            # Put there and not lent: what the backward pass computes again must find these weights.
+            with torch.no_grad():
+                for name, weight in own.items():
+                    weight.copy_(pieces[name][number])
+            source = noise if number == len(self.rows) - 1 else noise.twin()
+            one = self.frame(items, batch, source)
+            gradients = torch.autograd.grad(one[0], list(own.values()), materialize_grads=True)
+            torch.cat([gradient.flatten() for gradient in gradients], out=place)
+            found.append(one.detach())
+        return torch.stack(found)
 
     def average(self) -> dict[str, Tensor]:
         """The rows of the mean, cut up."""
@@ -127,7 +143,9 @@ class RowWeights(Weights):
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Into rows again. Recordings know the old places of the optimiser's memory."""
-        self.replay = Replay(self._move)
+        self.replay = Replay()
+        # Where the features lie was computed where the run began, and another device rounds otherwise.
+        self.model.load_state_dict(part_of(tensors, "model."))
         self.rows.data.copy_(self._gather(part_of(tensors, "model.")))
         self.mean.copy_(self._gather(part_of(tensors, "average.")))
         names = [name for name, _ in self.model.named_parameters()]

@@ -81,7 +81,7 @@ class Trainer:
         self.model, self.train_data, self.validation, self.options = model, train, validation, options
         # The constraints on the training and on the validation subsets, if they were chosen under one.
         self.allowed = allowed
-        self.weights = weights
+        self.weights = None if weights is None else weights.to(train.sets.device)
         # Rows of the items: sets, subsets and weights of a batch are taken with one look at where the sets lie.
         self.rows = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
@@ -144,11 +144,9 @@ class Trainer:
         if self.allowed is None:
             loss = make_loss(self.options.loss, seed)
             return lambda numbers: loss
-        allowed, generator = self.allowed[0], self._generator(seed)
-        return lambda numbers: ConstrainedLoss(allowed.take(numbers), self.model.config.samples, generator)
-
-    def _generator(self, seed: int) -> torch.Generator:
-        return torch.Generator(self.train_data.sets.device).manual_seed(seed)
+        allowed, seeds = self.allowed[0], np.random.default_rng(seed)
+        samples = self.model.config.samples
+        return lambda numbers: ConstrainedLoss(allowed.take(numbers), samples, int(seeds.integers(2**63)))
 
     def _step(self, numbers: np.ndarray, noise: Fresh, loss: SubsetLoss, step: int) -> Tensor:
         options = self.options
@@ -171,7 +169,7 @@ class Trainer:
         else:
             # The same noise in every epoch, so that losses can be compared.
             top = self.allowed[1].choose(logits, sets)
-            judge = ConstrainedLoss(self.allowed[1], _JUDGE_SAMPLES, self._generator(self.options.seed))
+            judge = ConstrainedLoss(self.allowed[1], _JUDGE_SAMPLES, self.options.seed)
             loss = judge(logits, subsets, None, None)
         # Rounded, so that among equally good epochs the one with the better likelihood wins.
         return round(float(jaccard(top, subsets).mean()), 5), -float(loss)

@@ -65,7 +65,7 @@ class FenchelYoung(Noisy):
         clean = orient(wide(replace(theta.detach(), theta)), self.solver)
         seen = self.perturb(clean, generator)
         seen = seen if self.noise is not None else seen[None]
-        solved = self.solver.run(orient(seen.detach(), self.solver))
+        solved = self.solver.maximise(seen.detach())
         known = usable(solved)
         gaps = where_finite(lambda values: values * solved.value, seen, dims) - clean * target
         each = torch.where(spread(known.all(0), clean), gaps, 0).flatten(gaps.ndim - dims)

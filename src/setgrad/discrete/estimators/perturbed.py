@@ -68,7 +68,7 @@ class Perturbed(Noisy, Estimator):
             device=theta.device,
             generator=generator or self.generator,
         )
-        solved = self.solver.run(orient(theta.detach() + draws, self.solver))
+        solved = self.solver.maximise(theta.detach() + draws)
         known = spread(usable(solved).all(0), theta)
         points = torch.where(known, solved.value, 0)
         alone = (self.samples + 1) // 2 if _mirrored(self.noise) else self.samples

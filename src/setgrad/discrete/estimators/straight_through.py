@@ -63,7 +63,7 @@ class StraightThrough(Noisy, Estimator):
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Choose."""
         seen = self.perturb(orient(theta, self.solver), generator)
-        solved = self.solver.run(orient(seen.detach(), self.solver))
+        solved = self.solver.maximise(seen.detach())
         soft = seen if self.soft is None else where_finite(self.soft, seen, self.solver.dims)
         if soft.shape != solved.value.shape:
             raise ShapeError(
