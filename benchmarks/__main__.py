@@ -28,6 +28,7 @@ from benchmarks import (
     implicit_solvers,
     knapsack,
     matching,
+    members_speed,
     mil,
     partition_variance,
     paths,
@@ -45,6 +46,7 @@ from setgrad.errors import SetgradError
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
 BENCHMARKS: dict[str, ModuleType] = {
     "speed-meanfield": speed_meanfield,
+    "members-speed": members_speed,
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,

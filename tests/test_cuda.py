@@ -7,7 +7,7 @@ import torch
 from setgrad.encoders import ContextItems
 from setgrad.functions import Bernoulli, DeepSet, Exact, Gaussian, ItemNoise
 from setgrad.selector import SubsetSelector
-from setgrad.selector._replay import _Recording
+from setgrad.selector._replay import Replay, _Recording
 from setgrad.sets import Sets, segment_max, segment_rank, segment_softmax, segment_sum, segment_top_k
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -140,5 +140,5 @@ def test_a_step_played_again_is_the_step(options, monkeypatch):
     monkeypatch.setattr(_Recording, "play", lambda *given: played.append(1) or play(*given))
     again = fitted(choices, options)
     assert len(played) > 10
-    monkeypatch.setattr("setgrad.selector._replay._WARM_UP", 10**9)
+    monkeypatch.setattr("setgrad.selector._rows.Replay", lambda: Replay(warm_up=10**9))
     torch.testing.assert_close(again, fitted(choices, options), rtol=1e-5, atol=1e-5)

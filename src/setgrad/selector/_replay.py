@@ -29,12 +29,13 @@ def looks_alike(batch: Batch) -> bool:
 
 @final
 class Replay:
-    """Does `work` on batches; on a GPU, from the fourth batch of a kind on, by playing it again.
+    """Does `work` on batches; on a GPU, after the first ones of a kind, by playing it again.
 
     `work` must do the same operations every time, on tensors that stay where they are, and draw from the noise alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: int = _WARM_UP) -> None:
+        self.warm_up = warm_up
         self.seen: dict[tuple[int, int], int] = {}
         self.recordings: dict[tuple[int, int], _Recording] = {}
 
@@ -45,7 +46,7 @@ class Replay:
             return work(batch, noise)
         kind = (len(layout), layout.longest)
         count = self.seen[kind] = self.seen.get(kind, 0) + 1
-        if count <= _WARM_UP or (kind not in self.recordings and len(self.recordings) == _KINDS):
+        if count <= self.warm_up or (kind not in self.recordings and len(self.recordings) == _KINDS):
             return work(batch, noise)
         if kind not in self.recordings:
             self.recordings[kind] = _Recording(work, batch)
