@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from benchmarks.__main__ import main
 from benchmarks._discrete_tasks import Task, tasks
 from benchmarks.discrete_speed import (
     ESTIMATORS,
+    Clock,
     compare,
     loop_step,
     overhead,
     ratio,
     setgrad_layer,
     slowest,
-    time_in_turns,
     torch_step,
 )
 
@@ -49,8 +50,16 @@ def test_a_wrong_answer_shows() -> None:
 
 def test_works_run_in_turns_and_slow_ones_once() -> None:
     seen: list[str] = []
-    time_in_turns([lambda: seen.append("a"), lambda: seen.append("b")], 0.0)
-    assert seen == ["a", "b"] * 2, "one turn to warm up, one that counts"
+    Clock(patience=0.0, block=0.0).times([lambda: seen.append("a"), lambda: seen.append("b")])
+    assert seen == ["a", "a", "b", "b", "a", "b"], "two calls to warm up, one turn that counts"
+
+
+def test_a_turn_lasts_for_a_block_of_calls() -> None:
+    seen: list[str] = []
+    works = [lambda: time.sleep(0.001), lambda: seen.append("b")]
+    slow, _ = Clock(patience=0.001, block=0.01).times(works)
+    assert len(seen) > 3, "two calls to warm up, and more than one in a turn"
+    assert slow.clock >= 0.001
 
 
 def test_verdict_is_the_least_ratio_of_processor_times() -> None:
@@ -63,7 +72,7 @@ def test_verdict_is_the_least_ratio_of_processor_times() -> None:
 
 
 def test_overhead_compares_one_call_with_one_step() -> None:
-    found = overhead(TASKS["top-k, 5 of 20"], 3, 1, 0.0)
+    found = overhead(TASKS["top-k, 5 of 20"], 3, 1, Clock(0.0, 0.0))
     assert found["share"] == pytest.approx(found["step"] / found["bare"] - 1) and found["batch"] == 3
 
 
