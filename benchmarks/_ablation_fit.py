@@ -116,7 +116,7 @@ def attempt(trial: Trial, place: Place) -> Record:
 
 def untrained(trial: Trial, shape: tuple[int, ...], device: str | None) -> SubsetSelector:
     """The selector of a trial. Without the skip it gets a module, whose weights torch's own generator draws."""
-    selector = make_selector(_options(trial.task, trial.model, trial.quick), shape, seed=trial.seed, device=device)
+    selector = make_selector(_options(trial.task, trial.model, trial.quick), seed=trial.seed, device=device)
     if selector.phi != _NO_SKIP:
         return selector
     context = ContextItems(shape, selector.width, layers=selector.layers, heads=selector.heads)
@@ -138,5 +138,5 @@ def _load(name: str, number: int, quick: bool, data_dir: str | None) -> Task:
 def _fitted_source(name: str, seed: int, quick: bool, device: str | None, data_dir: str | None) -> SubsetSelector:
     task = _load(name, seed, quick, data_dir)
     options = _options(name, DEFAULT, quick)
-    selector = make_selector(options, tuple(task.train.sets.item_shape), seed=seed, device=device)
+    selector = make_selector(options, seed=seed, device=device)
     return selector.fit(*task.train, validation=task.validation)

@@ -67,7 +67,7 @@ def fit(job: Job, place: Place) -> Record:
         return {**asdict(job), "options": describe_options(job), **scores, "seconds": 0.0, "device": "none", **origin}
     device = resolve_device(place.device)
     options = options_of(job.model, job.task, quick=job.quick, tuned=_tuned(job))
-    selector = make_selector(options, tuple(task.train.sets.item_shape), seed=job.seed, device=place.device)
+    selector = make_selector(options, seed=job.seed, device=place.device)
     # What the last fit of this process left behind must not count, nor the start of CUDA in a new one.
     gc.collect()
     if device.type == "cuda":

@@ -10,10 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from setgrad import SubsetSelector
-from setgrad.encoders import ContextItems, ImageItems, ItemEncoder, PairItems, Stacked
 from setgrad.selector import PRESETS
 
 Options = dict[str, Any]
@@ -30,7 +27,6 @@ MODELS: dict[str, Options] = {
 
 # Kinds of items that are no plain vectors, by the first word of the task.
 _KINDS = {"anomaly": "image", "celeba": "image", "compounds": "pair", "bindingdb": "pair"}
-_ENCODERS = {"image": ImageItems, "pair": PairItems}
 # For all contenders alike. With 720 training sets, batches of 128 would make 6 steps an epoch; the published 4 would
 # make 180, at a cost that no table of ours can pay.
 _PAIR_BATCH = 16
@@ -90,7 +86,7 @@ def options_of(model: str, task: str, *, quick: bool = False, tuned: Mapping[str
     options |= _QUICK if quick else {}
     kind = _KINDS.get(task.partition(":")[0])
     if kind is not None:
-        # A module of ours is to the selector one of a user's own: there the default has one member.
+        # Such steps are not short: the default has one member there, on a GPU too.
         options |= {"members": 1, "phi": kind if model in PRESETS else f"{kind}+context"}
     if kind == "pair":
         options["batch_size"] = _PAIR_BATCH
@@ -107,19 +103,6 @@ def describe(options: Options) -> str:
     return json.dumps({name: value for name, value in params.items() if name not in free}, sort_keys=True, default=str)
 
 
-def make_selector(options: Options, shape: tuple[int, ...], *, seed: int, device: str | None) -> SubsetSelector:
-    """The untrained selector for items of this shape."""
-    given = {**options, "random_state": seed, "device": device, "verbose": 0}
-    kind, _, context = str(given.get("phi", "")).partition("+")
-    if context:
-        # A module brings its weights along, so these must follow from the seed too.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            given["phi"] = _with_context(kind, shape, SubsetSelector().get_params() | options)
-    return SubsetSelector(**given)
-
-
-def _with_context(kind: str, shape: tuple[int, ...], params: Options) -> ItemEncoder:
-    width = params["width"]
-    context = ContextItems(width, width, layers=params["layers"], heads=params["heads"])
-    return Stacked(_ENCODERS[kind](shape, width), context)
+def make_selector(options: Options, *, seed: int, device: str | None) -> SubsetSelector:
+    """The untrained selector."""
+    return SubsetSelector(**{**options, "random_state": seed, "device": device, "verbose": 0})

@@ -13,7 +13,6 @@ from benchmarks._plain import applies, popularity, score_baseline
 from benchmarks._tasks import expand, load_task
 from setgrad import SubsetSelector
 from setgrad.datasets import Task, load
-from setgrad.encoders import Stacked
 from setgrad.selector import PRESETS
 from setgrad.sets import Choices
 
@@ -37,16 +36,10 @@ def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -
         assert options_of(model, "moons").get("phi") == MODELS[model].get("phi")
 
 
-def test_the_seed_decides_the_weights_of_a_module() -> None:
+def test_a_contender_is_the_selector_with_its_options() -> None:
     options = options_of("default", "anomaly:mnist", tuned={"width": 64})
-    first, again, other = (
-        make_selector(options, (1, 28, 28), seed=seed, device="cpu").phi for seed in (0, 0, 1)
-    )  # fmt: skip
-    assert isinstance(first, Stacked) and isinstance(again, Stacked) and isinstance(other, Stacked)
-    assert first.out_dim == 64
-    pairs = [list(zip(first.parameters(), module.parameters(), strict=True)) for module in (again, other)]
-    assert all(torch.equal(a, b) for a, b in pairs[0])
-    assert not all(torch.equal(a, b) for a, b in pairs[1])
+    made = make_selector(options, seed=3, device="cpu")
+    assert (made.phi, made.width, made.random_state) == ("image+context", 64, 3)
     assert "image+context" in describe(options)
 
 

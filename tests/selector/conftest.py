@@ -36,6 +36,7 @@ FITTED = {
     "amortised": {"method": "amortised"},
     "copula": {"method": "copula", "function": "inset"},
     "horse": {"function": "horse"},
+    "mlp and context": {"phi": "mlp+context"},
     "three members": {"members": 3},
     "two members of another kind": {"members": 2, "method": "copula"},
 }

@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from setgrad.encoders import ContextItems, MLPItems
+from setgrad.encoders.attention import InducedAttention
+from setgrad.errors import OptionError
 from setgrad.functions import Bernoulli, ItemNoise
 from setgrad.selector import SubsetSelector
 from tests.selector.conftest import TINY
@@ -18,3 +21,18 @@ def test_mean_field_starts_where_the_recognition_network_says(choices, method):
         start = torch.sigmoid(model.each()[0].recognition.start(bound.sets))
         torch.testing.assert_close(found, estimator.gradient(bound, start))
         assert not torch.allclose(found, estimator.gradient(bound, torch.full_like(start, 0.5)))
+
+
+def test_a_phi_may_be_followed_by_attention(choices):
+    options = {**TINY, "phi": "mlp+context", "layers": 2, "heads": 2, "attention": "induced", "max_epochs": 1}
+    (member,) = SubsetSelector(**options).fit(*choices).model_.each()
+    phi = member.function.phi
+    assert isinstance(phi.first, MLPItems) and isinstance(phi.then, ContextItems)
+    assert (phi.first.out_dim, phi.out_dim) == (16, 16)
+    assert [(type(block), block.heads) for block in phi.then.blocks] == 2 * [(InducedAttention, 2)]
+
+
+@pytest.mark.parametrize("phi", ["context+context", "mlp+mlp", "mlp+", "+context"])
+def test_only_attention_may_follow(choices, phi):
+    with pytest.raises(OptionError, match=r"unknown phi .*mlp\+context"):
+        SubsetSelector(**{**TINY, "phi": phi}).fit(*choices)

@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from setgrad.encoders import ITEM_ENCODERS
 from setgrad.errors import OptionError, ShapeError, unknown_name
-from setgrad.selector._member import ESTIMATORS, FUNCTIONS, SOLVERS, make_scale
+from setgrad.selector._member import ESTIMATORS, FUNCTIONS, PHIS, SOLVERS, make_scale
 from setgrad.selector._train import LOSSES
 from setgrad.sets import Sets
 
@@ -44,8 +43,8 @@ def check_options(options: dict[str, Any]) -> None:
         # A list, because what was given may have no hash.
         if not left_open and options[key] not in list(choices):
             raise unknown_name(key, options[key], choices)
-    if not isinstance(options["phi"], nn.Module) and options["phi"] not in list(ITEM_ENCODERS):
-        raise unknown_name("phi", options["phi"], ITEM_ENCODERS)
+    if not isinstance(options["phi"], nn.Module) and options["phi"] not in PHIS:
+        raise unknown_name("phi", options["phi"], PHIS)
     for key, low, closed, whole in _NUMBERS:
         _check_number(key, options[key], low, closed=closed, whole=whole)
     for key in ("members", "predict_samples", "steps", "max_epochs", "patience"):

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders import ContextItems, ItemEncoder
+from setgrad.encoders import ITEM_ENCODERS, ContextItems, ItemEncoder, Stacked
 from setgrad.errors import OptionError, unknown_name
 from setgrad.functions import (
     Bernoulli,
@@ -54,6 +54,9 @@ FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], DeepSet | Horse | Inset]
     "inset": lambda c, phi: Inset(c.item_shape, phi, hidden=c.hidden),
     "horse": lambda c, phi: Horse(c.item_shape, phi, hidden=c.hidden, heads=c.heads),
 }
+# What F sees of an item, by name: an encoder alone, or its features followed by attention over the set.
+CONTEXT, AND_CONTEXT = "context", "+context"
+PHIS = (*ITEM_ENCODERS, *(name + AND_CONTEXT for name in ITEM_ENCODERS if name != CONTEXT))
 # Networks that say where mean field starts, for the methods that have one.
 RECOGNITIONS: dict[str, Callable[[ItemEncoder, tuple[int, ...]], Recognition]] = {
     "amortised": IndependentRecognition,
@@ -189,8 +192,10 @@ def make_scale(scale: str | float | None) -> Scale | None:
 
 def make_phi(config: ModelConfig) -> ItemEncoder:
     """Make the encoder of items that the options name."""
-    if config.phi == "context":
-        return ContextItems(
-            config.item_shape, config.width, layers=config.layers, heads=config.heads, slots=config.slots
-        )
-    return make_item_encoder(config.item_shape, config.phi or "context", config.width)
+    name = config.phi or CONTEXT
+    first, joined, _ = name.partition(AND_CONTEXT)
+    if name != CONTEXT and not joined:
+        return make_item_encoder(config.item_shape, name, config.width)
+    read = config.width if joined else config.item_shape
+    context = ContextItems(read, config.width, layers=config.layers, heads=config.heads, slots=config.slots)
+    return Stacked(make_item_encoder(config.item_shape, first, config.width), context) if joined else context

@@ -41,7 +41,7 @@ class SubsetSelector:
             ("amortised", "copula"), or "direct", a plain score for each item.
         function: The form of F: "deepset", or its rivals "inset" and "horse".
         phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image", "pair"
-            (of letters); in Python also a module.
+            (of letters), or one of these and then attention, as "image+context"; in Python also a module.
         width: Number of features of phi.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi.
