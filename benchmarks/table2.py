@@ -6,6 +6,9 @@ at least 2 above the best of all published methods, which are these, INSET and H
 best of all. Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page
 names the tasks where that fails. Published numbers are those of arXiv:2412.11239.
 
+Default and direct have four members, as they have on a GPU by default; "single" and "direct-single" have one, as on a
+CPU. Published methods have one. For images and pairs, all have one.
+
 Gaussian, moons, Amazon and compounds are cut into five folds (--splits published: the loaders' own split, five seeds).
 The splits of the others hold images, people or customers apart: where none was published they are drawn anew for each
 seed, else the seed varies alone. Contenders run with the options of their presets, or with those that --search N finds
