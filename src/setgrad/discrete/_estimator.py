@@ -119,8 +119,10 @@ class SolverEstimator(Noisy, Estimator):
 
     def choose(self, theta: Tensor, clean: Tensor) -> Tensor:
         """Solve for oriented theta, with the gradient of this estimator."""
-        plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
-        z, _ = (_ChoosePlainly if plain else _Choose).apply(theta, clean.detach(), self)
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            z, _ = _Choose.apply(theta, clean.detach(), self)
+        else:
+            z = _ChoosePlainly.apply(theta, clean.detach(), self)
         return z
 
     def solve(self, theta: Tensor) -> Solved:
@@ -165,27 +167,33 @@ class _Choose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, None, None]:
-        if grad is None:
-            return None, None, None
-        choice = Choice(*ctx.saved_tensors)
-        with torch.no_grad():
-            pulled = ctx.estimator.pull(choice, grad)
-            if may_fail(ctx.estimator.solver):
-                pulled = torch.where(spread(choice.usable, pulled), pulled, 0)
-        return last(pulled, choice.theta, grad), None, None
+        return None if grad is None else _pulled(ctx, grad), None, None
 
 
 @final
 class _ChoosePlainly(torch.autograd.Function):
-    """The same in the older form, which `torch.func` cannot take, and which is called in two thirds of the time."""
+    """The same in the older form, which `torch.func` cannot take, and which is called in half the time."""
 
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, clean: Tensor, estimator: SolverEstimator) -> tuple[Tensor, Tensor]:
-        output: tuple[Tensor, Tensor] = _Choose.forward(theta, clean, estimator)
-        _Choose.setup_context(ctx, (theta, clean, estimator), output)
-        return output
+    def forward(ctx: Any, theta: Tensor, clean: Tensor, estimator: SolverEstimator) -> Tensor:
+        solved = estimator.solve(theta)
+        ctx.estimator = estimator
+        ctx.save_for_backward(theta, clean, solved.value, solved.status)
+        return solved.value
 
-    backward = _Choose.backward
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _pulled(ctx, grad), None, None
+
+
+def _pulled(ctx: Any, grad: Tensor) -> Tensor:
+    """The gradient at theta, from that at z and what the forward pass kept."""
+    choice = Choice(*ctx.saved_tensors)
+    with torch.no_grad():
+        pulled = ctx.estimator.pull(choice, grad)
+        if may_fail(ctx.estimator.solver):
+            pulled = torch.where(spread(choice.usable, pulled), pulled, 0)
+    return last(pulled, choice.theta, grad)
 
 
 @final
