@@ -170,8 +170,14 @@ def _folds(record: Record) -> list[float]:
 
 def _times(records: Sequence[Record]) -> str:
     """How often the bags were cut into folds, and into how many."""
-    folds, seeds = max(len(_folds(record)) for record in records), len({record["seed"] for record in records})
-    return f"{folds} folds, cut once" if seeds == 1 else f"{folds} folds, cut anew for each of {seeds} seeds"
+    folds = max(len(_folds(record)) for record in records)
+    seeds: dict[str, set[int]] = {}
+    for record in records:
+        seeds.setdefault(record["data"], set()).add(record["seed"])
+    least, most = (pick(len(found) for found in seeds.values()) for pick in (min, max))
+    if most == 1:
+        return f"{folds} folds, cut once"
+    return f"{folds} folds, cut anew for each of {most if least == most else f'{least} to {most}'} seeds"
 
 
 def show_small(records: Sequence[Record]) -> str:
