@@ -91,7 +91,7 @@ def make_weights(count: int, way: str, device: torch.device) -> Weights:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = ChoiceModel(config).to(device)
-    descent = Descent(usual.learning_rate, usual.weight_decay, usual.clip)
+    descent = Descent(usual.weight_decay, usual.clip)
     if way == APART:
         return OwnWeights(model, descent)
     weights = RowWeights(model, descent)
@@ -104,11 +104,11 @@ def measure(count: int, batch: Batch, device: torch.device, *, quick: bool) -> d
     """Seconds of a step by each way, and how far the losses of an early step are apart."""
     ways = [APART, TOGETHER, *([PLAYED] if device.type == "cuda" else [])]
     trained = {way: (make_weights(count, way, device), Fresh(0), []) for way in ways}
-    block = 1 if quick else BLOCK
+    block, usual = 1 if quick else BLOCK, SubsetSelector()
 
     def work(way: str) -> None:
         weights, noise, losses = trained[way]
-        losses += [weights.step(batch, noise, 1e-3, 0.98)[0] for _ in range(block)]
+        losses += [weights.step(batch, noise, usual.learning_rate, usual.average)[0] for _ in range(block)]
 
     works = [lambda way=way: work(way) for way in ways]
     timings = time_side_by_side(works, device, 1 if quick else REPEATS)

@@ -19,7 +19,7 @@ from tests.selector.conftest import FITTED, TINY, make_choices
 
 # A number that float32 has, because rows keep it on the device.
 RATE = 2.0**-7
-DESCENT = Descent(RATE, decay=0.1, clip=0.05)
+DESCENT = Descent(decay=0.1, clip=0.05)
 KINDS = {name: FITTED[name] for name in ("unrolled", "one-step", "direct", "paper", "gaussian", "horse")}
 KINDS["induced"] = {"attention": "induced"}
 STEPS = 4

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
+
+from setgrad.encoders.again import Piece, computed_again, in_transform
 
 # Numbers in one piece of a long set. At 32 MiB in float32 the C library hands a freed block back to the system at once;
 # smaller ones stay behind in a heap that fragments, and the peak doubles.
@@ -25,8 +26,6 @@ _SCORES = 2**26
 
 # Stands for minus infinity in a sum of exponentials, and keeps a fully masked piece free of NaN.
 _MASKED = -1e30
-
-Piece = TypeVar("Piece")
 
 
 class Block(nn.Module, abc.ABC):
@@ -124,18 +123,12 @@ def in_pieces(
     if x.shape[1] <= chunk:
         return [function(x, mask)]
     masks = [None] * -(-x.shape[1] // chunk) if mask is None else list(mask.split(chunk, 1))
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
-        # `torch.func` cannot compute pieces again: they are kept.
-        return [function(piece, part) for piece, part in zip(x.split(chunk, 1), masks, strict=True)]
-    return [
-        checkpoint(function, piece, part, use_reentrant=False, preserve_rng_state=False)
-        for piece, part in zip(x.split(chunk, 1), masks, strict=True)
-    ]
+    return [computed_again(function, *piece) for piece in zip(x.split(chunk, 1), masks, strict=True)]
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
     """Softmax attention. In float64 a GPU keeps all scores of a call, so that long sets are asked in pieces there."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(q):
+    if in_transform():
         # The fused kernels have no sound gradient under `torch.func.vmap`.
         return torch.softmax(_scores(q, k, seen), -1) @ v
     if q.dtype != torch.float64 or q.device.type != "cuda":

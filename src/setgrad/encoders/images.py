@@ -8,9 +8,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_max_pool2d, pad
-from torch.utils.checkpoint import checkpoint
 
 from setgrad.encoders._base import ItemEncoder, flat_items, item_shape
+from setgrad.encoders.again import computed_again
 from setgrad.errors import OptionError
 from setgrad.sets import Sets
 
@@ -57,10 +57,7 @@ class ImageItems(ItemEncoder):
         pieces = flat_items(sets, self.shape).unflatten(1, self.shape).split(self.chunk)
         if len(pieces) == 1:
             return self._encode(pieces[0])
-        if torch._C._functorch.is_functorch_wrapped_tensor(self.linear.weight):
-            # `torch.func` cannot compute pieces again: they are kept.
-            return torch.cat([self._encode(piece) for piece in pieces])
-        return torch.cat([checkpoint(self._encode, x, use_reentrant=False, preserve_rng_state=False) for x in pieces])
+        return torch.cat([computed_again(self._encode, piece) for piece in pieces])
 
     def _encode(self, images: Tensor) -> Tensor:
         pixels = self.layers(pad(images, self.frame))

@@ -10,9 +10,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
-from torch.utils.checkpoint import checkpoint
 
 from setgrad.encoders._base import ItemEncoder, flat_items, item_shape
+from setgrad.encoders.again import computed_again
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
 
@@ -98,7 +98,7 @@ class _Tower(nn.Module):
         if len(pieces) == 1 or not torch.is_grad_enabled():
             pooled = [self._read(piece) for piece in pieces]
         else:
-            pooled = [checkpoint(self._read, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+            pooled = [computed_again(self._read, piece) for piece in pieces]
         return torch.relu(self.linear(torch.cat(pooled))).index_select(0, places)
 
     def _checked(self, tokens: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
 
+from setgrad.encoders.again import computed_again
 from setgrad.errors import OptionError
 
 
@@ -62,9 +62,4 @@ def in_chunks(compute: Callable[..., Tensor], bits: Tensor, *items: Tensor, chun
     if bits.shape[1] <= step:
         return compute(bits, *items)
     pieces = zip(bits.split(step, 1), *(x.split(step) for x in items), strict=True)
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (bits, *items)):
-        # `torch.func` cannot compute pieces again: they are kept.
-        return torch.cat([compute(*piece) for piece in pieces], 1)
-    return torch.cat(
-        [checkpoint(compute, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces], 1
-    )
+    return torch.cat([computed_again(compute, *piece) for piece in pieces], 1)

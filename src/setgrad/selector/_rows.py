@@ -20,7 +20,7 @@ from setgrad.functions import Fresh
 from setgrad.selector._member import Member, ModelConfig
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._replay import Replay
-from setgrad.selector._weights import Batch, Descent, Weights, part_of
+from setgrad.selector._weights import Batch, Descent, Weights, part_of, shared_noise
 from setgrad.sets import Sets
 
 # Methods whose inference is a plain chain of operations.
@@ -107,12 +107,12 @@ class RowWeights(Weights):
         pieces, found = self._pieces(self.rows.detach()), []
         own = dict(self.frame.member.named_parameters())
         self.rows.grad = torch.zeros_like(self.rows)
-        for number, place in enumerate(self.rows.grad):
+        sources = shared_noise(noise, len(self.rows))
+        for number, (place, source) in enumerate(zip(self.rows.grad, sources, strict=True)):
             # Put there and not lent: what the backward pass computes again must find these weights.
             with torch.no_grad():
                 for name, weight in own.items():
                     weight.copy_(pieces[name][number])
-            source = noise if number == len(self.rows) - 1 else noise.twin()
             one = self.frame(items, batch, source)
             gradients = torch.autograd.grad(one[0], list(own.values()), materialize_grads=True)
             torch.cat([gradient.flatten() for gradient in gradients], out=place)

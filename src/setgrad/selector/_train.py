@@ -86,7 +86,7 @@ class Trainer:
         self.rows = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
         self.validation_sizes = subset_sizes(validation.subsets)
-        descent = Descent(options.learning_rate, options.weight_decay, options.clip)
+        descent = Descent(options.weight_decay, options.clip)
         # A constraint has solvers in its loss, which know nothing of members.
         together = allowed is None and can_be_rows(model) and together_pays(model, train.sets, options.loss)
         self.parts: Weights = RowWeights(model, descent) if together else OwnWeights(model, descent)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -37,9 +37,8 @@ class Batch:
 @final
 @dataclass(frozen=True)
 class Descent:
-    """How far a step goes: rate, decay of the weights, largest norm of a member's gradient."""
+    """What all steps share: decay of the weights, largest norm of a member's gradient."""
 
-    rate: float
     decay: float
     clip: float
 
@@ -56,7 +55,7 @@ class Weights(abc.ABC):
         """The running mean, under the names of the model's state."""
 
     @abc.abstractmethod
-    def averaged(self) -> Any:
+    def averaged(self) -> AbstractContextManager[None]:
         """A context in which the model holds the running mean."""
 
     @abc.abstractmethod
@@ -76,17 +75,18 @@ class OwnWeights(Weights):
         self.model, self.descent = model, descent
         # By every name, because a phi may hold one weight under two. Once, because a step is short.
         self.parameters = dict(model.named_parameters(remove_duplicate=False))
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=descent.rate, weight_decay=descent.decay, fused=True)
-        self.mean = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.optimiser = torch.optim.AdamW(model.parameters(), weight_decay=descent.decay, fused=True)
+        self.mean = {name: value.detach().clone() for name, value in self.parameters.items()}
 
     def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
         """Loss by loss, so that one graph at a time is in memory."""
         items = self.model.standardised(batch.sets)
-        *others, last = self.model.each()
-        found = [self._move(member, items, batch, noise.twin(), rate) for member in others]
-        found.append(self._move(last, items, batch, noise, rate))
-        averages = [self.mean[name] for name in self.parameters]
-        torch._foreach_lerp_(averages, [p.detach() for p in self.parameters.values()], 1 - keep)
+        members = self.model.each()
+        found = [
+            self._move(member, items, batch, source, rate)
+            for member, source in zip(members, shared_noise(noise, len(members)), strict=True)
+        ]
+        torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.parameters.values()], 1 - keep)
         return torch.stack(found).mean(0)
 
     def _move(self, member: Member, items: Sets, batch: Batch, noise: Fresh, rate: float) -> Tensor:
@@ -134,13 +134,19 @@ class OwnWeights(Weights):
         """On the device of the model."""
         self.model.load_state_dict(part_of(tensors, "model."))
         device = self.model.mean.device
-        self.mean = {name: value.to(device) for name, value in part_of(tensors, "average.").items()}
+        average = part_of(tensors, "average.")
+        self.mean = {name: average[name].to(device) for name in self.parameters}
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in part_of(tensors, "optimiser.").items():
             index, key = name.split(".", 1)
             state.setdefault(int(index), {})[key] = value
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def shared_noise(noise: Fresh, count: int) -> list[Fresh]:
+    """Sources for so many members that all draw the same; noise itself is the last, and moves on once."""
+    return [*(noise.twin() for _ in range(count - 1)), noise]
 
 
 def part_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
