@@ -15,15 +15,17 @@ from benchmarks._tasks import load_task
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
+from setgrad.selector._fit import MEMBERS
 
 DEFAULT, TRANSFER = "default", "transfer"
 # As a name among the options; the module is made when the shape of an item is known.
 _NO_SKIP = "context, no skip"
 
-# What each changes of the default, all with one member, so that four times as much would not hide what one lacks.
+# What each changes of the default, all with one member, so that eight times as much would not hide what one lacks.
 CONTENDERS: dict[str, Options] = {
     DEFAULT: {},
     "four members": {"members": 4},
+    "eight members": {"members": MEMBERS},
     "no context": {"phi": "mlp"},
     "one layer": {"layers": 1},
     "smaller rho": {"hidden": (256, 256)},

@@ -12,14 +12,15 @@ from typing import Any
 
 from setgrad import SubsetSelector
 from setgrad.selector import PRESETS
+from setgrad.selector._fit import MEMBERS
 
 Options = dict[str, Any]
 
 # Contenders that are fitted, by the name of their column: what they change of the selector's defaults. The first two
 # have the members that they have on a GPU, whatever the device.
 MODELS: dict[str, Options] = {
-    "default": {"members": 4},
-    "direct": {"members": 4, "method": "direct"},
+    "default": {"members": MEMBERS},
+    "direct": {"members": MEMBERS, "method": "direct"},
     "single": {"members": 1},
     "direct-single": {"members": 1, "method": "direct"},
     **PRESETS,

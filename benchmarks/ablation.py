@@ -1,6 +1,7 @@
 """What of the default selector matters: the default less one thing at a time, on four Amazon categories.
 
-All have one member, as the default has on a CPU, but for "four members", which is what it has on a GPU.
+All have one member, as the default has on a CPU, but for "four members" and "eight members"; eight is what it has on a
+GPU.
 
 Claims checked: what the default has earns its place: no contender that lacks or changes one thing has a higher test
 score by more than two standard errors, on average over the categories. And how much each thing is worth.

@@ -4,8 +4,8 @@ Claims checked: UMBC with a Set Transformer on its slots has the lowest negative
 that can read a set in pieces, and reaches the published 1.84 on sets of 1,024 points; trained on a sampled gradient
 (32 or 128 of 512 points with a graph) it does as well as on the full one. Of 8 points neither a sampled nor a biased
 gradient is enough for it, and there the unbiased one is no better than the biased; at 32 points sets of that few
-points ("subset", biased) are worse than a sample, at 128 level with it. "Unweighted" is tried at 8 points alone. SSE
-nearly keeps its NLL on a sample of 8 points, and does not on sets of 8.
+points ("subset", biased) are worse than a sample, at 128 level with it. SSE nearly keeps its NLL on a sample of 8
+points, and does not on sets of 8.
 
 Sets are points in the plane from four Gaussians of random weights, means and deviations. The model reads a set and
 names the Gaussians; the loss is the NLL of the points. All contenders have two layers on every point, as many steps,
@@ -97,10 +97,9 @@ def plan(options: argparse.Namespace, parts: Sequence[str]) -> list[Fit]:
 
 def studied(one: Fit, pieces: Sequence[int]) -> list[Fit]:
     """The gradients of figure 4, for pieces that sets can be cut into."""
-    fits = [one]
-    for piece in (piece for piece in pieces if piece < one.points and not one.points % piece):
-        fits += [replace(one, gradient=gradient, piece=piece) for gradient in ("sample", "subset")]
-    return [*fits, replace(one, gradient="unweighted", piece=pieces[0])] if one.model == "umbc-st" else fits
+    ways = ("sample", "subset", "unweighted") if one.model == "umbc-st" else ("sample", "subset")
+    fitting = [piece for piece in pieces if piece < one.points and not one.points % piece]
+    return [one, *(replace(one, gradient=gradient, piece=piece) for piece in fitting for gradient in ways)]
 
 
 def known_bounds(fit: Fit, device: torch.device, results: Path) -> dict[str, float]:

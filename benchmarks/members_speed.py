@@ -1,7 +1,7 @@
 """One training step of the default model with several members, by the three ways that the selector has.
 
-Claims checked: on a GPU four members, together and played again, take at most twice the time of one member on its own,
-which is how the selector trained before it had members.
+Claims checked: on a GPU the usual eight members, together and played again, take no more time than one member on its
+own, which is how the selector trained before it had members.
 
 - `apart`: one member after the other (`OwnWeights`), the only way on a CPU;
 - `together`: one call for all (`RowWeights`), its operations started by the host;
@@ -25,7 +25,7 @@ from benchmarks._tables import seconds, table
 from setgrad import SubsetSelector
 from setgrad.functions import Fresh
 from setgrad.inference import AllItems
-from setgrad.selector._fit import resolve_device
+from setgrad.selector._fit import MEMBERS, resolve_device
 from setgrad.selector._member import ModelConfig
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._replay import Replay
@@ -33,8 +33,8 @@ from setgrad.selector._rows import RowWeights
 from setgrad.selector._weights import Batch, Descent, OwnWeights, Weights
 from setgrad.sets import Sets
 
-MEMBERS = (1, 2, 4, 8, 16)
-TARGET = 2.0
+COUNTS = (1, 2, 4, 8, 16)
+TARGET = 1.0
 BLOCK, REPEATS = 10, 9
 # A number of steps that is not reached: nothing is recorded.
 NEVER = 10**9
@@ -44,7 +44,7 @@ APART, TOGETHER, PLAYED = "apart", "together", "played again"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--members", default=",".join(map(str, MEMBERS)), help=f"default: {MEMBERS}")
+    parser.add_argument("--members", default=",".join(map(str, COUNTS)), help=f"default: {COUNTS}")
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
 
 
@@ -131,7 +131,9 @@ def show(rows: list[dict[str, Any]]) -> None:
         cells.append([str(row["members"]), *shown, f"{row['difference']:.1e}"])
     print()
     print(table(["members", *(f"{way} (to one apart)" for way in ways), "losses differ by"], cells))
-    four = next((row["seconds"].get(PLAYED) for row in rows if row["members"] == 4), None)
-    if one is not None and four is not None:
-        verdict = "met" if four <= TARGET * one else "missed"
-        print(f"\nfour members, played again, take {four / one:.2f} times one apart (target {TARGET:g}): {verdict}")
+    usual = next((row["seconds"].get(PLAYED) for row in rows if row["members"] == MEMBERS), None)
+    if one is not None and usual is not None:
+        verdict = "met" if usual <= TARGET * one else "missed"
+        print(
+            f"\n{MEMBERS} members, played again, take {usual / one:.2f} times one apart (target {TARGET:g}): {verdict}"
+        )

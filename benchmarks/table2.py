@@ -6,7 +6,7 @@ at least 2 above the best of all published methods, which are these, INSET and H
 best of all. Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page
 names the tasks where that fails. Published numbers are those of arXiv:2412.11239.
 
-Default and direct have four members, as they have on a GPU by default; "single" and "direct-single" have one, as on a
+Default and direct have eight members, as they have on a GPU by default; "single" and "direct-single" have one, as on a
 CPU. Published methods have one. For images and pairs, all have one.
 
 Gaussian, moons, Amazon and compounds are cut into five folds (--splits published: the loaders' own split, five seeds).

@@ -159,7 +159,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for arguments, cause in [
         (["--seeds", "6"], "there are 5 folds, not 6"),
         (["--categories", "hats"], "unknown category 'hats'"),
-        (["--models", "no luck"], "unknown model 'no luck'; choose one of: default, four members, no context"),
+        (["--models", "no luck"], "unknown model 'no luck'; choose one of: default, four members, eight members"),
         (["--data-dir", str(tmp_path)], "there is no folder"),
     ]:
         assert main(["ablation", "--quick", *arguments]) == 1

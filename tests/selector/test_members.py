@@ -178,7 +178,7 @@ def test_recordings_do_not_outlive_a_restore(choices):
 
 
 USUAL = [
-    (1024, "cuda", {}, 4),
+    (1024, "cuda", {}, 8),
     (1025, "cuda", {}, 1),
     (5, "cpu", {}, 1),
     (5, "cuda", {"method": "copula"}, 1),

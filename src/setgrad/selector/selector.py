@@ -47,7 +47,7 @@ class SubsetSelector:
         heads: Attention heads of the contextual phi.
         attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
         hidden: Units of the layers of rho.
-        members: Models that learn side by side, whose logits are averaged; None for 4 where they learn in one step (on
+        members: Models that learn side by side, whose logits are averaged; None for 8 where they learn in one step (on
             a GPU, for phi "context", "mlp" or "paper" and sets of up to 1024 items), and else for 1.
         estimator: Expectation over subsets by "bernoulli" or "pathwise" samples, "gaussian" masks, or "exact"
             enumeration; None for "bernoulli", and "gaussian" where method="implicit" needs a smooth one.
