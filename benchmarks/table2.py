@@ -1,10 +1,10 @@
 """Test Jaccard of the default, the plain baseline and every published method, on all tasks, beside the printed numbers.
 
 Claims checked: over five folds of the large Amazon categories (protocol "farthest") the default is on average at least
-8 points (10 was the aim) above the best method of arXiv:2412.11239 as tuned here (diffmf, idiffmf-*, equivset-*), and
-at least 2 above the best of all published methods, which are these, INSET and HORSE; on the small categories it is the
-best of all. Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page
-names the tasks where that fails. Published numbers are those of arXiv:2412.11239.
+10 points above the best method of arXiv:2412.11239 as tuned here (diffmf, idiffmf-*, equivset-*), and at least 2 above
+the best of all published methods, which are these, INSET and HORSE; on the small categories it is the best of all.
+Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page names the
+tasks where that fails. Published numbers are those of arXiv:2412.11239.
 
 Default and direct have eight members, as they have on a GPU by default; "single" and "direct-single" have one, as on a
 CPU. Published methods have one. For images and pairs, all have one.
