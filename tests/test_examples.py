@@ -301,3 +301,43 @@ def test_no_split_of_the_drivers_beats_the_tolls() -> None:
         + new * (10 * (up + new) + 10 * (down + new) + 10 + new)
     )
     assert numbers["minutes each, toll step 40"] == pytest.approx(float(minutes.min()) / 6, abs=1e-2)
+
+
+def test_budget_numbers() -> None:
+    _, numbers = _ran("within_a_budget.py")
+    assert numbers["too dear, no budget anywhere"] > 0.1
+    assert numbers["too dear, budget when choosing"] == 0
+    assert numbers["found, budget when learning and choosing"] > 0.75
+    assert numbers["found, budget when choosing"] < 0.6
+    assert numbers["logits and likings, budget when learning"] > numbers["logits and likings, no budget"] + 0.1
+
+
+def test_baskets_of_the_table_are_those_of_an_integer_program() -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    names = _ran("within_a_budget.py")[0]
+    draw = np.random.default_rng(1)
+    worth, price = draw.normal(1, 1, size=(20, 8)), draw.integers(1, 10, size=(20, 8))
+    for values, prices, basket in zip(worth, price, names["best_basket"](worth, price), strict=True):
+        limit = optimize.LinearConstraint(prices, ub=names["COINS"])
+        answer = optimize.milp(-values, integrality=np.ones(8), bounds=optimize.Bounds(0, 1), constraints=limit)
+        assert basket.tolist() == (answer.x > 0.5).tolist()
+
+
+def test_path_numbers() -> None:
+    _, numbers = _ran("cheapest_paths.py")
+    assert all(number > 0.75 for name, number in numbers.items() if name.endswith("walker's"))
+    assert all(number < 0.01 for name, number in numbers.items() if name.endswith("extra cost"))
+    assert all(number < 0.3 for name, number in numbers.items() if name.endswith("of the costs"))
+
+
+def test_the_walker_takes_the_way_that_dijkstra_takes() -> None:
+    graphs = pytest.importorskip("scipy.sparse.csgraph")
+    _, costs, paths = _ran("cheapest_paths.py")[0]["draw_maps"](5, seed=3)
+    size = costs.shape[-1]
+    rows, columns = (axis.flatten() for axis in torch.meshgrid(*[torch.arange(size)] * 2, indexing="ij"))
+    near = (rows[:, None] - rows).abs().maximum((columns[:, None] - columns).abs()) == 1
+    for cost, path in zip(costs.double(), paths, strict=True):
+        # A step costs what the cell costs that it leads to.
+        steps = torch.where(near, cost.flatten(), 0.0)
+        length = graphs.dijkstra(steps.numpy(), indices=0)[-1] + float(cost[0, 0])
+        assert float((cost * path).sum()) == pytest.approx(length)

@@ -16,7 +16,9 @@ from setgrad.errors import DataError, OptionError, ShapeError
 def hamming(z: Tensor, target: Tensor, *, dims: int = 1) -> Tensor:
     """Number of entries in which z and the target of zeros and ones differ.
 
-    It is linear in z, so its gradient is 1 where the target is 0 and -1 where it is 1, wherever z is.
+    It is linear in z, so its gradient is 1 where the target is 0 and -1 where it is 1, wherever z is. An estimator that
+    passes gradients on as they come, such as `Identity`, is pushed on where z is right already: there take
+    `(z - target).square()`, which has the same value and no gradient at the target.
 
     Args:
         z: Answers of zeros and ones, (*batch, *instance); gradients pass.
