@@ -82,7 +82,8 @@ class Corpus:
 def plant(k: int, seed: int, sizes: Sequence[int] = (8000, 1000, 2000)) -> Corpus:
     """Texts of random words, k of which come from a lexicon with hidden values; their mean is the target.
 
-    It is scaled to variance 1, so that the mean square error is the share of the variance that is not explained.
+    It is scaled to variance 1 on average over lexicons, so that the mean square error is about the share of the
+    variance that is not explained.
     """
     rng = np.random.default_rng(seed)
     values = np.concatenate([np.zeros(VOCABULARY - LEXICON), rng.uniform(-1, 1, LEXICON)])

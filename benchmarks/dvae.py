@@ -21,7 +21,7 @@ train with: "elbo", "papers", and "papers / S", which divides the divergence by 
 does.
 
 Parts: `main` (elbo, one sample; two for score functions), `papers` (k = 10 with the papers' loss), `noise` (k = 10,
-Gumbel and four versions of sum-of-gamma noise), `samples` (ten samples, all three losses). Seeds are trained side by
+Gumbel and three versions of sum-of-gamma noise), `samples` (ten samples, all three losses). Seeds are trained side by
 side in one process: their weights and batches differ, and the noise.
 """
 

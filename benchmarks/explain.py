@@ -7,7 +7,8 @@ baseline, SoftSub and a relaxed top-k, both soft and hard (straight-through); ch
 model of word counts with the items that weigh most in it, which is the one to beat.
 
 `planted`: texts of 50 words, k of which (5, 10, 15) come from a lexicon of 50 with hidden values; the target is their
-sum. Score: unexplained variance in percent. Precision (= recall) is exact. A linear model is right for this task.
+sum. Score: mean square error in percent of the variance that targets have on average over lexicons (seeds 0 to 4 have
+82 to 107 % of it). Precision (= recall) is exact. A linear model is right for this task.
 `sentences`: ERASER movies, 1,599 reviews to train on, 200 for validation, 199 to test; k = 3 and 5 sentences of 37 on
 average. Precision and recall are against the sentences that humans marked: 25 % of a training review, 44 % of a test
 review, as these were marked with more care. `words`: the last 350 words of a review, k = 5, 10, 15. Score: accuracy in
@@ -115,7 +116,7 @@ def show(records: Sequence[Record]) -> str:
         sizes = sorted({record["k"] for record in here})
         if not here:
             continue
-        score = "unexplained %" if part == "planted" else "accuracy %"
+        score = "square error %" if part == "planted" else "accuracy %"
         heads = [f"k={k}: {name}" for k in sizes for name in (score, "precision", "recall", "lambda")]
         rows = []
         for method in ALL:

@@ -252,3 +252,40 @@ def test_laws_of_different_points_have_no_divergence() -> None:
     ):
         with pytest.raises((OptionError, ShapeError), match="no divergence"):
             mine.kl(other)
+
+
+@every_law
+def test_a_common_shift_of_the_logits_costs_no_digits(law: Law) -> None:
+    # Multiples of 1/8, which stay what they are beside the shift in single precision.
+    logits = (8 * law.draw(3)).round().float() / 8
+    near, far = law.build(logits), law.build(logits + 1e5)
+    points = law.points[:, None].float()
+    torch.testing.assert_close(far.log_prob(points), near.log_prob(points))
+    torch.testing.assert_close(far.marginals, near.marginals)
+    torch.testing.assert_close(far.entropy(), near.entropy())
+    torch.testing.assert_close(far.kl(near), torch.zeros(3), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("law", [law for law in UNCERTAIN if "places" not in law.name], ids=str)
+def test_probabilities_are_from_0_to_1_in_single_precision(law: Law) -> None:
+    marginals = law.build(law.draw(500, scale=5.0).float()).marginals
+    assert float(marginals.min()) >= 0 and float(marginals.max()) <= 1
+
+
+def test_nothing_of_an_excluded_item_is_chosen_by_nobody() -> None:
+    """Where no item is chosen, none that is excluded can be."""
+    logits = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
+    other = logits.clone()
+    other[:, 0] = -torch.inf
+    assert KSubset(logits, 0).kl(KSubset(other, 0)).abs().max() < 1e-6
+
+
+def test_samples_of_far_logits_are_points_of_the_law() -> None:
+    """A node that hangs on edges of another magnitude still hangs on one of them, chosen by chance."""
+    logits = torch.zeros(6, 6)
+    logits[5] = logits[:, 5] = -1e20
+    trees = RandomSpanningTree(logits).sample(200, generator=torch.Generator().manual_seed(0))
+    assert (trees.sum((-2, -1)) == 10).all()
+    assert (trees[:, 5].sum(0)[:5] > 0).all()
+    items = Categorical(torch.full((3,), -1e20)).sample(300, generator=torch.Generator().manual_seed(0))
+    assert (items.mean(0) > 0.2).all()

@@ -149,6 +149,11 @@ def test_regret_is_unknown_where_there_is_no_best() -> None:
     torch.testing.assert_close(normalized_regret(z, cost, solver=solver), expected)
 
 
+def test_answers_without_numbers_are_not_taken_for_perfect() -> None:
+    z, cost = torch.tensor([[torch.nan, 1, 0], [1, 0, 0]]), torch.tensor([[1.0, 2, 3], [3, 2, 1]])
+    assert normalized_regret(z, cost, solver=TopK(1)).isnan()
+
+
 @pytest.mark.parametrize("empty", ["worthless", "unsolved", "no instance"])
 def test_regret_without_a_unit_is_refused(empty: str) -> None:
     cost = {"worthless": torch.zeros(2, 3), "unsolved": torch.full((2, 3), torch.nan), "no instance": torch.zeros(0, 3)}
@@ -162,6 +167,8 @@ def test_errors() -> None:
         hamming(torch.zeros(2, 3), torch.zeros(2, 1))
     with pytest.raises(ShapeError, match="hamming got answers"):
         hamming(torch.zeros(3), torch.zeros(2, 3))
+    with pytest.raises(ShapeError, match="regret got answers"):
+        regret(torch.zeros(2, 3), torch.zeros(2, 3), solver=TopK(1), best=torch.zeros(2, 1))
     with pytest.raises(ShapeError, match="recall_at got answers"):
         recall_at(torch.zeros(2, 3), torch.zeros(4, 3), k=1)
     with pytest.raises(OptionError, match="k of 1 or more"):

@@ -1,5 +1,7 @@
 """Half precision and extreme numbers: what is chosen, and what comes back, is that of single precision."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +12,12 @@ from setgrad.discrete import (
     TSP,
     ArgMax,
     FenchelYoung,
+    GraphMatching,
     GraphPath,
     GridPath,
     Gumbel,
     GumbelSoftmax,
+    IntegerProgram,
     Knapsack,
     KSubset,
     PlackettLuce,
@@ -24,7 +28,7 @@ from setgrad.discrete import (
     SpanningTree,
     TopK,
 )
-from setgrad.errors import OptionError, ShapeError
+from setgrad.errors import OptionError, ShapeError, SolverError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
 
@@ -192,3 +196,32 @@ def test_very_different_logits_have_the_formula_of_the_paper() -> None:
         picked = (logits / 2).softmax(-1)
         total, logits = total + picked, logits + (1 - picked).log()
     torch.testing.assert_close(SoftSub(3, noise=None, temperature=2.0)(theta), total)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-25, 1e20, 1e35])
+@pytest.mark.parametrize(
+    "make", [lambda: AIMLE(TopK(2), noise=None), lambda: IMLE(TopK(2), lam=0.5, noise=None, relative=True)]
+)
+def test_relative_steps_do_not_feel_the_scale_of_theta(make: Callable[[], torch.nn.Module], size: float) -> None:
+    theta, slope = draws(3, 6).float(), draws(3, 6, seed=1).float()
+    expected = pulled(make(), theta, slope)[1]
+    torch.testing.assert_close(size * pulled(make(), size * theta, slope)[1], expected)
+
+
+def test_matchings_of_very_large_scores() -> None:
+    solver = GraphMatching(2, 2, edges_a=[(0, 1)], edges_b=[(0, 1), (1, 0)])
+    theta = solver.pack(torch.tensor([[2e38, 3e38], [3e38, 2e38]]), torch.zeros(1, 2))
+    assert solver.unpack(solver(theta))[0].tolist() == [[0, 1], [1, 0]]
+
+
+def test_whole_numbers_that_a_dtype_cannot_hold() -> None:
+    program = IntegerProgram([[1.0, 0.0]], upper=[259.0], most=259.0)
+    assert program(torch.tensor([1.0, -1.0])).tolist() == [259, 0]
+    with pytest.raises(SolverError, match="bfloat16 cannot hold; give theta as float32"):
+        program(torch.tensor([1.0, -1.0]).bfloat16())
+
+
+def test_budgets_of_single_precision_have_its_rounding() -> None:
+    assert Knapsack([0.1, 0.2, 0.6], budget=torch.tensor(0.9))(torch.ones(3)).tolist() == [1, 1, 1]
+    with pytest.raises(OptionError, match="divide all by one number"):
+        Knapsack(torch.tensor([2**60, 7]), budget=2**60)

@@ -154,3 +154,14 @@ def test_bad_margins() -> None:
         Identity(TopK(1), margin=InformedMargin(1.0))(torch.zeros(3))
     with pytest.raises(ShapeError, match="target has shape"):
         Identity(TopK(1), margin=InformedMargin(1.0))(torch.zeros(3), target=torch.zeros(2))
+
+
+@pytest.mark.parametrize("value", [0.1, -3.3, 1e-20, 1e20])
+@pytest.mark.parametrize("count", [2, 7, 59, 1000])
+def test_equal_entries_become_zeros_and_keep_the_gradient(value: float, count: int) -> None:
+    theta = torch.full((2, count), value, requires_grad=True)
+    projected = StdProjection()(theta)
+    assert not projected.any()
+    slope = torch.arange(float(count))
+    (projected * slope).sum().backward()
+    torch.testing.assert_close(theta.grad, (slope - slope.mean()).expand(2, -1))

@@ -24,7 +24,7 @@ from setgrad.discrete.estimators import (
     StraightThrough,
 )
 from setgrad.discrete.noise import Gumbel
-from setgrad.discrete.solvers.top_k import TopK
+from setgrad.discrete.solvers import GraphMatching, IntegerProgram, PartitionMatroid, TopK
 from setgrad.errors import DataError, OptionError, ShapeError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
@@ -88,7 +88,24 @@ def test_types_that_are_no_floats(case: Case, dtype: torch.dtype) -> None:
         case.build()(torch.ones(3, N, dtype=dtype))
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lists_are_no_tensors(case: Case) -> None:
+    with pytest.raises(ShapeError, match="as a tensor of floats, not list"):
+        case.build()([1.0] * N)
+
+
+def test_parameters_of_one_entry_are_not_for_all() -> None:
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        PartitionMatroid([0], 1)(torch.ones(3))
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        IntegerProgram([[1.0, 0.0], [0.0, 1.0]], upper=[2.0], most=3.0)(torch.ones(2))
+    with pytest.raises(OptionError, match="edges_a must hold whole numbers"):
+        GraphMatching(2, 2, edges_a=[(0.7, 1.2)], edges_b=[(0, 1)])
+
+
 def test_a_loss_of_whole_numbers() -> None:
+    with pytest.raises(ShapeError, match="not list"):
+        FenchelYoung(TopK(2), noise=None)([1.0, 2.0], torch.ones(2))  # type: ignore[arg-type]
     theta = torch.ones(3, N, dtype=torch.long)
     for layer in (FenchelYoung(TopK(2), noise=None), FenchelYoung(TopK(2), noise=Gumbel())):
         with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
+import math
 import pickle
 import sys
 import threading
@@ -293,6 +294,17 @@ class Picky(FakeModel):
         return Picky()
 
 
+class Diverging(FakeModel):
+    """Says a number that is none."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def solve(self) -> tuple[list[float], float]:
+        return [self.number] * 4, 0.0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_pyepo_model_that_finds_nothing(workers: int) -> None:
     theta = torch.tensor([[1.0, 2, 3, 4], [-1, 2, 3, 4], [1, -2, 3, 4], [9, 2, 3, 4]])
@@ -300,6 +312,9 @@ def test_a_pyepo_model_that_finds_nothing(workers: int) -> None:
     assert found.status.tolist() == [Status.SOLVED, Status.INFEASIBLE, Status.FRACTIONAL, Status.SOLVED]
     assert found.value.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 0]]
     assert FromPyEPO(Picky(), whole=False)(theta[2]).tolist() == [0.5] * 4
+    for number, status in ((math.nan, Status.INFEASIBLE), (math.inf, Status.UNBOUNDED)):
+        model = FromPyEPO(Diverging(number), whole=False, on_failure="mask")
+        assert model.run(theta[0]).status == status
     with pytest.raises(ShapeError, match="4 costs, but theta has 3"):
         FromPyEPO(Picky())(torch.ones(3))
 

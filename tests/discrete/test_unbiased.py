@@ -263,3 +263,16 @@ def test_soft_sub_samples_without_replacement(hard: bool) -> None:
     layer = SoftSub(3, hard=hard, temperature=1e-4, generator=generator())
     z = layer(theta.expand(COPIES, -1))[0]
     assert_mean(z, plackett_luce(theta, 3))
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_score_functions_have_no_second_derivative(name: str) -> None:
+    theta, weight = draws(6).requires_grad_(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    value = SCORES[name](samples=4, generator=generator())(theta, lambda z: bumpy(z) * weight**2)
+    grad, slope = torch.autograd.grad(value, (theta, weight), create_graph=True)
+    # That of a parameter of the loss is its own: the value is proportional to the square of the weight.
+    (bend,) = torch.autograd.grad(slope, weight, retain_graph=True)
+    torch.testing.assert_close(bend, 2 * value.detach() / weight.detach() ** 2)
+    for source in (theta, weight):
+        with pytest.raises(DerivativeError, match="first derivatives"):
+            torch.autograd.grad(grad[0], source, retain_graph=True)

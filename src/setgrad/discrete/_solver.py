@@ -48,8 +48,8 @@ class Solver(ABC):
 
     Args:
         sense: "max" for the largest product, "min" for the smallest.
-        on_failure: What to do about instances that have no answer: "raise", "warn", or "mask": their z is 0, and
-            estimators give them no gradient.
+        on_failure: What to do about instances that were not solved: "raise", "warn", or "mask": z is 0 where there is
+            no answer, and estimators give no gradient; where time ran out it is the best point found so far.
 
     Attributes:
         counter: Calls and instances so far.
@@ -117,7 +117,7 @@ class Solver(ABC):
         if status is None:
             status = torch.zeros(batch, dtype=torch.long, device=theta.device)
             if finite is None:
-                return Solved(value.to(theta), status)
+                return Solved(self._narrowed(value, theta), status)
         if status.shape != batch:
             raise SolverError(
                 f"{name} returned statuses of shape {tuple(status.shape)} for a batch of shape {tuple(batch)}; there "
@@ -126,11 +126,23 @@ class Solver(ABC):
         status = status.to(theta.device)
         status = status if finite is None else torch.where(finite, status, Status.NONFINITE)
         settle(status, self.on_failure, name)
-        value = value.to(theta)
+        value = self._narrowed(value, theta)
         if finite is None:
             # With "raise" all instances have an answer by now.
             return Solved(value, status)
         return Solved(torch.where(_spread(answered(status), self.dims), value, 0), status)
+
+    def _narrowed(self, value: Tensor, theta: Tensor) -> Tensor:
+        """Points in the type of theta; whole numbers that half precision would round are refused."""
+        narrow = value.to(theta)
+        # A host that need not wait for the device with "mask" does not wait for this either.
+        if theta.element_size() < 4 and not (theta.is_cuda and self.on_failure == "mask"):
+            lost = (narrow.to(value) != value) & (value == value.round())
+            if bool(lost.any()):
+                raise SolverError(
+                    f"{type(self).__name__} found whole numbers that {theta.dtype} cannot hold; give theta as float32"
+                )
+        return narrow
 
     def __call__(self, theta: Tensor) -> Tensor:
         """The points alone."""

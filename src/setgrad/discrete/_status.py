@@ -75,5 +75,6 @@ def describe_failure(status: Tensor, what: str) -> str:
     first = int(failed.nonzero()[0])
     return (
         f"{what}: {int(failed.sum())} of {flat.numel()} instances were not solved ({named}; the first is number "
-        f'{first}); {most.remedy}. on_failure="mask" lets them pass as zeros without gradient'
+        f'{first}); {most.remedy}. on_failure="mask" lets them pass: as zeros without gradient, or where time ran out '
+        "with the best point found so far"
     )

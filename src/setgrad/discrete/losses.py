@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
-from setgrad.discrete._status import Status
+from setgrad.discrete._status import answered
 from setgrad.errors import DataError, OptionError, ShapeError
 
 
@@ -115,8 +115,8 @@ def regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = Non
         >>> regret(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 5.0, 3.0]), solver=TopK(1))
         tensor(4.)
     """
-    gap, _ = _gap(z, cost, solver, best)
-    return gap
+    gap, _, unknown = _gap(z, cost, solver, best)
+    return torch.where(unknown, torch.nan, gap)
 
 
 def normalized_regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = None) -> Tensor:
@@ -130,28 +130,29 @@ def normalized_regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor |
         >>> normalized_regret(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 5.0, 3.0]), solver=TopK(1))
         tensor(0.8000)
     """
-    gap, value = _gap(z, cost, solver, best)
-    known = ~gap.isnan()
-    unit = torch.where(known, value.abs(), 0).sum()
+    gap, value, unknown = _gap(z, cost, solver, best)
+    unit = torch.where(unknown, 0, value.abs()).sum()
     if not bool(unit > 0):
         raise DataError(
             "the best values of the batch sum to 0 (all of them are 0, or no instance has a best answer), so that "
             "there is no unit to measure regret in; use regret(), or a larger batch"
         )
-    return torch.where(known, gap, 0).sum() / unit
+    return torch.where(unknown, 0, gap).sum() / unit
 
 
-def _gap(z: Tensor, cost: Tensor, solver: Solver, best: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Regret and best values."""
+def _gap(z: Tensor, cost: Tensor, solver: Solver, best: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Regret, best values, and which instances have none."""
     _check_shapes("regret", z, cost, solver.dims)
-    unknown = None
     if best is None:
         solved = solver.run(cost)
-        best, unknown = solved.value, (solved.status != Status.SOLVED) & (solved.status != Status.TIME_LIMIT)
+        best, unknown = solved.value, ~answered(solved.status)
+    else:
+        _check_shapes("regret", z, best, solver.dims)
+        unknown = torch.zeros((), dtype=torch.bool, device=z.device)
     value = _total(cost * best, solver.dims)
     gap = _total(cost * z, solver.dims) - value
     gap = gap if solver.sense == "min" else -gap
-    return gap if unknown is None else torch.where(unknown, torch.nan, gap), value.expand_as(gap)
+    return gap, value.expand_as(gap), unknown
 
 
 def _in_front(ranks: Tensor, relevant: Tensor) -> Tensor:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError, unknown_name
 
+# How many roundings the mean of equal numbers may be off.
+_ROUNDING = 8
+
 
 class Projection(ABC):
     """A map P with argmax <P(theta), z> = argmax <theta, z> for all points z of the solver.
@@ -73,8 +76,12 @@ class StdProjection(Projection):
     """
 
     def __call__(self, theta: Tensor, dims: int = 1) -> Tensor:
-        """Standardise each instance."""
-        return NormProjection()(MeanProjection()(theta, dims), dims)
+        """Standardise each instance. One whose entries are all the same becomes zeros, and keeps the gradient."""
+        axes, centred = _axes(dims), MeanProjection()(theta, dims)
+        # What is left of equal entries is the rounding of their mean, which the norm would blow up.
+        rounding = _ROUNDING * torch.finfo(theta.dtype).eps * theta.detach().abs().amax(axes, keepdim=True)
+        equal = centred.detach().abs().amax(axes, keepdim=True) <= rounding
+        return NormProjection()(torch.where(equal, centred - centred.detach(), centred), dims)
 
 
 @final

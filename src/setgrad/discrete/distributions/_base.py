@@ -105,6 +105,12 @@ def check_points(z: Tensor, logits: Tensor, dims: int, name: str) -> Tensor:
     return z.detach().to(logits)
 
 
+def within_bounds(chances: Tensor) -> Tensor:
+    """Probabilities from 0 to 1, which rounding may have left, with all derivatives as they were."""
+    known = chances.detach()
+    return chances + (known.clamp(0, 1) - known)
+
+
 # torch.compile would differentiate a graph that is cut here, and lose parts of the second derivative.
 @torch._disable_dynamo
 def gradient(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:

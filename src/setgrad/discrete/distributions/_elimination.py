@@ -54,7 +54,8 @@ def sample_trees(steps: list[tuple[Tensor, Tensor]], samples: int, generator: to
         kept = tree & (chance + chance.mT >= share)
         pieces = connected(kept)
         noise = Gumbel().sample((samples, *row.shape), dtype=row.dtype, device=row.device, generator=generator)
-        scores = row + noise
+        # Measured from the best edge of its piece: noise would be lost on a weight of another magnitude.
+        scores = row - torch.where(pieces, row[..., None, :], -torch.inf).amax(-1) + noise
         best = torch.where(pieces, scores[..., None, :], -torch.inf).amax(-1)
         grown = tree.new_zeros((*tree.shape[:-2], v + 1, v + 1))
         grown[..., :v, :v] = kept

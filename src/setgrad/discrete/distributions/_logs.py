@@ -17,6 +17,12 @@ def floored(logits: Tensor) -> Tensor:
     return torch.where(logits > -torch.inf, logits, FLOOR)
 
 
+def from_largest(logits: Tensor) -> Tensor:
+    """Logits minus the largest of each row, a constant for autograd: laws do not feel it, and digits stay."""
+    largest = logits.detach().amax(-1, keepdim=True)
+    return logits - torch.where(largest > -torch.inf, largest, 0)
+
+
 def log_add(a: Tensor, b: Tensor) -> Tensor:
     """log(exp(a) + exp(b)). That of torch has second derivatives of NaN where the terms are far apart."""
     # `where` and not maximum: at ties, maximum would halve gradients, which is wrong for the second derivative.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.distributions._base import Distribution, check_choice, check_points
-from setgrad.discrete.distributions._logs import floored
+from setgrad.discrete.distributions._logs import floored, from_largest
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.top_k import ArgMax
@@ -40,7 +40,7 @@ class Categorical(Distribution):
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """The largest of logits with Gumbel noise."""
         check_counts(0, samples=samples)
-        logits = self.logits.detach().double()
+        logits = from_largest(self.logits.detach().double())
         noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
         return ArgMax().solve(logits + noise).to(self.logits.dtype)
 

@@ -15,6 +15,7 @@ from setgrad.discrete.distributions._base import (
     check_choice,
     check_points,
     gradient,
+    within_bounds,
 )
 from setgrad.discrete.distributions._counts import count_tree, sample_counts
 from setgrad.discrete.solvers._parameters import check_counts
@@ -78,7 +79,7 @@ class KSubset(Distribution):
     @property
     def marginals(self) -> Tensor:
         """Probability of each item: the gradient of the log-partition."""
-        return gradient(self._log_mass, self.logits)
+        return within_bounds(gradient(self._log_mass, self.logits))
 
     def entropy(self) -> Tensor:
         """Log-partition minus the mean score, item by item so that large scores do not meet."""
@@ -95,7 +96,8 @@ class KSubset(Distribution):
             )
         means = self.marginals
         scores = (means * (self._shifted(self.logits) - other._shifted(other.logits))).sum(-1)
-        impossible = ((means > 0) & ~other._allowed).any(-1)
+        # Every allowed item is in some subset.
+        impossible = (self._allowed & ~other._allowed).any(-1) & (self.k > 0)
         return torch.where(impossible, torch.inf, scores - self._log_mass(self.logits) + other._log_mass(other.logits))
 
     @property

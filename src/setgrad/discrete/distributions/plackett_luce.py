@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.distributions._base import Distribution, check_logits, check_points
-from setgrad.discrete.distributions._logs import floored, log_suffix_sums
+from setgrad.discrete.distributions._logs import floored, from_largest, log_suffix_sums
 from setgrad.discrete.distributions._prefixes import prefixes
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers._parameters import check_counts
@@ -68,7 +68,7 @@ class PlackettLuce(Distribution):
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """Rank the logits with Gumbel noise."""
         check_counts(0, samples=samples)
-        logits = self.logits.detach().double()
+        logits = from_largest(self.logits.detach().double())
         noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
         return self._ranks(logits + noise).to(self.logits.dtype)
 
@@ -79,7 +79,7 @@ class PlackettLuce(Distribution):
         ordered, order = z.sort(-1)
         expected = torch.arange(1, n + 1, dtype=z.dtype, device=z.device).clamp(max=places + 1)
         shape = torch.broadcast_shapes(z.shape, self.logits.shape)
-        logits = floored(self.logits).expand(shape).gather(-1, order.expand(shape))
+        logits = floored(from_largest(self.logits)).expand(shape).gather(-1, order.expand(shape))
         excluded = (self.logits == -torch.inf) & (z <= places)
         valid = (ordered == expected).all(-1) & ~excluded.any(-1)
         each = (logits - log_suffix_sums(logits))[..., :places]

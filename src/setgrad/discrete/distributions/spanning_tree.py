@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solved
-from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, gradient
+from setgrad.discrete.distributions._base import (
+    Distribution,
+    check_logits,
+    check_points,
+    gradient,
+    within_bounds,
+)
 from setgrad.discrete.distributions._elimination import connected, eliminate, sample_trees
 from setgrad.discrete.distributions._logs import FLOOR
 from setgrad.discrete.solvers._parameters import check_counts
@@ -24,8 +30,8 @@ class RandomSpanningTree(Distribution):
     """The law p(z) = exp(<logits, z>) / Z over the symmetric adjacency matrices z of spanning trees of n nodes.
 
     As in `SpanningTree`, an edge {i, j} puts a one at (i, j) and at (j, i), so its log-weight is the sum of the two
-    logits, which need not be equal. Minus infinity in either place excludes the edge; the diagonal is not read. Logits
-    of any range keep their digits. Time and memory grow with n^3.
+    logits, which need not be equal. Minus infinity in either place excludes the edge; the diagonal counts for
+    nothing, but must not be NaN or plus infinity. Logits of any range keep their digits. Time and memory grow with n^3.
 
     Args:
         logits: (*batch, n, n).
@@ -65,23 +71,23 @@ class RandomSpanningTree(Distribution):
         whole = ((z == 0) | (one & self._edges)).flatten(-2).all(-1) & (z == z.mT).flatten(-2).all(-1)
         # n - 1 edges that connect n nodes are a tree.
         tree = (one.sum((-2, -1)) == 2 * (z.shape[-1] - 1)) & connected(one)[..., 0, :].all(-1)
-        score = torch.where(one & self._edges, self.logits, 0).sum((-2, -1))
-        return torch.where(whole & tree, score - self.log_partition, -torch.inf)
+        score = torch.where(one & self._edges, self._scores(self.logits), 0).sum((-2, -1))
+        return torch.where(whole & tree, score - self._log_sum(self.logits), -torch.inf)
 
     @property
     def log_partition(self) -> Tensor:
         """Logarithm of Z, for each instance."""
-        return self._log_sum(self.logits)
+        return self._log_sum(self.logits) + 2 * (self.logits.shape[-1] - 1) * self._largest[..., 0, 0]
 
     @property
     def marginals(self) -> Tensor:
         """Probability of each edge, at both of its places: the gradient of the log-partition."""
-        return gradient(self._log_sum, self.logits)
+        return within_bounds(gradient(self._log_sum, self.logits))
 
     def entropy(self) -> Tensor:
         """Log-partition minus the mean score."""
-        score = torch.where(self._edges, self.marginals * torch.where(self._edges, self.logits, 0), 0)
-        return self.log_partition - score.sum((-2, -1))
+        score = self.marginals * self._scores(self.logits)
+        return self._log_sum(self.logits) - score.sum((-2, -1))
 
     def kl(self, other: RandomSpanningTree) -> Tensor:
         """Mean difference of scores, and difference of log-partitions."""
@@ -89,11 +95,10 @@ class RandomSpanningTree(Distribution):
             raise ShapeError(
                 f"no divergence between trees of {self.logits.shape[-1]} and of {other.logits.shape[-1]} nodes"
             )
-        both = self._edges & other._edges
-        means = self.marginals
-        difference = torch.where(both, self.logits, 0) - torch.where(both, other.logits, 0)
-        impossible = ((means > 0) & ~other._edges).flatten(-2).any(-1)
-        value = (means * difference).sum((-2, -1)) - self.log_partition + other.log_partition
+        # Every edge of a connected graph is in some tree.
+        impossible = (self._edges & ~other._edges).flatten(-2).any(-1)
+        score = self.marginals * (self._scores(self.logits) - other._scores(other.logits))
+        value = score.sum((-2, -1)) - self._log_sum(self.logits) + other._log_sum(other.logits)
         return torch.where(impossible, torch.inf, value)
 
     @property
@@ -114,11 +119,22 @@ class RandomSpanningTree(Distribution):
         with torch.no_grad():
             return eliminate(self._weights(self.logits).double())[1]
 
+    @property
+    def _largest(self) -> Tensor:
+        """The largest logit of each instance, (*batch, 1, 1), without gradient; 0 where there are no edges."""
+        largest = torch.where(self._edges, self.logits.detach(), -torch.inf).amax((-2, -1), keepdim=True)
+        return torch.where(largest > -torch.inf, largest, 0)
+
+    def _scores(self, logits: Tensor) -> Tensor:
+        """Logits measured from the largest, which changes no law, because all trees have as many edges; else 0."""
+        return torch.where(self._edges, torch.where(self._edges, logits, 0) - self._largest, 0)
+
     def _weights(self, logits: Tensor) -> Tensor:
-        known = torch.where(self._edges, logits, 0)
+        known = self._scores(logits)
         return torch.where(self._edges, known + known.mT, FLOOR)
 
     def _log_sum(self, logits: Tensor) -> Tensor:
+        """Log-partition of the scores."""
         total, _ = eliminate(self._weights(logits))
         # For a single node the sum does not depend on the logits; autograd asks for a path all the same.
-        return total + 0 * torch.where(self._edges, logits, 0).sum((-2, -1))
+        return total + 0 * self._scores(logits).sum((-2, -1))

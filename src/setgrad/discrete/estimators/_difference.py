@@ -59,10 +59,14 @@ def relative_move(
     dims = estimator.solver.dims
     axes = tuple(range(-dims, 0))
     seen = torch.where(spread(choice.usable, choice.theta), choice.theta, 0)
-    length = torch.linalg.vector_norm(seen, dim=axes, keepdim=True)
-    if choice.theta.ndim > choice.clean.ndim:
-        length = length.square().mean(0).sqrt()
-    length = torch.where(length > 0, length, 1)
+    sampled = choice.theta.ndim > choice.clean.ndim
+    # Squares of very large and very small numbers leave the range of floats, so the largest entry goes first.
+    largest = seen.abs().amax((0, *axes) if sampled else axes, keepdim=True)
+    largest = torch.where(largest > 0, largest, 1)
+    length = torch.linalg.vector_norm(seen / largest, dim=axes, keepdim=True)
+    if sampled:
+        length, largest = length.square().mean(0).sqrt(), largest[0]
+    length = torch.where(length > 0, length * largest, 1)
     unit = NormProjection()(grad, dims)
     size = (unit * grad).sum(axes, keepdim=True)
     return share * length * unit, size / (share * length)

@@ -14,6 +14,7 @@ from setgrad.discrete._estimator import Choice, SolverEstimator, spread
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.estimators._difference import difference, lengths, relative_move, scaled
 from setgrad.discrete.noise import Noise
+from setgrad.discrete.solvers._parameters import check_floats
 from setgrad.errors import OptionError, unknown_name
 
 # Of each mode: the first alpha, the rate of its change.
@@ -104,6 +105,7 @@ class AIMLE(SolverEstimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Choose."""
+        check_floats(theta, "estimators take", "theta")
         if theta.device != self.alpha.device:
             raise OptionError(
                 f"theta is on {theta.device} and the state of AIMLE on {self.alpha.device}: move the layer, as any "

@@ -19,6 +19,7 @@ from setgrad.discrete._estimator import (
 )
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.noise import Noise
+from setgrad.discrete.solvers._parameters import check_floats
 from setgrad.errors import ShapeError
 
 
@@ -58,6 +59,7 @@ class FenchelYoung(Noisy):
 
     def forward(self, theta: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The loss of each instance, in single precision at least; 0 for those without an answer ("mask")."""
+        check_floats(theta, "estimators take", "theta")
         if target.shape != theta.shape:
             raise ShapeError(f"theta has shape {tuple(theta.shape)} and the target {tuple(target.shape)}")
         dims = self.solver.dims

@@ -61,7 +61,7 @@ class Perturbed(Noisy, Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The mean solution."""
-        dtype, theta = theta.dtype, orient(wide(theta), self.solver)
+        given, theta = theta, orient(wide(theta), self.solver)
         draws = self.noise.sample(
             (self.samples, *theta.shape),
             dtype=theta.dtype,
@@ -73,7 +73,7 @@ class Perturbed(Noisy, Estimator):
         points = torch.where(known, solved.value, 0)
         alone = (self.samples + 1) // 2 if _mirrored(self.noise) else self.samples
         mean: Tensor = _Mean.apply(theta, points, score(self.noise, draws), self.solver.dims, alone, self.reduce)
-        return mean.to(dtype)
+        return mean.to(given.dtype)
 
 
 @final

@@ -41,11 +41,11 @@ class ReinMax(Noisy, Estimator):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw, and put a function with the right gradient behind the draws."""
-        dtype, theta = theta.dtype, check_choice(theta, 1, "ReinMax")
+        given, theta = theta, check_choice(theta, 1, "ReinMax")
         seen = self.perturb(theta.detach(), generator)
         z = ArgMax().solve(seen)
         middle = (z + (theta.detach() / self.temperature).softmax(-1)) / 2
-        return replace(z, 2 * _moved(theta, middle) - _moved(theta, theta.detach().softmax(-1)) / 2).to(dtype)
+        return replace(z, 2 * _moved(theta, middle) - _moved(theta, theta.detach().softmax(-1)) / 2).to(given.dtype)
 
 
 def _moved(theta: Tensor, at: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad.discrete._estimator import replace
 from setgrad.discrete.distributions._base import Distribution
 from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError, ShapeError
@@ -17,7 +18,7 @@ def reinforce(losses: Tensor, log_prob: Tensor, *, baseline: Tensor | float = 0.
     """A loss to call `backward` on: its value is the mean of the losses, its gradient the score function's.
 
     It passes two gradients: to the distribution, the mean of (loss - baseline) times the gradient of the
-    log-probability; and to whatever else the losses depend on, their own.
+    log-probability; and to whatever else the losses depend on, their own. The first cannot be differentiated again.
 
     Args:
         losses: One for each sample: (S, *batch).
@@ -38,9 +39,11 @@ def reinforce(losses: Tensor, log_prob: Tensor, *, baseline: Tensor | float = 0.
             f"losses have shape {tuple(losses.shape)} and log-probabilities {tuple(log_prob.shape)}; both must be "
             "(samples, *batch)"
         )
-    advantage = (losses - baseline).detach()
-    # The difference is 0, and has the gradient of log_prob.
-    return (losses + advantage * (log_prob - log_prob.detach())).mean(0)
+    # Worth 0, with the gradient of log_prob. A second derivative would lack the part in which the law itself changes,
+    # so it raises; that with respect to the parameters of the losses is their own.
+    score = replace(torch.zeros_like(log_prob), log_prob)
+    level = baseline.detach() if isinstance(baseline, Tensor) else baseline
+    return (losses + (losses - level) * score).mean(0)
 
 
 def rloo(losses: Tensor, log_prob: Tensor) -> Tensor:

@@ -52,6 +52,9 @@ def spread(name: str, value: Tensor, batch: torch.Size, *own: int) -> Tensor:
     """
     shape = (*batch, *own)
     try:
+        # One number serves all, but a list of one is a mistake: only batch axes broadcast.
+        if value.ndim and own and value.shape[-len(own) :] != own:
+            raise RuntimeError
         return value.expand(shape)
     except RuntimeError:
         raise ShapeError(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import Solver
-from setgrad.discrete.solvers._parameters import as_tensor
-from setgrad.discrete.solvers._shapes import slices
+from setgrad.discrete.solvers._parameters import as_whole
+from setgrad.discrete.solvers._shapes import bounded, slices
 from setgrad.errors import OptionError, ShapeError
 
 # Numbers that are worked on at a time.
@@ -102,7 +102,7 @@ class GraphMatching(Solver):
 
     def solve(self, theta: Tensor) -> Tensor:
         """Try all matchings, or search."""
-        flat = theta.reshape(-1, theta.shape[-1])
+        flat = bounded(theta, self.nodes_a + len(self._from)).reshape(-1, theta.shape[-1])
         padded = torch.cat([flat, flat.new_zeros(len(flat), 1)], dim=1)  # where an edge has no partner
         places = (
             self._all(padded) if math.perm(self.nodes_b, self.nodes_a) <= self.exact_up_to else self._search(padded)
@@ -189,7 +189,7 @@ class GraphMatching(Solver):
 
 
 def _edges(name: str, edges: Any, nodes: int) -> Tensor:
-    listed = as_tensor(edges).long().cpu().reshape(-1, 2) if len(edges) else torch.empty(0, 2, dtype=torch.long)
+    listed = as_whole(name, edges).cpu().reshape(-1, 2) if len(edges) else torch.empty(0, 2, dtype=torch.long)
     if listed.numel() and not (int(listed.min()) >= 0 and int(listed.max()) < nodes):
         raise OptionError(f"{name} names a node outside 0 to {nodes - 1}")
     return listed

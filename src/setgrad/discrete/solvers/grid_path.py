@@ -29,7 +29,8 @@ class GridPath(Solver):
     z is 1 on the cells of the path, both ends included. The sense is "min" by default; with "max", theta is minus the
     costs. A cheapest simple path with negative costs is a hard problem, and estimators do ask with perturbed costs, so
     **costs below 0 count as 0**: the answer is then best for the clamped costs. Keep costs positive (softplus) for the
-    exact best point. Of equal paths the one that keeps to the lower cell numbers, read from the goal, is taken.
+    exact best point. Of equal paths the same one is always taken: read from the goal, through cells
+    that fewer rounds of the iteration reach, and of these through the lower numbers.
 
     Args:
         neighbours: 8 for king's moves, 4 for moves along rows and columns.

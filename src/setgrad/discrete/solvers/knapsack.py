@@ -24,6 +24,8 @@ from setgrad.errors import OptionError, ShapeError
 MOST_STEPS = 20_000
 # Sums of such weights stay within the whole numbers of a long.
 _HEAVIEST = 2.0**40
+# Whole numbers up to this are numbers of double precision, in which backends count.
+_LARGEST = 2**53
 
 
 @final
@@ -65,6 +67,10 @@ class Knapsack(Solver):
             raise OptionError("budget holds NaN")
         if weights.ndim == 0:
             raise ShapeError("weights must be (*batch, n), one for each item, not one number")
+        if not weights.is_floating_point() and weights.numel() and int(weights.max()) > _LARGEST:
+            raise OptionError(
+                f"whole weights must be at most {_LARGEST}, as floats hold them; divide all by one number"
+            )
         object.__setattr__(self, "_whole", _steps(weights, budget))
 
     def check(self, theta: Tensor) -> None:
@@ -95,9 +101,10 @@ class Knapsack(Solver):
         room = to_host(spread("budget", as_tensor(self.budget), batch)).reshape(-1)
         # Three times 0.1 is more than 0.3 in floats, and must fit all the same. Rounding changes each weight, and so
         # their sum, by a part of itself that does not grow with n.
-        kind = as_tensor(self.weights).dtype
-        if kind.is_floating_point:
-            room = room * (1 + torch.finfo(kind).eps + n * np.finfo(np.float64).eps)
+        kinds = [as_tensor(part).dtype for part in (self.weights, self.budget)]
+        rounding = [torch.finfo(kind).eps for kind in kinds if kind.is_floating_point]
+        if rounding:
+            room = room * (1 + max(rounding) + n * np.finfo(np.float64).eps)
         jobs = list(zip(to_host(theta).reshape(-1, n), weights, room.tolist(), strict=True))
         return gather(self.pool.map(partial(_branch_and_bound, self.backend), jobs), theta)
 

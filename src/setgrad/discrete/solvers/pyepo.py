@@ -86,6 +86,8 @@ class FromPyEPO(Solver):
         point = np.asarray(solution, dtype=np.float64).reshape(-1)
         if point.shape != cost.shape:
             raise ShapeError(f"the model returned {len(point)} numbers for {len(cost)} costs")
+        if not np.isfinite(point).all():
+            return None, Status.INFEASIBLE if np.isnan(point).any() else Status.UNBOUNDED
         if not self.whole:
             return point, Status.SOLVED
         near = np.round(point)

@@ -21,8 +21,8 @@ class SpanningTree(Solver):
 
     z is the symmetric adjacency matrix of the tree: an edge {i, j} puts a one at (i, j) and at (j, i). So <theta, z>
     runs over both halves, the weight of an edge is theta[i, j] + theta[j, i], and theta need not be symmetric. The
-    diagonal of theta counts for nothing, that of z is 0. The tree grows from node 0; of equal edges it takes the one
-    that reaches the lower node, from the node that joined first.
+    diagonal of theta must be finite and counts for nothing, that of z is 0. The tree grows from node 0; of equal edges
+    it takes the one that reaches the lower node, from the node that joined first.
 
     Args:
         allowed: Which edges exist, (*batch, n, n) of bool, in either half; None is all. Nodes that they do not connect

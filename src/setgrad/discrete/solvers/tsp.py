@@ -22,7 +22,8 @@ class TSP(Solver):
 
     z is the symmetric adjacency matrix of the trip: a leg between i and j puts a one at (i, j) and at (j, i). So
     <theta, z> runs over both halves, a leg costs theta[i, j] + theta[j, i] (twice the distance where theta is
-    symmetric), and any sign is allowed. The diagonal of theta counts for nothing. The sense is "min" by default.
+    symmetric), and any sign is allowed. The diagonal of theta must be finite and counts for nothing. The sense is "min"
+    by default.
 
     Up to `exact_up_to` cities the answer is the best there is. Above, it is the best of several local optima: tours
     from nearest neighbours, improved until no 2-opt and no Or-opt move helps. It is an allowed point with the status
