@@ -216,6 +216,12 @@ def test_wrong_constraints_are_refused(default):
         (lambda: Budget([[[1.0, 2.0]]], budget=1), ShapeError, "one number for each item"),
         (lambda: Groups([["a"]], at_most=-1), OptionError, "0 or more"),
         (lambda: Groups([["a"]], at_most={"b": 1}), OptionError, "which no item belongs to"),
+        (lambda: Groups([["a", None]]), DataError, "missing value"),
+        (lambda: Groups([[1.0, float("nan")]]), DataError, "missing value"),
+        (lambda: Groups([1, 2]), ShapeError, "labels must be one list for each set"),
+        (lambda: Budget(None, 1), ShapeError, "weights must be one list for each set"),
+        (lambda: Budget([[1.0]], "much"), ShapeError, "budget must be one number"),
+        (lambda: AllOf(3), OptionError, "one or more"),
         (lambda: SizeRange(3, 2), OptionError, "lo <= hi"),
         (lambda: AllOf([]), OptionError, "one or more"),
         (lambda: AllOf([discrete.TopK(1)]), OptionError, "Budget, Groups and SizeRange"),
@@ -317,6 +323,10 @@ def test_fit_under_a_constraint_keeps_its_promises(tmp_path):
         fit(Budget(purse.weights, budget=4), checkpoint=path)
     with pytest.raises(ValueError, match="other data or other options"):
         fit(Budget(purse.weights, budget=800), checkpoint=path)
+    with pytest.raises(ValueError, match="other data or other options"):
+        SubsetSelector(**options, checkpoint=path).fit(
+            *choices, validation=(*held, Budget(other.weights, budget=800)), constraint=purse
+        )
     first.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert torch.equal(

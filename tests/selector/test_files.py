@@ -2,6 +2,7 @@
 
 import json
 import os
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -73,6 +74,26 @@ def test_a_folder_of_another_library_is_not_taken_for_a_model(default, tmp_path)
     with pytest.raises(DataError, match="not a setgrad model"):
         default.save(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "weights.bin"]
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_link_to_a_model_stays_a_link(default, tmp_path, relative):
+    target, link = tmp_path / "models" / "first", tmp_path / "current"
+    default.save(target)
+    (target / "notes.txt").write_text("years of work")
+    link.symlink_to("models/first" if relative else target)
+    default.save(link)
+    assert link.is_symlink() and load(link).best_epoch_ == default.best_epoch_
+    assert (target / "notes.txt").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "models"]
+
+
+def test_what_is_saved_is_what_was_fitted(choices, tmp_path):
+    """Options that changed since, or that JSON has no word for, do not spoil a saved model."""
+    selector = SubsetSelector(**{**TINY, "max_epochs": 1}, validation_fraction=Fraction(1, 5)).fit(*choices)
+    before = selector.predict_proba(choices.sets).values
+    selector.set_params(phi=torch.nn.Identity()).save(tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").predict_proba(choices.sets).values, before)
 
 
 def test_a_place_below_a_file_is_refused_before_the_work(tmp_path):

@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.base import clone
@@ -154,11 +155,17 @@ def test_sample_weight(choices):
     assert torch.equal(plain.predict_proba(choices.sets).values, ones.predict_proba(choices.sets).values)
     weights = np.linspace(0, 1, len(choices))
     by_set = SubsetSelector(**options).fit(*choices, sample_weight=weights)
-    by_item = SubsetSelector(**options).fit(
-        *choices, sample_weight=np.repeat(weights, choices.sets.layout.host_lengths).astype("f4")
-    )
+    by_rows = torch.as_tensor(np.repeat(weights, choices.sets.layout.host_lengths).astype("f4"))
+    by_item = SubsetSelector(**options).fit(*choices, sample_weight=by_rows)
     assert not torch.equal(plain.predict_proba(choices.sets).values, by_set.predict_proba(choices.sets).values)
     assert torch.equal(by_item.predict_proba(choices.sets).values, by_set.predict_proba(choices.sets).values)
+    for form in (
+        pandas.Series(weights, index=range(100, 160)),
+        choices.sets.with_values(by_rows),
+        weights[::-1].copy()[::-1],
+    ):
+        again = SubsetSelector(**options).fit(*choices, sample_weight=form)
+        assert torch.equal(again.predict_proba(choices.sets).values, by_set.predict_proba(choices.sets).values)
     with pytest.raises(ShapeError, match="sample_weight has shape"):
         SubsetSelector(**options).fit(*choices, sample_weight=[1.0])
     with pytest.raises(DataError, match="nowhere negative"):
@@ -473,6 +480,42 @@ def test_sets_on_which_inference_does_not_settle_are_spoken_of(choices):
         SubsetSelector(**{**TINY, "method": "implicit", "steps": 1, "max_epochs": 1}).fit(*choices)
 
 
-def test_a_start_with_other_heads_is_refused(choices, default):
+def test_a_start_with_other_options_is_refused(choices, default):
     with pytest.raises(OptionError, match="heads is 4 there, 2 here"):
         SubsetSelector(**TINY, heads=2).fit(*choices, start=default)
+    with pytest.raises(OptionError, match="standardize is True there, False here"):
+        SubsetSelector(**TINY, standardize=False).fit(*choices, start=default)
+
+
+@pytest.mark.parametrize("batch_size", [8, 100])
+def test_items_that_a_network_made_do_not_train_it(choices, seeded, batch_size):
+    with seeded(0):
+        network = nn.Linear(2, 2)
+    made = choices.sets.with_values(network(choices.sets.values))
+    options = {**TINY, "max_epochs": 2, "batch_size": batch_size}
+    with torch.no_grad():
+        plain = SubsetSelector(**options).fit(choices.sets.with_values(made.values.detach()), choices.subsets)
+    tied = SubsetSelector(**options).fit(made, choices.subsets, validation=(made, choices.subsets))
+    assert network.weight.grad is None
+    assert tied.history_[0]["loss"] > 0 and plain.history_[0]["loss"] > 0
+
+
+def test_the_learned_function_is_asked_as_the_selector_is(default):
+    F, sets = default.function_, make_choices(4, seed=9).sets
+    mask = torch.ones(1, sets.layout.total, dtype=torch.bool)
+    assert F.value(sets.to(torch.float64), mask).dtype == torch.float64
+    torch.testing.assert_close(F.value(sets.to(torch.float64), mask).float(), F.value(sets, mask), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ShapeError, match="fitted on items of shape"):
+        F.value(sets.with_values(sets.values[:, :1]), mask)
+    with pytest.raises(DataError, match="holds NaN"):
+        F.value(sets.with_values(sets.values * torch.nan), mask)
+
+
+def test_options_that_are_arrays_can_be_shown():
+    assert repr(SubsetSelector(hidden=np.array([8, 8]))) == "SubsetSelector(hidden=array([8, 8]))"
+
+
+def test_no_sets_to_score_on(default):
+    for score in (default.score, default.score_true_size):
+        with pytest.raises(DataError, match="no sets to score on"):
+            score([], [])

@@ -198,9 +198,12 @@ def allowed_parts(
 
 
 def sample_choices(allowed: Allowed, sets: Sets) -> Tensor:
-    """What is chosen when worths are drawn by lot, always the same: tells one constraint from another."""
-    lot = torch.randn(sets.layout.total, generator=torch.Generator().manual_seed(0)).to(sets.device)
-    return allowed.choose(lot, sets).values
+    """What is chosen when worths are drawn by lot, always the same: tells one constraint from another.
+
+    Upper limits show where all items are worth having, lower ones where none is.
+    """
+    lot = torch.randn(2, sets.layout.total, generator=torch.Generator().manual_seed(0)).to(sets.device)
+    return torch.cat([allowed.choose(worth, sets).values for worth in (*lot, lot[0].abs(), -lot[1].abs())])
 
 
 def _refuse_numbers_of_sets(allowed: Allowed, sets: Sets) -> None:

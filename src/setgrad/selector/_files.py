@@ -28,8 +28,8 @@ def check_model_folder(folder: str | Path, *, checkpoint: str | Path | None = No
 
     `checkpoint` is the file that a fit will keep its state in: it must not stand where the model goes.
     """
-    folder = Path(folder).absolute()
-    place = folder.resolve()
+    # Where a link leads to: the link itself stays.
+    folder = place = Path(folder).resolve()
     if Path.cwd().resolve().is_relative_to(place):
         raise DataError(
             f"{place} is the current folder or holds it, and saving would take it away; name a folder inside, as model/"
@@ -59,7 +59,7 @@ def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str
     from safetensors.torch import save
 
     check_model_folder(folder)
-    folder = Path(folder).absolute()
+    folder = Path(folder).resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     weights = save(_separate(tensors))
     config = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(weights).hexdigest(), **config}
@@ -147,8 +147,8 @@ def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _plain(number: Any) -> Any:
-    """Turn a number of NumPy, as a grid of options may hold, into one of Python."""
-    return number.item()
+    """Turn a number of another kind, as a grid of options may hold, into one of Python."""
+    return number.item() if hasattr(number, "item") else float(number)
 
 
 def fingerprint(*parts: Any) -> str:

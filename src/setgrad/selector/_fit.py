@@ -29,6 +29,7 @@ from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, seed
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.sets._arrays import as_tensor
 
 # Sets larger than this get induced attention when attention="auto".
 _FULL_ATTENTION_LIMIT = 1024
@@ -69,7 +70,7 @@ def fit_selector(
 ) -> Fitted:
     """Do all that `SubsetSelector.fit` promises."""
     check_options(options)
-    choices = Choices.of(sets, subsets)
+    choices = _apart(Choices.of(sets, subsets))
     if constraint is not None and options["loss"] != "all":
         raise OptionError(
             f"a constraint brings its own loss, which reads all items; leave out loss={options['loss']!r}"
@@ -92,7 +93,7 @@ def fit_selector(
     config = _model_config(options, train, _members(options, train.sets, start, allowed is not None))
     make_solver(config)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
         seed_torch(seed, device)
         # A copy: fitting again starts from the module as it was given, and the caller's stays as it is.
         phi = copy.deepcopy(options["phi"]).cpu().float() if isinstance(options["phi"], nn.Module) else None
@@ -175,7 +176,12 @@ def _held_out(validation: Any) -> tuple[Choices | None, Any]:
         own = [None, None]
     if len(own) > 1 or (own and not isinstance(own[0], Constraint | Solver)):
         raise ShapeError("validation must be a pair (sets, subsets), or (sets, subsets, constraint)")
-    return Choices.of(held_sets, held_subsets), own[0] if own else None
+    return _apart(Choices.of(held_sets, held_subsets)), own[0] if own else None
+
+
+def _apart(choices: Choices) -> Choices:
+    """Without the graph that items may come with: a selector trains itself, not the network that made them."""
+    return Choices(choices.sets.with_values(choices.sets.values.detach()), choices.subsets)
 
 
 def _split(
@@ -212,7 +218,8 @@ def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
     if sample_weight is None:
         return None
     try:
-        weights = torch.as_tensor(sample_weight, dtype=torch.float32)
+        weights = sample_weight.values if isinstance(sample_weight, Sets) else as_tensor(sample_weight)
+        weights = weights.detach().to(torch.float32)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"sample_weight must hold one number for each set or each item: {error}") from None
     layout = choices.sets.layout
@@ -266,7 +273,8 @@ def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOption
 
 def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:
     """Take the weights of another model, and its scale of the features, on which the weights rest."""
-    made_of = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden", "members")
+    parts = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden", "members")
+    made_of = (*parts, "standardize", "scale")
     other = [name for name in made_of if getattr(model.config, name) != getattr(start.config, name)]
     if other:
         told = "; ".join(f"{n} is {getattr(start.config, n)} there, {getattr(model.config, n)} here" for n in other)
@@ -297,7 +305,8 @@ def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None
     lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held)]
     # A phi of the user's own has no options to compare, but shapes.
     shapes = {name: list(value.shape) for name, value in trainer.model.state_dict().items()}
-    rules = [] if trainer.allowed is None else [sample_choices(trainer.allowed[0], data.sets)]
+    parts = () if trainer.allowed is None else zip(trainer.allowed, (data.sets, held.sets), strict=True)
+    rules = [sample_choices(allowed, sets) for allowed, sets in parts]
     mark = fingerprint(kept, trainer.model.config.to_json(), shapes, lengths, *tensors, *weights, *rules)
     if path.exists():
         stored, numbers = read_checkpoint(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -94,11 +95,19 @@ class ChoiceModel(nn.Module):
 
 @final
 class Learned(SetFunction):
-    """F of a model, for sets as users have them."""
+    """F of a model, for sets as users have them.
 
-    def __init__(self, model: ChoiceModel) -> None:
-        self.model = model
+    Args:
+        model: The model as it was trained.
+        precise: Gives the same in double precision, for sets that are.
+        check: Refuses sets that the model was not made for.
+    """
+
+    def __init__(self, model: ChoiceModel, precise: Callable[[], ChoiceModel], check: Callable[[Sets], Sets]) -> None:
+        self.model, self.precise, self.check = model, precise, check
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """On the device of the model."""
-        return self.model.bind(sets.to(self.model.mean.device))
+        sets = self.check(sets)
+        model = self.precise() if sets.dtype == torch.float64 else self.model
+        return model.bind(sets.to(model.mean.device))

@@ -7,7 +7,7 @@ constraint belong to sets in their order: the numbers of the sets say which of t
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -88,7 +88,10 @@ class Budget(Linear):
                 f"the weight of item {item - int(weights.layout.host[number])} of set {number} is "
                 f"{weights.values[item].item():g}; weights are finite numbers, 0 or more"
             )
-        budget = np.asarray(self.budget, dtype=np.float64)
+        try:
+            budget = np.asarray(self.budget, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ShapeError(f"budget must be one number, or one for each set, not {self.budget!r}") from None
         if budget.shape not in ((), (len(weights),)):
             raise ShapeError(
                 f"budget has shape {budget.shape}; give one number, or one for each of {len(weights)} sets"
@@ -162,7 +165,9 @@ class Groups(Linear):
         if isinstance(self.labels, Sets):
             lists = [part.tolist() for part in _aligned("labels", self.labels).to_list()]
         else:
-            lists = [part.tolist() if hasattr(part, "tolist") else list(part) for part in self.labels]
+            lists = [part.tolist() if hasattr(part, "tolist") else list(part) for part in _lists("labels", self.labels)]
+        if any(_missing(label) for part in lists for label in part):
+            raise DataError("labels hold a missing value (None or NaN); name the group of every item")
         codes: dict[Hashable, int] = {}
         found = [codes.setdefault(label, len(codes)) for part in lists for label in part]
         limits = self.at_most if isinstance(self.at_most, Mapping) else dict.fromkeys(codes, self.at_most)
@@ -245,7 +250,8 @@ class AllOf(Constraint):
     parts: Sequence[Linear]
 
     def __post_init__(self) -> None:
-        if not self.parts or not all(isinstance(part, Linear) for part in self.parts):
+        several = isinstance(self.parts, Sequence) and len(self.parts) > 0
+        if not several or not all(isinstance(part, Linear) for part in self.parts):
             raise OptionError("AllOf takes a list of Budget, Groups and SizeRange, one or more")
         known = [part.sizes for part in self.parts if part.sizes is not None]
         if any(not np.array_equal(sizes, known[0]) for sizes in known):
@@ -269,12 +275,28 @@ def _aligned(name: str, given: Any) -> Sets:
     sets = (
         given
         if isinstance(given, Sets)
-        else Sets.from_list([p if isinstance(p, Tensor) else np.asarray(p) for p in given])
+        else Sets.from_list([p if isinstance(p, Tensor) else np.asarray(p) for p in _lists(name, given)])
     )
     values = sets.values.detach().cpu()
     if values.shape[1:] not in ((), (1,)) and len(values):
         raise ShapeError(f"{name} holds items of shape {tuple(values.shape[1:])}; give one number for each item")
     return Sets(values.reshape(len(values)), sets.layout.to("cpu"))
+
+
+def _lists(name: str, given: Any) -> list[Any]:
+    """One list for each set, or an error."""
+    parts = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(part, Iterable) for part in parts):
+        raise ShapeError(f"{name} must be one list for each set, or a Sets aligned with the sets, not {given!r}")
+    return parts
+
+
+def _missing(label: Any) -> bool:
+    """None, NaN and what pandas has for them, which is not even sure to differ from itself."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:
+        return True
 
 
 def _sizes(sets: Sets) -> np.ndarray:

@@ -170,7 +170,7 @@ class SubsetSelector:
 
     def __repr__(self) -> str:
         defaults = inspect.signature(SubsetSelector).parameters
-        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if repr(v) != repr(defaults[k].default)]
         return f"SubsetSelector({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -295,22 +295,22 @@ class SubsetSelector:
     def score_true_size(self, sets: Any, subsets: Any) -> float:
         """Mean Jaccard score when the true size of each subset is given away, as the papers report."""
         choices = Choices.of(sets, subsets)
-        picked = self.predict(choices.sets, size=subset_sizes(choices.subsets).tolist())
+        picked = self.predict(choices.sets, size=subset_sizes(choices.subsets).tolist() if len(choices) else None)
         return _mean_jaccard(picked, choices.subsets)
 
     @property
     def function_(self) -> SetFunction:
         """The learned F, on standardised features: ask `bind(sets)` of it for values and gains of any subset."""
         self._check_fitted()
-        return Learned(self.model_)
+        return Learned(self.model_, self._precise, self._check_sets)
 
     # ---- keeping
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted selector to a folder: `config.json` and `weights.safetensors`."""
         self._check_fitted()
-        phi = None if isinstance(self.phi, nn.Module) else self.phi
-        params = {**self.get_params(), "phi": phi, "checkpoint": None, "device": None}
+        # The phi that was fitted, which `set_params` may have exchanged since.
+        params = {**self.get_params(), "phi": self.model_.config.phi, "checkpoint": None, "device": None}
         _files.write_model(
             folder,
             self.model_.state_dict(),

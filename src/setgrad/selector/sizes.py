@@ -89,6 +89,19 @@ class LinearSize(SizeRule):
         return cls(*solution.tolist())
 
 
+def _running_sums(x: Tensor, sets: Sets) -> Tensor:
+    """Sums of the items of each set up to each of them, by windows that double.
+
+    One running sum over all sets, less what came before, would round small numbers as the sums of other sets are large.
+    """
+    positions, shift = sets.layout.positions, 1
+    while shift < sets.layout.longest:
+        before = torch.nn.functional.pad(x[:-shift], (shift, 0))
+        x = x + torch.where(positions >= shift, before, 0)
+        shift *= 2
+    return x
+
+
 @final
 @dataclass(frozen=True)
 class ExpectedJaccard(SizeRule):
@@ -105,9 +118,7 @@ class ExpectedJaccard(SizeRule):
         layout = sets.layout
         p = torch.sigmoid(self.slope * logits.double() + self.shift)
         order = segment_order(logits, sets)
-        running = p[order].cumsum(0)
-        before = torch.cat([running.new_zeros(1), running])[layout.offsets[:-1]]
-        inside = running - before[layout.ids]
+        inside = _running_sums(p[order], sets)
         total = segment_sum(p, sets)
         overlap = inside / (layout.positions + 1 + total[layout.ids] - inside)
         best = segment_rank(overlap, sets) == 0
