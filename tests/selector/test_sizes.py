@@ -62,7 +62,7 @@ def test_a_set_gets_its_size_alone_and_in_a_batch(name):
 
 def test_small_probabilities_do_not_feel_large_sums_of_other_sets():
     rule = ExpectedJaccard(slope=1.0, shift=0.0)
-    faint = torch.linspace(-25.0, -15.0, 40)[:, None].expand(40, 5)
+    faint = torch.linspace(-32.0, -28.0, 40)[:, None].expand(40, 5)
     alone = Sets.from_lengths(faint.reshape(-1), [5] * 40)
     behind = Sets.from_lengths(torch.cat([torch.full((10_000,), 3.0), alone.values]), [10_000] + [5] * 40)
     assert rule.sizes(behind.values, behind)[1:].tolist() == rule.sizes(alone.values, alone).tolist()
