@@ -215,7 +215,6 @@ def test_wrong_constraints_are_refused(default):
         (lambda: Budget([[1.0]], budget=float("nan")), DataError, "NaN"),
         (lambda: Budget([[[1.0, 2.0]]], budget=1), ShapeError, "one number for each item"),
         (lambda: Groups([["a"]], at_most=-1), OptionError, "0 or more"),
-        (lambda: Groups([["a"]], at_most={"b": 1}), OptionError, "which no item belongs to"),
         (lambda: Groups([["a", None]]), DataError, "missing value"),
         (lambda: Groups([[1.0, float("nan")]]), DataError, "missing value"),
         (lambda: Groups([1, 2]), ShapeError, "labels must be one list for each set"),
@@ -231,6 +230,12 @@ def test_wrong_constraints_are_refused(default):
 def test_wrong_parameters_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_a_group_that_these_sets_lack_is_spoken_of():
+    with pytest.warns(UserWarning, match=r"group 'b', which no item of these sets.*spelling"):
+        groups = Groups([["a", "a"]], at_most={"a": 1, "b": 1})
+    assert groups.solver(np.array([0]), 2)(torch.ones(1, 2)).tolist() == [[1, 0]]
 
 
 def test_a_sum_that_only_rounding_makes_too_large_fits():

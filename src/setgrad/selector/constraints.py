@@ -7,6 +7,7 @@ constraint belong to sets in their order: the numbers of the sets say which of t
 from __future__ import annotations
 
 import abc
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -174,8 +175,12 @@ class Groups(Linear):
         for label, limit in limits.items():
             if not isinstance(limit, (int, np.integer)) or limit < 0:
                 raise OptionError(f"at_most must be a whole number, 0 or more, not {limit!r} (group {label!r})")
+            # No error, because new sets need not have every group.
             if label not in codes:
-                raise OptionError(f"at_most speaks of group {label!r}, which no item belongs to; check its spelling")
+                warnings.warn(
+                    f"at_most speaks of group {label!r}, which no item of these sets belongs to; check its spelling",
+                    stacklevel=3,
+                )
         most = np.array([limits.get(label, len(found)) for label in codes], dtype=np.int64)
         values = torch.tensor(found, dtype=torch.long)
         object.__setattr__(self, "_codes", Sets.from_lengths(values, [len(part) for part in lists]))
