@@ -69,6 +69,12 @@ def test_demo_model_works_with_the_tables_of_the_task(run: Callable, tmp_path: P
     )
 
 
+def test_every_task_has_a_checkpoint_of_its_own(run: Callable, tmp_path: Path) -> None:
+    words = ["--tasks", "moons,gaussian", "--output", tmp_path / "d", "--checkpoint", tmp_path / "run.ckpt"]
+    assert run("demo", *words, *QUICK).code == 0
+    assert {path.name for path in tmp_path.glob("*.ckpt")} == {"run-moons.ckpt", "run-gaussian.ckpt"}
+
+
 def test_demo_refuses_a_foreign_place_first(run: Callable, tmp_path: Path) -> None:
     (tmp_path / "moons").mkdir()
     (tmp_path / "moons" / "photo.png").touch()

@@ -4,8 +4,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
+from setgrad import SubsetSelector
 from setgrad.cli import _main
 from setgrad.cli._command import Answer, Command
 
@@ -153,6 +156,10 @@ WRONG_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: (f / "table.json").write_text('{"format": "setgrad.table", "version": 1, "set_id": 3}'),
         "names no columns",
     ),
+    "unknown type": (
+        lambda f: (f / "table.json").write_text((f / "table.json").read_text().replace("float32", "int7")),
+        "no type 'int7'",
+    ),
 }
 
 
@@ -195,6 +202,48 @@ def test_place_that_cannot_be_written(run: Callable, model: Path, table: Path, t
     check(run("fit", table, *FIT, "-o", tmp_path / "file" / "m", *tiny), str(tmp_path / "file"))
 
 
+@pytest.mark.parametrize("command", ["predict", "report"])
+def test_output_that_would_take_what_is_read(
+    run: Callable, model: Path, table: Path, tmp_path: Path, command: str
+) -> None:
+    mine = Path(shutil.copy(table, tmp_path / "in.csv"))
+    (tmp_path / "link.csv").symlink_to(mine)
+    before = mine.read_bytes()
+    for output in (mine, tmp_path / "link.csv"):
+        check(run(command, model, mine, "-o", output), str(output), "the table that is read", "-o FILE")
+    assert mine.read_bytes() == before
+
+
+def test_output_that_would_take_a_part_of_the_model(run: Callable, model: Path, tmp_path: Path) -> None:
+    # The table does not exist, so the message shows that the place was looked at first.
+    for part in ("config.json", "weights.safetensors", "table.json"):
+        check(run("report", model, tmp_path / "no.csv", "-o", model / part), "a part of the model", "-o FILE")
+
+
+def test_output_that_is_a_folder_is_refused_before_the_work(run: Callable, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").mkdir()
+    missing = tmp_path / "no.csv"
+    check(run("predict", model, missing, "-o", tmp_path / "p.csv"), "this is a folder; name a file")
+    for output in (tmp_path, ".", "/"):
+        check(run("report", model, missing, "-o", output), "this is a folder; name a file")
+    (tmp_path / "test.parquet").mkdir()
+    check(run("datasets", "amazon:toys", "--data-dir", missing, "-o", tmp_path), "test.parquet: this is a folder")
+    (tmp_path / "report.html").mkdir()
+    check(run("demo", "--sets", "4,4,4", "--output", tmp_path), "report.html: this is a folder")
+    words = ["--sets", "4,4,4", "--output", tmp_path / "d", "--checkpoint", "."]
+    check(run("demo", *words), "this is a folder; name a file")
+
+
+def test_ids_that_cannot_be_written_are_refused_before_the_work(
+    run: Callable, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = pa.array([b"\xff", b"\xff"])
+    columns = {"basket": names, "product": ["a", "b"], "price": [1.0, 2.0], "stars": [1.0, 2.0]}
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    monkeypatch.setattr(SubsetSelector, "decision_function", None)
+    check(run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are no text", ".parquet")
+
+
 def test_unknown_data_set(run: Callable, tmp_path: Path) -> None:
     check(run("datasets", "suns"), "unknown data set 'suns'", "moons")
     check(run("demo", "--tasks", "suns", "--output", tmp_path), "unknown data set 'suns'")
@@ -220,6 +269,7 @@ def test_error_as_json(run: Callable) -> None:
         ["fit", "t.csv", *FIT, "-o", "m", "--features", "a,,b"],
         ["predict", "m", "t.csv", "-o", "p.csv", "--size", "3", "--threshold", "0.5"],
         ["demo", "--sets", "3,4"],
+        ["demo", "--sets", "6,4,0"],
         # Abbreviations would change their meaning when an option is added.
         ["fit", "t.csv", *FIT, "-o", "m", "--max", "3"],
     ],

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import setgrad as sg
+from setgrad.cli import main
 
 ROLES: dict[str, Any] = {"set_id": "basket", "item_id": "product", "features": ["price", "stars"]}
 
@@ -133,6 +134,71 @@ def test_features_are_found_by_name(
     for name, path in (("a", table), ("b", shuffled)):
         assert run("predict", model, path, "-o", tmp_path / f"{name}.csv").code == 0
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+@pytest.fixture(scope="module")
+def late(table: Path, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A model of times, which need float64; its table; and of this the first set alone, which fits into float32."""
+    folder = tmp_path_factory.mktemp("late")
+    lines = ["basket,product,time,bought"]
+    for basket in range(12):
+        for place in range(5):
+            # Around here float32 counts in steps of 128.
+            time = 1_700_000_000 // 128 * 128 + 128 * place + (0 if basket == 0 else 37 * basket)
+            lines.append(f"b{basket},p{place},{time},{'true' if place > 2 else 'false'}")
+    whole, alone = folder / "whole.csv", folder / "alone.csv"
+    whole.write_text("\n".join(lines) + "\n")
+    alone.write_text("\n".join(lines[:6]) + "\n")
+    words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought"]
+    assert main(["fit", str(whole), "--validation", str(alone), *words, "-o", str(folder / "m"), *tiny]) == 0
+    return folder / "m", whole, alone
+
+
+def test_picks_of_a_set_do_not_depend_on_the_rest_of_the_table(run: Callable, late: Any, tmp_path: Path) -> None:
+    model, whole, alone = late
+    for path in (whole, alone):
+        assert run("predict", model, path, "-o", tmp_path / path.name, "--device", "cpu").code == 0
+    together, apart = (pyarrow.csv.read_csv(tmp_path / path.name) for path in (whole, alone))
+    assert apart["chosen"].to_pylist() == together["chosen"].to_pylist()[:5]
+    np.testing.assert_allclose(apart["probability"], together["probability"][:5], rtol=1e-12)
+
+
+def test_tables_are_read_in_the_type_that_was_fitted_on(
+    run: Callable, late: Any, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, whole, alone = late
+    seen = []
+    read = sg.sets.read_table
+
+    def watched(path: Path, **asked: Any) -> Any:
+        found = read(path, **asked)
+        seen.append((path, found.sets.dtype))
+        return found
+
+    monkeypatch.setattr("setgrad.sets._read.read_table", watched)
+    assert run("evaluate", model, alone).code == 0
+    words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought"]
+    assert run("fit", whole, "--validation", alone, *words, "-o", tmp_path / "m", *tiny).code == 0
+    assert [dtype for path, dtype in seen if path == alone] == [torch.float64] * 2
+    # A model of an older setgrad does not know the type, and leaves it open.
+    kept = json.loads((tmp_path / "m" / "table.json").read_text())
+    assert kept.pop("dtype") == "float64"
+    (tmp_path / "m" / "table.json").write_text(json.dumps(kept))
+    assert run("evaluate", tmp_path / "m", alone).code == 0
+    assert seen[-1] == (alone, torch.float32)
+
+
+def test_items_are_numbered_where_the_remembered_column_is_missing(
+    run: Callable, model: Path, rows: list[list[str]], put: Callable, tmp_path: Path
+) -> None:
+    path = put(tmp_path / "t.csv", [[row[0], *row[2:]] for row in rows])
+    assert run("predict", model, path, "-o", tmp_path / "p.parquet").code == 0
+    picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")
+    assert picks.column_names == ["basket", "item_id", "probability", "chosen"]
+    assert picks["item_id"].to_pylist()[:3] == [0, 1, 2]
+    assert run("evaluate", model, path).code == 0
+    # Named on the command line, it must be there.
+    assert "no column 'product'" in run("predict", model, path, "-o", tmp_path / "q.csv", "--item-id", "product").err
 
 
 def test_model_from_python_needs_the_columns(run: Callable, table: Path, by_python: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tables on a screen, in a file, and without rich; and a reader that goes away."""
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,3 +70,11 @@ def test_help_needs_no_optional_package() -> None:
     code = "import sys; import setgrad.cli; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert not {"pyarrow", "rich", "sklearn", "matplotlib"} & set(done.stdout.split())
+
+
+def test_letters_that_the_terminal_does_not_know_are_no_error() -> None:
+    code = "import sys; from setgrad.cli import main; sys.exit(main(['datasets', 'moons']))"
+    narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=narrow)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?zcan" in done.stdout

@@ -9,7 +9,7 @@ import torch
 
 from setgrad.datasets import Task, bayes_jaccard, gaussian, moons
 from setgrad.datasets._synthetic import GAUSSIAN_MEAN, MOONS_SCALE, MOONS_SHIFT, half_circles
-from setgrad.errors import OptionError
+from setgrad.errors import DataError, OptionError
 from setgrad.sets import Choices
 
 MAKERS = pytest.mark.parametrize("make", [gaussian, moons], ids=lambda make: make.__name__)
@@ -50,10 +50,13 @@ def test_own_sizes(make: Callable[..., Task]) -> None:
 def test_impossible_sizes_are_refused(make: Callable[..., Task]) -> None:
     with pytest.raises(OptionError, match="between 0 and set_size=5, not 6"):
         make(set_size=5, subset_size=6)
-    with pytest.raises(OptionError, match="0 or more, not 1000, -1 and 1000"):
+    with pytest.raises(OptionError, match="whole, 0 or more, not 1000, -1 and 1000"):
         make(n_validation=-1)
-    with pytest.raises(OptionError, match="seed must be 0 or more"):
-        make(seed=-1)
+    with pytest.raises(OptionError, match=r"whole, 0 or more, not 2\.5, 1000 and 1000"):
+        make(n_train=2.5)
+    for seed in (-1, 1.5, None):
+        with pytest.raises(OptionError, match=f"seed must be a whole number, 0 or more, not {seed}"):
+            make(seed=seed)
 
 
 def test_gaussian_classes() -> None:
@@ -98,6 +101,12 @@ def test_half_circles_are_those_of_scikit_learn() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bayes_limit_of_the_gaussian_task(seed: int) -> None:
     assert 0.895 < bayes_jaccard(gaussian(seed=seed, n_train=0, n_validation=0).test) < 0.915
+
+
+@pytest.mark.parametrize("sizes", [{"n_test": 0}, {"n_test": 2, "subset_size": 0}])
+def test_no_bayes_limit_where_nothing_is_to_be_found(sizes: dict[str, int]) -> None:
+    with pytest.raises(DataError, match="at least one set, and no empty subset"):
+        bayes_jaccard(gaussian(n_train=0, n_validation=0, **sizes).test)
 
 
 def test_bayes_pick_is_the_most_likely_of_all_subsets() -> None:

@@ -1,6 +1,7 @@
 """Each kind of item is drawn in its own way, and what was chosen and right is drawn where it is."""
 
 import base64
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ def svg(picture: Picture) -> str:
         (np.zeros((5, 2)), POINTS),
         (np.zeros((5, 64)), IMAGES),
         (np.zeros((5, 6, 9)), IMAGES),
+        (np.zeros((5, 1, 6, 9)), IMAGES),
         # negative numbers are no pixels; 16 numbers are more likely 16 columns; 65 are no square
         (-np.ones((5, 64)), BARS),
         (np.zeros((5, 16)), BARS),
@@ -99,6 +101,13 @@ def test_labels_are_texts(labels: tuple[str, ...]) -> None:
     assert "&lt;b&gt;" in svg(picture)
 
 
+def test_labels_that_no_svg_may_hold() -> None:
+    one = shown(np.zeros((5, 3)))
+    labels = ("a\x00b", "\x1b", "\ud800c", "d\ne", "f")
+    picture = to_picture(BARS.draw(Shown(**{**vars(one), "labels": labels})), "")
+    assert "ab" in "".join(ElementTree.fromstring(svg(picture)).itertext())
+
+
 @pytest.mark.parametrize("drawing", [POINTS, IMAGES, BARS], ids=["points", "images", "bars"])
 def test_legend_names_every_kind(drawing: object) -> None:
     text = svg(to_picture(draw_legend(drawing), "", tight=True))  # type: ignore[arg-type]
@@ -155,6 +164,8 @@ def test_curve_is_described(selector: SubsetSelector) -> None:
     assert "3 epochs" in picture.alt
     assert f"best {100 * best:.2f} at epoch {selector.best_epoch_}" in picture.alt
     assert "training loss" in svg(picture)
+    # A fit under a constraint is not told the size, and the history does not say which kind it was.
+    assert "true size" not in svg(picture)
 
 
 def test_no_figure_is_left_behind() -> None:

@@ -79,6 +79,8 @@ def test_nothing_chosen_and_nothing_right(
 def test_no_sets_at_all(selector: SubsetSelector, test_sets: Choices) -> None:
     with pytest.raises(DataError, match="no sets to evaluate"):
         evaluate(selector, Choices(test_sets.sets[:0], test_sets.subsets[:0]))
+    with pytest.raises(DataError, match=r"as Choices, not tuple; make them: Choices.of\(sets, subsets\)"):
+        evaluate(selector, (test_sets.sets, test_sets.subsets))  # type: ignore[arg-type]
 
 
 def test_grids_show_the_scores(selector: SubsetSelector, evaluation: Evaluation) -> None:

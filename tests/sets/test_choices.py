@@ -43,6 +43,7 @@ def test_every_usual_form_of_subsets(form: object) -> None:
         ([[-1], [], []], DataError, "subset 0 names item -1"),
         ([[1, 1], [], []], DataError, "subset 0 names an item twice"),
         ([[0.5], [], []], DataError, "subset 0 holds real numbers"),
+        ([np.array([1 + 2j]), [], []], DataError, "subset 0 holds complex numbers"),
         ([["a"], [], []], DataError, "subset 0 is neither a mask nor"),
         ([[[0]], [], []], ShapeError, r"subset 0 has shape \(1, 1\)"),
         ([[True], [], []], ShapeError, "mask of subset 0 has 1 entries, its set has 3"),
@@ -79,6 +80,30 @@ def test_other_things_are_no_sets() -> None:
         as_sets([np.ones((2, 1)) * 1j])
     with pytest.raises(DataError, match="int was given"):
         as_sets(5)
+    with pytest.raises(DataError, match=r"set 1 .*not dense but torch.sparse_coo; give x.to_dense\(\)"):
+        as_sets([[[1.0]], torch.ones(2, 1).to_sparse()])
+
+
+def test_masked_arrays_are_taken_if_nothing_is_masked() -> None:
+    good = np.ma.masked_greater(np.ones((2, 1)), 5.0)
+    assert as_sets([good, [good[0], good[1]]]).values.tolist() == [[1.0]] * 4
+    bad = np.ma.masked_greater(np.array([[1.0], [9.0]]), 5.0)
+    for one in (bad, [bad[0], bad[1]]):
+        with pytest.raises(DataError, match=r"set 0 .*masked out; fill them in"):
+            as_sets([one])
+
+
+def test_data_frames_of_mixed_columns() -> None:
+    pandas = pytest.importorskip("pandas", reason="data frames are those of pandas")
+    mixed = pandas.DataFrame({"price": [1.5, 2.0], "new": [True, False]})
+    assert as_sets([mixed]).values.tolist() == [[1.5, 1.0], [2.0, 0.0]]
+    nullable = pandas.DataFrame({"price": [1.5, 2.0], "stock": [3, 4]}).convert_dtypes()
+    assert as_sets([nullable]).values.tolist() == [[1.5, 3.0], [2.0, 4.0]]
+    mask = pandas.Series([True, False], dtype="boolean")
+    assert as_subsets([mask], as_sets([mixed])).values.tolist() == [True, False]
+    nullable.loc[0, "stock"] = None
+    with pytest.raises(DataError, match="set 0 cannot be read as an array of numbers"):
+        as_sets([nullable])
 
 
 def test_choices_unpack_and_stay_as_they_are() -> None:

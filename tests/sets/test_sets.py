@@ -102,10 +102,13 @@ def test_empty_sets_may_stand_anywhere(sizes: list[int]) -> None:
     assert str(len(sizes)) in repr(sets)
 
 
-def test_empty_lists_take_the_shape_of_the_others() -> None:
+def test_empty_lists_take_the_shape_and_type_of_the_others() -> None:
     assert Sets.from_list([[], [[1.0, 2.0]], []]).values.shape == (1, 2)
     assert Sets.from_list([[], np.zeros((0, 5))]).item_shape == (5,)
     assert Sets.from_list([]).to_list() == []
+    masks = Sets.cat([Sets.from_list([[]]), Sets.from_list([[True]]), Sets.from_list([[]])])
+    assert masks.dtype == torch.bool
+    assert masks.lengths.tolist() == [0, 1, 0]
     joined = Sets.cat([Sets.from_list([]), Sets.from_list([[]]), batch([2])])
     assert joined.lengths.tolist() == [0, 2]
     assert joined.item_shape == (2,)

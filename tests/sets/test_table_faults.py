@@ -30,7 +30,11 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("null feature", edited("price", 4, None), r"column 'price', row 4 .*missing; fill"),
     ("nan feature", edited("price", 2, float("nan")), r"column 'price', row 2 .*nan is not a finite"),
     ("infinite feature", edited("price", 5, float("-inf")), r"column 'price', row 5 .*-inf is not a finite"),
-    ("large feature", edited("price", 3, 1e300), r"column 'price', row 3 .*1e\+?300 is too large for torch.float32"),
+    (
+        "nan after a large feature",
+        {**edited("price", 3, 1e300), "stock": [1.0, 2.0, 3.0, float("nan"), 5.0]},
+        r"column 'stock', row 4 .*nan is not a finite",
+    ),
     ("text feature", as_text("price", 3, "cheap"), r"column 'price', row 3 .*'cheap' is not a number"),
     ("null set id", edited("basket", 2, None), r"column 'basket', row 2 .*missing; every row needs an id"),
     (
@@ -70,6 +74,19 @@ def test_every_fault_is_named_by_column_and_row(
         read_table(path, features=["price", "stock"], **ROLES)
     assert str(path) in str(caught.value)
     assert "counted from 1, without the header" in str(caught.value)
+
+
+def test_a_number_too_large_for_the_type_that_was_asked_for(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", edited("price", 3, 1e39))
+    with pytest.raises(DataError, match=r"column 'price', row 3 .*1e\+?39 is too large for torch.float32"):
+        read_table(path, features=["price"], dtype=torch.float32, **ROLES)
+
+
+@pytest.mark.parametrize("text", ["-nan(ind)", "nan(ind)", "NaN"])
+def test_every_way_to_write_nan(tmp_path: Path, text: str) -> None:
+    path = save(tmp_path / "t.csv", as_text("price", 2, text))
+    with pytest.raises(DataError, match=r"column 'price', row 2 .*is not a finite number"):
+        read_table(path, features=["price"], **ROLES)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +141,7 @@ def test_an_empty_column_is_refused_by_name_and_not_dropped(tmp_path: Path, endi
             DataError,
             r"no column 'baskets' \(did you mean 'basket'\?\); the columns are: basket, sku",
         ),
+        ({"features": [7]}, DataError, "there is no column 7; the columns"),
         ({"features": ["prize", "zzz"]}, DataError, r"'prize' \(did you mean 'price'\?\) or 'zzz'; the columns"),
         ({"chosen": "basket"}, DataError, r"column 'basket' is asked for as set_id and as chosen"),
         ({"features": ["price", "load"]}, DataError, r"column 'load' is asked for as weights and as features"),

@@ -1,11 +1,13 @@
 """Tables: every format, read in pieces, and picks written so that they can be read again."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -93,6 +95,14 @@ def test_features_are_the_numeric_columns_in_the_order_of_the_file(tmp_path: Pat
     named = read_table(path, set_id="basket", features=["stock", "price", "bought"], dtype=torch.float64)
     assert named.sets.values[0].tolist() == [1.0, 1.5, 1.0]
     assert named.sets.dtype == torch.float64
+
+
+@pytest.mark.parametrize("form", [np.array, tuple, iter, dict.fromkeys])
+def test_features_are_named_in_any_collection(tmp_path: Path, ending: str, form: Callable[[Any], Any]) -> None:
+    path = save(tmp_path / f"t{ending}", GOOD)
+    table = read_table(path, set_id="basket", features=form(["stock", "price"]))
+    assert table.features == ["stock", "price"]
+    assert table.sets.values[0].tolist() == [1.0, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,11 @@ def test_numbers_that_float32_would_merge_are_read_in_float64(tmp_path: Path, en
     assert read_table(path, set_id="s", features=["x"], dtype=torch.float32).sets.dtype == torch.float32
 
 
+def test_numbers_too_large_for_float32_are_read_in_float64(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": [1e39, -1e300, 0.5]})
+    assert read_table(path, set_id="s").sets.values[:, 0].tolist() == [1e39, -1e300, 0.5]
+
+
 @pytest.mark.usefixtures("small_pieces")
 def test_a_late_number_may_ask_for_float64(tmp_path: Path, ending: str) -> None:
     path = save(tmp_path / f"t{ending}", {"s": [1] * 5, "x": [0.1, 1.0, 2.0, 3.0, 2.0**24 + 1]}, rows=2)
@@ -266,6 +281,30 @@ def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> Non
     assert torch.equal(back.subsets.values, PICKS.values)
 
 
+def test_uuids_are_read_and_written_as_texts(tmp_path: Path, ending: str) -> None:
+    given = [UUID(int=number) for number in range(5)]
+    path = tmp_path / f"picks{ending}"
+    write_table(path, PICKS, set_ids=given[:3], item_ids=given)
+    back = read_table(path, set_id="set_id", item_id="item_id", features=["chosen"])
+    assert back.set_ids == [str(given[0]), str(given[2])]
+    typed = save(tmp_path / "t.parquet", {"s": pa.array(given[:2], pa.uuid()), "x": [1.0, 2.0]})
+    assert read_table(typed, set_id="s").set_ids == [str(given[0]), str(given[1])]
+
+
+def test_bytes_that_are_text_go_into_every_format(tmp_path: Path, ending: str) -> None:
+    write_table(tmp_path / f"p{ending}", PICKS, set_ids=[b"u", b"v", b"w"])
+    found = read_table(tmp_path / f"p{ending}", set_id="set_id", features=["chosen"]).set_ids
+    assert found == (["u", "w"] if ending == ".csv" else [b"u", b"w"])
+
+
+def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"p\.csv: this cannot be written: .*use another format, as \.parquet"):
+        write_table(
+            tmp_path / "p.csv", PICKS, set_ids=pa.array([(1, 2, n) for n in range(3)], pa.month_day_nano_interval())
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("write", "error", "message"),
     [
@@ -278,6 +317,9 @@ def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> Non
         (lambda p: write_table(p, PICKS, set_ids=["a", 1, "b"]), DataError, "set_ids cannot be written"),
         (lambda p: write_table(p, PICKS, set_ids=[1, 2, 2**64]), DataError, "set_ids cannot be written"),
         (lambda p: write_table(p, PICKS, set_ids=[-1, 2, 2**63]), DataError, "set_ids cannot be written"),
+        (lambda p: write_table(p, PICKS, set_ids=[(1, 2)] * 3), DataError, "number or a text, not list"),
+        (lambda p: write_table(p, PICKS, set_ids=[{"a": 1}] * 3), DataError, "number or a text, not struct"),
+        (lambda p: write_table(p, PICKS, item_ids=[b"\xff"] * 5), DataError, "item_ids holds bytes that are no text"),
         (lambda p: write_table(p, PICKS, names=("chosen", "i")), OptionError, "names="),
         (lambda p: write_table(p, PICKS, names=("i", "i")), OptionError, "names="),
         (lambda p: write_table(p, PICKS.to(torch.float32)), ShapeError, "one boolean"),
@@ -310,6 +352,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(DataError, match=r"folder\.csv: this is a folder; name a file"):
+        write_table(tmp_path / "folder.csv", PICKS)
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DataError, match=r"pipe\.csv: this cannot be written: it is a device or a pipe"):
+        write_table(tmp_path / "pipe.csv", PICKS)
     (tmp_path / "file").touch()
     with pytest.raises(SetgradError, match="cannot be written"):
         write_table(tmp_path / "file" / "picks.csv", PICKS)

@@ -9,28 +9,38 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+import torch
+
 from setgrad.errors import FileFormatError, OptionError
 from setgrad.files import replacing
-from setgrad.sets import Choices, Table
+from setgrad.sets import Choices, Sets, Table
 
 _FILE, _FORMAT, _VERSION = "table.json", "setgrad.table", 1
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @final
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a table, by their roles."""
+    """Names of the columns of a table, by their roles, and the type in which their numbers are read.
+
+    The type is that of the table that was fitted on: left open, it would depend on all rows of a table, and so would
+    the picks of each set in it. None leaves it open, as models did that were saved before it was remembered.
+    """
 
     set_id: str
     features: tuple[str, ...]
     item_id: str | None = None
     chosen: str | None = None
+    dtype: str | None = None
 
     def read_sets(self, path: Path) -> Table:
         """Read the sets of a table, whether or not it says what was chosen."""
         from setgrad.sets import read_table
 
-        return read_table(path, set_id=self.set_id, features=self.features, item_id=self.item_id)
+        return read_table(
+            path, set_id=self.set_id, features=self.features, item_id=self.item_id, dtype=self._torch_dtype
+        )
 
     def read_choices(self, path: Path) -> Choices:
         """Read the sets of a table and what was chosen from them."""
@@ -38,7 +48,18 @@ class Columns:
 
         if self.chosen is None:
             raise OptionError("say which column holds what was chosen: --chosen COLUMN")
-        return read_table(path, set_id=self.set_id, features=self.features, item_id=self.item_id, chosen=self.chosen)
+        return read_table(
+            path,
+            set_id=self.set_id,
+            features=self.features,
+            item_id=self.item_id,
+            chosen=self.chosen,
+            dtype=self._torch_dtype,
+        )
+
+    @property
+    def _torch_dtype(self) -> torch.dtype | None:
+        return None if self.dtype is None else _DTYPES[self.dtype]
 
     def save(self, folder: Path) -> None:
         """Write the names beside a saved model."""
@@ -85,7 +106,13 @@ def read_to_fit(path: Path, args: Namespace) -> tuple[Choices, Columns]:
         item_id=args.item_id,
         weights=args.weights,
     )
-    return choices, Columns(args.set_id, tuple(choices.features or ()), args.item_id, args.chosen)
+    features = tuple(choices.features or ())
+    return choices, Columns(args.set_id, features, args.item_id, args.chosen, dtype_name(choices.sets))
+
+
+def dtype_name(sets: Sets) -> str | None:
+    """Name the type in which a table with these sets is to be read; None for bytes, which no table is read in."""
+    return next((name for name, dtype in _DTYPES.items() if dtype == sets.dtype), None)
 
 
 def columns_of_model(folder: Path, args: Namespace) -> Columns:
@@ -98,9 +125,20 @@ def columns_of_model(folder: Path, args: Namespace) -> Columns:
     return Columns(
         set_id=args.set_id or stored.set_id,  # type: ignore[union-attr]
         features=tuple(args.features or stored.features),  # type: ignore[union-attr]
-        item_id=args.item_id or (stored.item_id if stored else None),
+        item_id=args.item_id or _item_id(stored, args.table),
         chosen=getattr(args, "chosen", None) or (stored.chosen if stored else None),
+        dtype=stored.dtype if stored else None,
     )
+
+
+def _item_id(stored: Columns | None, table: Path) -> str | None:
+    """The column of item ids that the model remembers, unless the table has none: items are then numbered."""
+    from setgrad.sets._formats import look
+
+    if stored is None or stored.item_id is None:
+        return None
+    # A table that is not there is refused when it is read, after what is wrong with the options.
+    return stored.item_id if not table.exists() or stored.item_id in look(table).names else None
 
 
 def check_same_features(folder: Path, columns: Columns) -> None:
@@ -128,7 +166,10 @@ def _load(folder: Path) -> Columns | None:
         name is None or _is_name(name) for name in optional
     ):
         raise FileFormatError(f"{path} is damaged: it names no columns; delete it and name the columns by options")
-    return Columns(found["set_id"], tuple(found["features"]), *optional)
+    dtype = found.get("dtype")
+    if dtype not in (None, *_DTYPES):
+        raise FileFormatError(f"{path} is damaged: it has no type {dtype!r}; delete it and name the columns by options")
+    return Columns(found["set_id"], tuple(found["features"]), *optional, dtype)
 
 
 def _is_name(name: Any) -> bool:

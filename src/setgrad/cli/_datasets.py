@@ -9,6 +9,7 @@ from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task, write_split
 from setgrad.datasets import LOADERS, Task, load, names
 from setgrad.errors import OptionError
+from setgrad.files import check_place
 from setgrad.report import Grid
 from setgrad.sets import subset_sizes
 
@@ -28,6 +29,8 @@ def _declare(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> Answer:
     if args.name is not None:
+        for split in _SPLITS if args.output is not None else ():
+            check_place(_table_of(args.output, split))
         return _one(load(args.name, seed=args.seed, data_dir=args.data_dir), args.output)
     if args.output is not None:
         raise OptionError("say which data set to write: setgrad datasets NAME -o FOLDER")
@@ -74,13 +77,17 @@ def _one(task: Task, folder: Path | None) -> Answer:
     if folder is None:
         return Answer(data, parts)
     columns = columns_of_task(task)
-    written = [write_split(folder / f"{split}.parquet", choices, columns) for split, choices in splits.items()]
+    written = [write_split(_table_of(folder, split), choices, columns) for split, choices in splits.items()]
     hint = (
         f"next: setgrad fit {written[0]} --validation {written[1]} --set-id {columns.set_id} "
         f"--item-id {columns.item_id} --chosen {columns.chosen} -o model/"
     )
     tables = [str(path) for path in written]
     return Answer({**data, "tables": tables}, (*parts, f"written: {', '.join(tables)}", hint))
+
+
+def _table_of(folder: Path, split: str) -> Path:
+    return folder / f"{split}.parquet"
 
 
 def _range(sizes: object) -> str:

@@ -15,6 +15,7 @@ from setgrad.cli._export import columns_of_task
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.datasets import Task, bayes_jaccard, load
 from setgrad.errors import OptionError
+from setgrad.files import check_place
 from setgrad.report import Evaluation, Grid, Section, evaluate, percent, require_matplotlib, write_report
 from setgrad.selector import SubsetSelector, check_model_folder
 from setgrad.sets import Choices
@@ -82,6 +83,8 @@ def _counts(text: str) -> tuple[int, int, int]:
         train, validation, test = (int(part) for part in text.split(","))
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not three whole numbers separated by commas") from None
+    if min(train, validation, test) < 1:
+        raise ArgumentTypeError(f"{text!r} leaves a split without sets; give each at least 1")
     return train, validation, test
 
 
@@ -95,15 +98,24 @@ def _run(args: Namespace) -> Answer:
     tasks = [load(name, n_train=train, n_validation=validation, n_test=test) for name in names]
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
     selectors = [make_selector(args, random_state=0) for _ in tasks]
+    report = args.output / "report.html"
+    check_place(report)
     for folder, selector in zip(folders, selectors, strict=True):
+        if selector.checkpoint is not None and len(tasks) > 1:
+            selector.checkpoint = _checkpoint_of(Path(selector.checkpoint), folder.name)
         check_model_folder(folder, checkpoint=selector.checkpoint)
     outcomes = [_fit(*parts) for parts in zip(tasks, selectors, folders, strict=True)]
     grid = _grid(outcomes)
-    report = args.output / "report.html"
     sections = [Section(o.task.name, o.selector, o.evaluation, o.task.description) for o in outcomes]
     write_report(report, sections, title="setgrad demo", summary=grid)
     parts: tuple[Grid | str, ...] = (grid, *(f"model: {o.folder}" for o in outcomes), f"report: {report}")
     return Answer({"tasks": [o.data for o in outcomes], "report": str(report)}, parts)
+
+
+def _checkpoint_of(path: Path, task: str) -> Path:
+    """A file for each task, because a checkpoint holds the state of one fit."""
+    check_place(path)
+    return path.with_name(f"{path.stem}-{task}{path.suffix}")
 
 
 def _fit(task: Task, selector: SubsetSelector, folder: Path) -> Outcome:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from setgrad.cli._columns import Columns
+from setgrad.cli._columns import Columns, dtype_name
 from setgrad.datasets import Task
 from setgrad.files import replacing
 from setgrad.sets import Choices
@@ -15,7 +15,8 @@ from setgrad.sets import Choices
 def columns_of_task(task: Task) -> Columns:
     """Names for the columns of a task, which itself has none."""
     width = int(np.prod(task.train.sets.item_shape))
-    return Columns("set", tuple(f"x{number}" for number in range(1, width + 1)), "item", "chosen")
+    features = tuple(f"x{number}" for number in range(1, width + 1))
+    return Columns("set", features, "item", "chosen", dtype_name(task.train.sets))
 
 
 def write_split(path: Path, choices: Choices, columns: Columns) -> Path:

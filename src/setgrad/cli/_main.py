@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from io import TextIOWrapper
 from textwrap import fill
 
 import setgrad
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Results go to the standard output; progress and errors go to the standard error.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal that does not know a letter shows a question mark; the standard error does so by itself.
+        sys.stdout.reconfigure(errors="replace")
     parser = _parser()
     try:
         args = parser.parse_args(argv)

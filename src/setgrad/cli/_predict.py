@@ -8,6 +8,7 @@ from pathlib import Path
 from setgrad.cli._columns import Columns, columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._limits import check_limits, declare_limits, read_limits
+from setgrad.cli._places import check_output
 from setgrad.errors import OptionError
 from setgrad.report import Grid
 from setgrad.selector import load
@@ -61,13 +62,16 @@ def _check_names(columns: Columns) -> None:
 def _run(args: Namespace) -> Answer:
     from setgrad.sets import write_table
     from setgrad.sets._formats import format_of
+    from setgrad.sets._write import check_ids
 
     check_limits(args)
     format_of(args.output)  # an unknown ending is refused before any work
+    check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
     columns = columns_of_model(args.model, args)
     _check_names(columns)
     table = columns.read_sets(args.table)
+    check_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
     scores = selector.decision_function(table.sets)
     picks = selector.predict(
         table.sets,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from setgrad.cli._columns import columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
+from setgrad.cli._places import check_output
 from setgrad.cli._predict import declare_model
 from setgrad.report import Section, evaluate, require_matplotlib, score_grid, write_report
 from setgrad.selector import load
@@ -27,6 +28,7 @@ def _declare(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> Answer:
     require_matplotlib()
+    check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
     evaluation = None
     if args.table is not None:

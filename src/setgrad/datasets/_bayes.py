@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from setgrad.datasets._synthetic import GAUSSIAN_MEAN, GAUSSIAN_VARIANCE
+from setgrad.errors import DataError
 from setgrad.sets import Choices, segment_sum, segment_top_k
 
 
@@ -22,6 +23,10 @@ def bayes_jaccard(choices: Choices) -> float:
     sets, subsets = choices
     truth = subsets.values.double()
     sizes = segment_sum(truth, sets).long().cpu().numpy()
+    if not len(sizes) or not sizes.all():
+        raise DataError(
+            "the limit is a mean over sets with something to find; give at least one set, and no empty subset"
+        )
     # log N(x; +mean) - log N(x; -mean): its sign flips with the label.
     ratio = sets.values.double() @ torch.from_numpy(GAUSSIAN_MEAN) * (2.0 / GAUSSIAN_VARIANCE)
     fits, hits = [], []

@@ -35,14 +35,18 @@ class Task:
 
 def generators(seed: int, count: int) -> list[np.random.Generator]:
     """Return independent generators, so that the size of one split never changes what another holds."""
-    if seed < 0:
-        raise OptionError(f"seed must be 0 or more, not {seed}")
+    if not _is_whole(seed) or seed < 0:
+        raise OptionError(f"seed must be a whole number, 0 or more, not {seed!r}")
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
 def fill_counts(wanted: Counts, usual: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Put the usual number of sets where none was asked for, and refuse a negative one."""
+    """Put the usual number of sets where none was asked for, and refuse what is no number of sets."""
     train, validation, test = (u if w is None else w for w, u in zip(wanted, usual, strict=True))
-    if min(train, validation, test) < 0:
-        raise OptionError(f"the numbers of sets must be 0 or more, not {train}, {validation} and {test}")
+    if not all(_is_whole(count) and count >= 0 for count in (train, validation, test)):
+        raise OptionError(f"the numbers of sets must be whole, 0 or more, not {train}, {validation} and {test}")
     return train, validation, test
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, (int, np.integer))

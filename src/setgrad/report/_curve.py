@@ -21,7 +21,7 @@ def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> Pict
     figure = new_figure(8.0, 2.7)
     left, right = figure.subplots(1, 2)
     _line(left, epochs, loss, "training loss", _LOSS, best_epoch)
-    _line(right, epochs, score, "validation Jaccard (%), true size given", _SCORE, best_epoch)
+    _line(right, epochs, score, "validation Jaccard (%)", _SCORE, best_epoch)
     best = score[epochs.index(best_epoch)] if best_epoch in epochs else max(score)
     alt = (
         f"Learning curve over {len(epochs)} epochs: loss from {loss[0]:.4f} to {loss[-1]:.4f}; validation Jaccard "

@@ -75,6 +75,8 @@ def draw_legend(drawing: Drawing) -> Figure:
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int] | None:
+    if len(shape) == 3 and shape[0] == 1:
+        shape = shape[1:]  # the one channel of a grey image
     if len(shape) == 2:
         return shape[0], shape[1]
     side = math.isqrt(shape[0]) if len(shape) == 1 else 0
@@ -171,6 +173,8 @@ def _draw_bars(shown: Shown) -> Figure:
 
 
 def _short(label: str) -> str:
+    # Control characters may not stand in an SVG file at all.
+    label = "".join(letter for letter in label if letter.isprintable())
     # A dollar sign would start a formula in Matplotlib.
     return (label if len(label) <= 14 else label[:13] + "…").replace("$", r"\$")
 

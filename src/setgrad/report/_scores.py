@@ -60,6 +60,9 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
         >>> found.scores.sets, found.scores.jaccard == sel.score(*task.test)
         (10, True)
     """
+    if not isinstance(choices, Choices):
+        kind = type(choices).__name__
+        raise DataError(f"evaluate takes sets and subsets as Choices, not {kind}; make them: Choices.of(sets, subsets)")
     if not len(choices):
         raise DataError("there are no sets to evaluate on; give at least one")
     sets, right = choices

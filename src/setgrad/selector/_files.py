@@ -20,7 +20,7 @@ FORMAT = "setgrad.selector"
 VERSION = 2
 _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
 # What a model consists of. The command line adds the names of columns, which do not outlive the model they belong to.
-_PARTS = (_WEIGHTS, _CONFIG, "table.json")
+MODEL_PARTS = (_WEIGHTS, _CONFIG, "table.json")
 
 
 def check_model_folder(folder: str | Path, *, checkpoint: str | Path | None = None) -> None:
@@ -74,7 +74,7 @@ def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str
             os.replace(fresh, folder)
             for path in (old / "model").iterdir():
                 # Notes or plots that a user put beside the model are not ours to delete.
-                if path.name not in _PARTS:
+                if path.name not in MODEL_PARTS:
                     os.replace(path, folder / path.name)
             shutil.rmtree(old)
         else:

@@ -148,8 +148,9 @@ def _as_mask(entry: Any, size: int, number: int) -> Tensor:
     mask = torch.zeros(size, dtype=torch.bool)
     if not len(entry):
         return mask
-    if entry.dtype.is_floating_point:
-        raise DataError(f"subset {number} holds real numbers; give booleans (a mask) or integers (indices)")
+    if entry.dtype.is_floating_point or entry.dtype.is_complex:
+        kind = "complex" if entry.dtype.is_complex else "real"
+        raise DataError(f"subset {number} holds {kind} numbers; give booleans (a mask) or integers (indices)")
     low, high = int(entry.min()), int(entry.max())
     if low < 0 or high >= size:
         raise DataError(

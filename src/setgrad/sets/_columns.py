@@ -31,9 +31,7 @@ class Column:
     @staticmethod
     def of(path: Path, batch: pa.RecordBatch, name: str, before: int) -> Column:
         """Take a column out of a piece and unpack how it was stored."""
-        array = batch.column(batch.schema.get_field_index(name))
-        if isinstance(array, pa.ExtensionArray):
-            array = array.storage
+        array = plain(batch.column(batch.schema.get_field_index(name)))
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if types.is_string_view(array.type):
@@ -53,6 +51,13 @@ class Column:
         if self.array.null_count:
             position = np.flatnonzero(self.array.is_null().to_numpy(zero_copy_only=False))[0]
             raise self.fault(position, f"the value is missing; {remedy}")
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Return what an array of a type of its own holds: its storage, but texts for UUIDs, as which people know them."""
+    if isinstance(array.type, pa.UuidType):
+        return pa.array([None if found is None else str(found) for found in array.to_pylist()], pa.string())
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def fault(path: Path, column: str, row: int, text: str) -> DataError:

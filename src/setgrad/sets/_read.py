@@ -5,10 +5,10 @@ Imported only when a table is read, so PyArrow may be imported at the top.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ def read_table(
     path: str | PathLike[str],
     *,
     set_id: str,
-    features: Sequence[str] | None = None,
+    features: Iterable[str] | None = None,
     chosen: str,
     item_id: str | None = None,
     weights: str | None = None,
@@ -42,7 +42,7 @@ def read_table(
     path: str | PathLike[str],
     *,
     set_id: str,
-    features: Sequence[str] | None = None,
+    features: Iterable[str] | None = None,
     chosen: None = None,
     item_id: str | None = None,
     weights: str | None = None,
@@ -53,7 +53,7 @@ def read_table(
     path: str | PathLike[str],
     *,
     set_id: str,
-    features: Sequence[str] | None = None,
+    features: Iterable[str] | None = None,
     chosen: str | None,
     item_id: str | None = None,
     weights: str | None = None,
@@ -63,7 +63,7 @@ def read_table(
     path: str | PathLike[str],
     *,
     set_id: str,
-    features: Sequence[str] | None = None,
+    features: Iterable[str] | None = None,
     chosen: str | None = None,
     item_id: str | None = None,
     weights: str | None = None,
@@ -83,7 +83,8 @@ def read_table(
         item_id: Column that names the item, once in a set; by default items are numbered from 0 in each set.
         weights: Column with a weight for each row: finite numbers that are not negative.
         dtype: Type of features and weights. By default float32, unless a feature would lose digits that tell its values
-            apart, as times in seconds and other large whole numbers do: then the table is read again in float64.
+            apart, as times in seconds and other large whole numbers do, or is too large for float32: then the table is
+            read again in float64.
 
     Returns:
         `Choices`, which unpacks into `sets, subsets`; without `chosen`, a `Table`, which has sets and ids only.
@@ -178,15 +179,22 @@ def _block(
     if not bool(finite.all()):
         position, number = (~finite).nonzero()[0].tolist()
         column = columns[number]
-        raise column.fault(position, _not_finite(column, position, dtype))
+        value = column.value(position)
+        if not _is_finite(value):
+            text = f"{value} is not a finite number; fill it in, drop the row, or leave the column out"
+            raise column.fault(position, text)
+        # Where the type is open, `digits` has seen that float32 is too narrow, and the table is read again in float64.
+        if digits is None:
+            raise column.fault(position, f"{value} is too large for {dtype}; rescale the column or use a wider dtype")
     return block
 
 
-def _not_finite(column: Column, position: int, dtype: torch.dtype) -> str:
-    value = column.value(position)
-    if np.isfinite(float(value)):
-        return f"{value} is too large for {dtype}; rescale the column or read with a wider dtype"
-    return f"{value} is not a finite number; fill it in, drop the row, or leave the column out"
+def _is_finite(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(value)))
+    except ValueError:
+        # PyArrow knows more ways to write NaN than Python does, such as nan(ind).
+        return False
 
 
 def _weights(column: Column, dtype: torch.dtype) -> np.ndarray:

@@ -5,7 +5,7 @@ Imported only when a table is read, so PyArrow may be imported at the top.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from setgrad.errors import DataError, OptionError
 
 
 def feature_columns(
-    path: Path, schema: pa.Schema, named: Sequence[str] | None, others: dict[str, str | None]
+    path: Path, schema: pa.Schema, named: Iterable[str] | None, others: dict[str, str | None]
 ) -> list[str]:
     """Check the role of every column, `others` being those by role that are no features; return the features."""
     if isinstance(named, str):
         raise OptionError(f"features must be a list of columns; write features=[{named!r}]")
+    # A list first: an array has no truth value, and a generator can be gone through once only.
+    named = None if named is None else list(named)
     taken = [(role, name) for role, name in others.items() if name is not None]
     taken += [("features", name) for name in named or []]
     missing = [name for _, name in taken if name not in schema.names]
@@ -32,7 +34,7 @@ def feature_columns(
             raise DataError(f"{path}: column {name!r} is asked for as {seen[name]} and as {role}; give it one role")
         seen[name] = role
     free = [field for field in schema if field.name not in seen]
-    columns = [field.name for field in free if _is_numeric(field.type)] if named is None else list(named)
+    columns = [field.name for field in free if _is_numeric(field.type)] if named is None else named
     if not columns:
         kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
         raise DataError(f"{path}: there is no numeric column for features; columns without a role: {kinds}")
@@ -53,7 +55,7 @@ def feature_columns(
 def _missing(missing: list[str], names: list[str]) -> str:
     parts = []
     for name in missing:
-        close = get_close_matches(name, names, n=1)
+        close = get_close_matches(str(name), names, n=1)
         parts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
     shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     return f"there is no column {' or '.join(parts)}; the columns are: {shown}"

@@ -93,11 +93,12 @@ class Sets:
         """Put batches one behind the other."""
         if not parts:
             raise DataError("Sets.cat needs at least one batch; an empty list says nothing about the items")
-        # A batch without items says as little about their shape as an empty list in `from_list`.
-        shapes = {tuple(p.item_shape) for p in parts if len(p.values)} or {tuple(parts[0].item_shape)}
+        # A batch without items says as little about their shape and type as an empty list in `from_list`.
+        telling = [p for p in parts if len(p.values)] or [p for p in parts if p.item_shape == parts[0].item_shape]
+        shapes = {tuple(p.item_shape) for p in telling}
         if len(shapes) > 1:
             raise ShapeError(f"batches whose items have different shapes cannot be put together: {sorted(shapes)}")
-        values = torch.cat([p.values for p in parts if tuple(p.item_shape) in shapes])
+        values = torch.cat([p.values for p in telling])
         return Sets(values, Layout.from_lengths(np.concatenate([p.layout.host_lengths for p in parts]), values.device))
 
     def with_values(self, values: Tensor) -> Sets:
