@@ -88,6 +88,20 @@ def test_context_sees_the_other_items(slots, seeded):
     assert (encoder(sets)[0] - encoder(sets.with_values(other))[0]).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("slots", [None, 4])
+def test_ragged_sets_in_float16(slots, seeded):
+    with seeded(0):
+        encoder = ContextItems(3, 16, slots=slots)
+    # Pieces of which some hold no item of the shorter set.
+    for block in encoder.blocks:
+        block.chunk = 2
+    sets = draw([5, 1]).to(torch.float32)
+    wanted = encoder(sets)
+    with torch.autocast("cpu", torch.float16):
+        torch.testing.assert_close(encoder(sets).float(), wanted, rtol=0, atol=2e-2)
+    torch.testing.assert_close(encoder.half()(sets.to(torch.float16)).float(), wanted, rtol=0, atol=2e-2)
+
+
 def test_pieces_of_a_long_set_give_the_same_features_and_gradients(seeded):
     with seeded(0):
         encoder = ContextItems(3, 16, slots=4).double()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from setgrad.encoders import DSMIL, SSE, UMBC, DeepSets, DiffEM, MaxPool, stream
 from setgrad.errors import DataError, OptionError
@@ -87,6 +88,50 @@ def test_items_of_any_chunk_that_require_a_gradient_are_refused(seeded, make, gr
             stream(encoder, source, gradient=gradient)
         with torch.no_grad():
             stream(encoder, source, gradient=gradient)
+
+
+# Of torch's own forward mode.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("make", [lambda: UMBC(DIM, 8, 4, heads=2), lambda: MaxPool(DIM, nn.Linear(DIM, 4))])
+@pytest.mark.parametrize("grad", [True, False])
+def test_tangents_of_items_are_kept_or_refused(seeded, make, grad):
+    with seeded(0):
+        encoder = make().double().eval()
+    items = draw([8]).values
+    with torch.set_grad_enabled(grad), forward_ad.dual_level():
+        dual = forward_ad.make_dual(items, torch.ones_like(items))
+        wanted = forward_ad.unpack_dual(encoder(Sets.from_list([dual]))).tangent
+        found = forward_ad.unpack_dual(stream(encoder, dual, gradient="full", chunk_size=3)).tangent
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+        for gradient in ("exact", "sample"):
+            with pytest.raises(OptionError, match="only differentiated with gradient='full'"):
+                stream(encoder, dual, gradient=gradient, chunk_size=3)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+def test_transforms_and_tangents_of_parameters_are_refused(seeded, gradient):
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2).double().eval()
+    items, refused = draw([8]).values, pytest.raises(OptionError, match="use gradient='full' for forward mode")
+    with refused:
+        torch.func.grad(lambda x: stream(encoder, x, gradient=gradient).sum())(items)
+    name, weight = next(iter(encoder.named_parameters()))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(weight.detach(), torch.ones_like(weight))
+        with refused:
+            torch.func.functional_call(Streamed(encoder, gradient), {f"encoder.{name}": dual}, (items,))
+
+
+class Streamed(nn.Module):
+    """Calls a stream, because parameters can be replaced only where a module is called."""
+
+    def __init__(self, encoder: nn.Module, gradient: str) -> None:
+        super().__init__()
+        self.encoder, self.gradient = encoder, gradient
+
+    def forward(self, items: Tensor) -> Tensor:
+        return stream(self.encoder, items, gradient=self.gradient)
 
 
 def test_a_generator_that_is_used_up_loses_no_chunk():

@@ -264,6 +264,19 @@ def test_the_type_of_items_is_the_type_of_codes(case, seeded):
     assert half.dtype == torch.bfloat16 and half.isfinite().all()
 
 
+# Of torch's own forward mode.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_forward_mode_agrees_with_reverse_mode(encoder):
+    sets = draw()
+
+    def code(values: Tensor) -> Tensor:
+        return encoder(sets.with_values(values))
+
+    tangent = torch.sin(sets.values)
+    forward = torch.func.jvp(code, (sets.values,), (tangent,))[1]
+    close(forward, (torch.func.jacrev(code)(sets.values) * tangent).sum((-2, -1)), 1e-9)
+
+
 def test_derivatives_agree_with_differences(encoder, seeded):
     sets = draw([2, 0, 1])
     chosen = [p for p in encoder.parameters() if p.requires_grad]

@@ -146,6 +146,13 @@ def test_shards_share_out_the_row_groups(table, items, ranks):
     np.testing.assert_array_equal(np.sort(found), np.sort(items[:, 0]))
 
 
+def test_a_shard_of_a_shard_is_a_part_of_it(table):
+    whole = [chunk[:, 0].tolist() for chunk in ParquetChunks(table, ["x"])]
+    shard = ParquetChunks(table, ["x"]).shard(1, 2)
+    parts = [[chunk[:, 0].tolist() for chunk in shard.shard(rank, 2)] for rank in range(2)]
+    assert parts == [whole[1::4], whole[3::4]]
+
+
 def test_a_mapped_array_is_read_in_pieces(items, tmp_path):
     np.save(tmp_path / "items.npy", items)
     source = NpyChunks(tmp_path / "items.npy", chunk_size=10)

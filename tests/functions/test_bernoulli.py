@@ -140,6 +140,11 @@ def test_a_graph_to_psi_is_refused_unless_it_is_off():
     with torch.no_grad():
         multilinear_gradient(wavy(), sets, psi, estimator=estimator)
     multilinear_gradient(wavy(), sets, psi.detach(), estimator=estimator)
+    bound = wavy().bind(sets)
+    for ask in (estimator.value, estimator.gradient):
+        mapped = torch.func.vmap(lambda p, ask=ask: ask(bound, p), randomness="same")
+        with pytest.raises(OptionError, match="detach psi"):
+            torch.func.grad(lambda p, mapped=mapped: mapped(p).sum())(psi.detach()[None])
 
 
 def test_item_noise_makes_a_set_independent_of_batch_and_order():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
 
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.functions import Exact, Modular, SetFunction, multilinear_gradient, multilinear_value
@@ -42,6 +43,27 @@ def test_rbf_is_the_formula_up_to_second_derivatives():
 
     for other in (y, None):
         torch.testing.assert_close(hessian(rbf(), other), hessian(plain_rbf, other), rtol=1e-12, atol=1e-12)
+
+
+def test_rbf_does_not_depend_on_which_item_comes_first():
+    items, pair = torch.tensor([[0.0], [1e3], [1e3 + 0.1]]), torch.tensor([[False, True, True]])
+    first, last = Sets.from_list([items]), Sets.from_list([items.flip(0)])
+    found = GraphCut().value(first, pair)
+    torch.testing.assert_close(found, GraphCut().value(last, pair.flip(1)), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found, GraphCut().value(first.to(torch.float64), pair).float(), rtol=1e-6, atol=0)
+
+
+# Of torch's own forward mode.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_rbf_of_equal_items_in_every_mode(seeded):
+    x, y = draw_sets([4]).values[None].clone(), draw_sets([3], seed=1).values[None].clone()
+    x[0, 1], y[0, 2] = x[0, 0], x[0, 0]
+    given = (x.requires_grad_(), y.requires_grad_())
+    with seeded(0):
+        assert gradcheck(rbf(0.7), given, check_forward_ad=True)
+        assert gradgradcheck(rbf(0.7), given)
+    mapped = torch.func.vmap(rbf(0.7), in_dims=(0, None))(torch.stack([x, x + 1]), y)
+    torch.testing.assert_close(mapped, torch.stack([plain_rbf(x, y, 0.7), plain_rbf(x + 1, y, 0.7)]))
 
 
 def test_rbf_keeps_its_digits_far_from_the_origin():

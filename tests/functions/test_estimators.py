@@ -206,6 +206,17 @@ def test_numbers_that_are_no_probabilities_are_refused(estimator, bad):
         multilinear_hessian_vector(Modular(), sets, psi, torch.ones(2).double(), estimator=estimator)
 
 
+@pytest.mark.parametrize(
+    "estimator", [Exact(), Bernoulli(4), Gaussian(4), Pathwise(4), SecondDifference(4)], ids=lambda e: type(e).__name__
+)
+def test_psi_is_read_in_the_type_of_the_items(estimator):
+    for items, given in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
+        sets, psi = draw_sets([3, 2]).to(items), torch.full((5,), 0.4, dtype=given)
+        assert multilinear_value(FacilityLocation(), sets, psi, estimator=estimator).dtype == items
+        assert multilinear_gradient(FacilityLocation(), sets, psi, estimator=estimator).dtype == items
+        assert multilinear_hessian_vector(FacilityLocation(), sets, psi, psi, estimator=estimator).dtype == items
+
+
 def test_shapes_are_checked():
     sets = draw_sets([2])
     with pytest.raises(ShapeError, match=r"psi must have shape \(2,\)"):

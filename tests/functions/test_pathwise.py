@@ -181,6 +181,20 @@ def test_second_differences_refuse_another_derivative(what):
         torch.autograd.grad(slope.sum(), psi)
 
 
+@pytest.mark.parametrize("what", ["value", "gradient"])
+def test_derivatives_of_second_differences_are_kept_under_vmap(what):
+    sets = draw_sets([3, 1])
+    bound, psi = wavy().bind(sets), probabilities(sets)
+    ask = getattr(SecondDifference(4).frozen(), what)
+    # The draw is made before, because vmap refuses to.
+    ask(bound, psi)
+    wanted = torch.func.grad(lambda p: ask(bound, p).sin().sum())(psi)
+    mapped = torch.func.vmap(lambda p: ask(bound, p).sin().sum())
+    found = torch.func.grad(lambda p: mapped(p).sum())(torch.stack([psi, psi]))
+    assert wanted.abs().max() > 1e-3
+    torch.testing.assert_close(found, torch.stack([wanted, wanted]), **CLOSE)
+
+
 def test_what_is_refused():
     sets = draw_sets([3])
     psi = torch.full((3,), 0.5, dtype=torch.float64)

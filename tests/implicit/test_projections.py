@@ -205,6 +205,43 @@ def test_dtype_is_kept(project: Projection) -> None:
     torch.testing.assert_close(z.double(), project(x, *k), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+@pytest.mark.parametrize("far", [1e4, 1e6])
+def test_large_numbers_stay_in_the_set(project: Projection, far: float) -> None:
+    k = () if project in WITHOUT_BUDGET else (5.0,)
+    x = (_items(4, 50) + far).float()
+    z = project(x, *k)
+    torch.testing.assert_close(z.sum(-1), torch.full((4,), k[0] if k else 1.0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(z, project(x.double() - far, *k).float(), rtol=0, atol=1e-5)
+
+
+def test_a_far_item_takes_no_digits_from_the_others() -> None:
+    z = project_budget(torch.tensor([1e16, 0.0, 0.0]), 1.5)
+    torch.testing.assert_close(z, torch.tensor([1.0, 0.25, 0.25]))
+    x = torch.tensor([1e4, 1e4 - 0.5, 1e4 - 1, 0.0])
+    z = entropic_budget(x, 1.0)
+    torch.testing.assert_close(z[:3], _sigmoids(x[:3].double() - 1e4, 1.0).float(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_only_rounded(project: Projection, dtype: torch.dtype) -> None:
+    k = () if project in WITHOUT_BUDGET else (1.0,)
+    x = torch.tensor([300.0, 299.5, 298.0, 0.0], dtype=dtype, requires_grad=True)
+    wide = x.detach().double().requires_grad_()
+    z, wanted = project(x, *k), project(wide, *k)
+    assert z.dtype == dtype
+    torch.testing.assert_close(z.double(), wanted, rtol=0, atol=4e-3)
+    slopes = [torch.autograd.grad(out[0], given)[0].double() for out, given in ((z, x), (wanted, wide))]
+    torch.testing.assert_close(*slopes, rtol=0, atol=4e-3)
+
+
+@pytest.mark.parametrize("project", WITH_BUDGET)
+def test_more_than_there_are_places_is_refused_under_vmap(project: Projection) -> None:
+    with pytest.raises(OptionError, match="it is 4 of 3"):
+        torch.func.vmap(lambda x: project(x, 4.0))(_items(2, 3))
+
+
 @FORWARD_MODE
 def test_box(seeded: Seeded) -> None:
     x = _items(3, 4, scale=2.0).requires_grad_()

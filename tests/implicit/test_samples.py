@@ -25,6 +25,7 @@ from setgrad.implicit import (
     Status,
     argmin,
     fixed_point,
+    quadratic,
     root,
 )
 from tests.implicit.problems import CASES
@@ -216,6 +217,60 @@ def test_a_failing_adjoint_never_passes_silently():
     assert torch.autograd.grad(value.sum(), c)[0].tolist() == [[0.0]]
 
 
+@pytest.mark.parametrize("corner", [1e-6, 0.0])
+def test_small_normal_equations_are_no_solved_system(corner):
+    a = torch.tensor([[1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    scale = torch.tensor([1.0, corner], dtype=torch.float64)
+    start = torch.tensor([[1.0, 1 / corner if corner else 0.0]], dtype=torch.float64)
+    target = a if corner else a * torch.tensor([1.0, 0.0])
+    y = root(lambda y, a: scale * y - a, start, target, adjoint=NormalCG()).value
+    with pytest.raises(ConvergenceError, match="the adjoint system of the backward pass: 1 of 1 samples failed"):
+        torch.autograd.grad(y.sum(), a)
+
+
+@pytest.mark.parametrize("line", [False, True], ids=["plain", "with a tangent"])
+def test_a_failed_sample_does_not_spoil_what_is_shared(line):
+    """It failed at a place where the function has no derivative, which 0 times is NaN."""
+    w = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    a = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
+    start = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+
+    def fn(y, a, w):
+        return y - (w * y.sqrt() - a)
+
+    tangent = (lambda y, a, w: lambda v: fn(v, a, w)) if line else None
+    found = fixed_point(fn, start, a, w, solver=Newton(), on_failure="mask", tangent=tangent)
+    assert found.converged.tolist() == [True, False]
+    to_a, to_w = torch.autograd.grad(found.value.sum(), (a, w))
+    # y = (a / w)^2
+    torch.testing.assert_close(to_a, torch.tensor([[0.5], [0.0]], dtype=torch.float64))
+    torch.testing.assert_close(to_w, torch.tensor(-0.25, dtype=torch.float64))
+
+
+def test_what_failed_samples_spoil_all_the_same_is_said():
+    a = torch.tensor([[1.0], [-1.0]], dtype=torch.float64, requires_grad=True)
+    w = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+
+    def solve(a, w):
+        return fixed_point(lambda y, a, w: w * a.sqrt() + 0.1 * y, torch.zeros_like(a), a, w, on_failure="mask").value
+
+    (own,) = torch.autograd.grad(solve(a, w.detach()).sum(), a)
+    torch.testing.assert_close(own, torch.tensor([[1 / 0.9], [0.0]], dtype=torch.float64))
+    with pytest.raises(ConvergenceError, match=r"what they share with the others.*Leave out the samples"):
+        torch.autograd.grad(solve(a, w).sum(), w)
+    assert [g.abs().sum().item() for g in torch.autograd.grad(solve(a[1:], w).sum(), (a, w))] == [0.0, 0.0]
+
+
+def test_half_precision_has_no_linear_systems():
+    c = torch.ones(2, 1, dtype=torch.float16, requires_grad=True)
+    y = fixed_point(lambda y, c: 0.5 * y + c, torch.zeros_like(c), c, tol=1e-2).value
+    with pytest.raises(OptionError, match=r"cannot be solved in torch.float16: use float32"):
+        torch.autograd.grad(y.sum(), c)
+    eye = torch.eye(2, dtype=torch.bfloat16)
+    with pytest.raises(OptionError, match=r"cannot be solved in torch.bfloat16: use float32"):
+        quadratic(eye, eye[:1])
+
+
 def test_the_adjoint_says_how_it_went():
     case = CASES[0]
     weight, bias = (a.clone().requires_grad_() for a in case.args)
@@ -281,6 +336,11 @@ def test_what_cannot_be_right_is_refused():
         fixed_point(lambda y: weight * y, torch.ones(1))
     with pytest.raises(ShapeError, match=r"the shape of y, \(2, 3\), but returned \(2,\)"):
         fixed_point(lambda y: y.sum(-1), torch.ones(2, 3))
+    for door in (fixed_point, root):
+        with pytest.raises(ShapeError, match=r"one tensor of the shape of y.*but returned tuple"):
+            door(lambda y: (y, y), torch.ones(2, 3))
+    with pytest.raises(ShapeError, match=r"the mask must be bool.*not torch\.float32"):
+        fixed_point(lambda y: 0.5 * y, torch.ones(2), mask=torch.ones(2))
     with pytest.raises(ShapeError, match="unknowns on the last axis"):
         fixed_point(lambda y: y, torch.tensor(1.0))
     with pytest.raises(OptionError, match="argument 0 is float, not a tensor"):

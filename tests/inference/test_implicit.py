@@ -373,6 +373,22 @@ def test_noise_is_drawn_once(make):
     assert torch.equal(first, other)
 
 
+# Dynamo's own use of deprecated parts of torch.
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_inference_gives_the_same(make):
+    function, sets = make(3.0), draw()
+
+    def value(items: Tensor) -> Tensor:
+        return mean_field(function, sets.with_values(items), estimator=Exact(), solver=Implicit()).value
+
+    torch._dynamo.reset()
+    found = torch.compile(value, backend="eager")(sets.values)
+    torch.testing.assert_close(found, value(sets.values))
+    slopes = [torch.autograd.grad(p.sum(), list(function.parameters())) for p in (found, value(sets.values))]
+    torch.testing.assert_close(*slopes)
+    torch._dynamo.reset()
+
+
 def test_other_solvers(make):
     function, sets = make(6.0), draw()
     usual = mean_field(function, sets, estimator=Exact(), solver=TIGHT).logits

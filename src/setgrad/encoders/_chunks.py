@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.data import DataLoader
 
 from setgrad.encoders.sources import Chunks, prefetched, reads_disk, shown
 from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.implicit.tracking import has_tangent, in_forward_mode, is_tracked
 from setgrad.sets import Layout, Sets
 from setgrad.sets._arrays import as_tensor
 
@@ -76,19 +78,21 @@ def watched(chunks: Chunks, source: Any, chunk_size: int, verbose: int = 0, pref
 
 
 def without_graph(chunks: Chunks) -> Chunks:
-    """The same chunks; an error for one that requires a gradient, which it would not get."""
-    if not torch.is_grad_enabled():
+    """The same chunks; an error for one that requires a gradient or has a tangent, which would be lost."""
+    wanted = torch.is_grad_enabled()
+    if not wanted and not in_forward_mode():
         return chunks
 
     def read() -> Iterator[Sets]:
         left = iter(chunks())
         while True:
             # Passes make no graphs, and what a source computes inside one would not show that it wants a gradient.
-            with torch.enable_grad():
+            with torch.set_grad_enabled(wanted), forward_ad._set_fwd_grad_enabled(True):
                 chunk = next(left, None)
+                followed = chunk is not None and ((wanted and is_tracked(chunk.values)) or has_tangent(chunk.values))
             if chunk is None:
                 return
-            if chunk.values.requires_grad:
+            if followed:
                 raise OptionError("items that require a gradient are only differentiated with gradient='full'")
             yield chunk
 

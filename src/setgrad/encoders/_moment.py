@@ -12,8 +12,17 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import place_of
 from setgrad.encoders._watch import Noted, require_same
+from setgrad.encoders.again import in_transform
 from setgrad.errors import OptionError
 from setgrad.sets import Sets
+
+
+def only_backward() -> OptionError:
+    """Build the error for a derivative that passes which are gone again do not have."""
+    return OptionError(
+        "chunks that are read again have a gradient in reverse mode only, by backward or torch.autograd.grad: use "
+        "gradient='full' for forward mode and the transforms of torch.func"
+    )
 
 
 @final
@@ -21,6 +30,8 @@ class Moment:
     """What an encoder was when its stream began, and what the first pass saw; all other passes are held to both."""
 
     def __init__(self, encoder: nn.Module) -> None:
+        if in_transform():
+            raise only_backward()
         self.encoder, self.weights = encoder, list(encoder.parameters())
         self.modes = {part: part.training for part in encoder.modules()}
         # A part may train alone. In evaluation the caller's generator is left alone, unless something draws after all.

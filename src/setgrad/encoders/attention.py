@@ -50,9 +50,9 @@ class SelfAttention(Block):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Attend, then transform each item, both with a residual connection."""
-        q, k, v = (_split(part, self.heads) for part in self.project(self.norm(x)).chunk(3, -1))
+        q, k, v = (split(part, self.heads) for part in self.project(self.norm(x)).chunk(3, -1))
         seen = None if mask is None else mask[:, None, None, :]
-        x = x + self.out(_join(_attend(q, k, v, seen)))
+        x = x + self.out(join(attend(q, k, v, seen)))
         return self.feed(x)
 
 
@@ -85,20 +85,20 @@ class InducedAttention(Block):
         # Each piece is a softmax average with its log-normaliser: together they give the softmax over the whole set.
         weight = torch.softmax(torch.stack([piece[1] for piece in gathered]), 0)
         pooled = (weight[..., None] * torch.stack([piece[0] for piece in gathered])).sum(0)
-        slots = self.feed_slots(self.slots + self.out_slots(_join(pooled)))
-        k, v = (_split(part, self.heads) for part in self.read_slots(self.norm_slots(slots)).chunk(2, -1))
+        slots = self.feed_slots(self.slots + self.out_slots(join(pooled)))
+        k, v = (split(part, self.heads) for part in self.read_slots(self.norm_slots(slots)).chunk(2, -1))
         pieces = in_pieces(lambda piece, _: self._spread(piece, k, v), x, mask, self.chunk)
         return torch.cat(pieces, 1)
 
     def _gather(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        k, v = (_split(part, self.heads) for part in self.read_items(self.norm_items(x)).chunk(2, -1))
-        q = _split(self.ask_items(self.slots)[None], self.heads)
+        k, v = (split(part, self.heads) for part in self.read_items(self.norm_items(x)).chunk(2, -1))
+        q = split(self.ask_items(self.slots)[None], self.heads)
         scores = _scores(q, k, None if mask is None else mask[:, None, None, :])
         return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
 
     def _spread(self, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q = _split(self.ask_slots(self.norm_items(x)), self.heads)
-        return self.feed_items(x + self.out_items(_join(_attend(q, k, v, None))))
+        q = split(self.ask_slots(self.norm_items(x)), self.heads)
+        return self.feed_items(x + self.out_items(join(attend(q, k, v, None))))
 
 
 @final
@@ -126,7 +126,7 @@ def in_pieces(
     return [computed_again(function, *piece) for piece in zip(x.split(chunk, 1), masks, strict=True)]
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
     """Softmax attention. In float64 a GPU keeps all scores of a call, so that long sets are asked in pieces there."""
     if in_transform():
         # The fused kernels have no sound gradient under `torch.func.vmap`.
@@ -142,12 +142,16 @@ def _scores(q: Tensor, k: Tensor, seen: Tensor | None) -> Tensor:
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     if seen is None:
         return scores
-    return scores.masked_fill(~seen, _MASKED) if seen.dtype == torch.bool else scores + seen.clamp(_MASKED)
+    # Half precision does not reach that far; half of its range leaves room for the scores.
+    masked = max(_MASKED, torch.finfo(scores.dtype).min / 2)
+    return scores.masked_fill(~seen, masked) if seen.dtype == torch.bool else scores + seen.clamp(masked)
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
+def split(x: Tensor, heads: int) -> Tensor:
+    """The last axis as heads, which come before the items."""
     return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
 
 
-def _join(x: Tensor) -> Tensor:
+def join(x: Tensor) -> Tensor:
+    """The heads side by side again."""
     return x.transpose(-2, -3).flatten(-2)

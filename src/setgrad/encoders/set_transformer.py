@@ -11,12 +11,11 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import SetEncoder, log_weights, weighed_items
 from setgrad.encoders._pooling import item_encoder, item_features, require_sizes
-from setgrad.encoders.attention import FeedForward, InducedAttention, SelfAttention
+from setgrad.encoders.attention import FeedForward, InducedAttention, SelfAttention, attend, join, split
 from setgrad.sets import Sets
 
 
@@ -45,11 +44,11 @@ class Seeds(nn.Module):
         """
         asked = self.ask(self.norm_seeds(self.seeds)).expand(x.shape[0], -1, -1)
         read = self.read_items(self.norm_items(self.feed_items(x)))
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (asked, *read.chunk(2, -1)))
-        gathered = scaled_dot_product_attention(q, k, v, attn_mask=None if seen is None else seen[:, None, None])
+        q, k, v = (split(part, self.heads) for part in (asked, *read.chunk(2, -1)))
+        gathered = attend(q, k, v, None if seen is None else seen[:, None, None])
         if some is not None:
             gathered = torch.where(some[..., None, None], gathered, 0.0)
-        return self.feed(self.seeds + self.out(gathered.transpose(1, 2).flatten(2)))
+        return self.feed(self.seeds + self.out(join(gathered)))
 
 
 @final

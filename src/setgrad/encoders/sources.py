@@ -116,8 +116,11 @@ class ParquetChunks:
             )
 
     def shard(self, rank: int, ranks: int) -> ParquetChunks:
-        """What one of several machines reads: every `ranks`-th chunk, which may be none."""
-        return replace(self, part=(rank, ranks))
+        """What one of several machines reads: every `ranks`-th chunk, which may be none. Of a shard, a part of it."""
+        if not 0 <= rank < ranks:
+            raise OptionError(f"a rank must be less than the number of ranks, not {rank} of {ranks}")
+        first, step = self.part
+        return replace(self, part=(first + rank * step, step * ranks))
 
     def __len__(self) -> int:
         with _opened(self.path) as file:

@@ -23,12 +23,14 @@ from setgrad.encoders._base import place_of
 from setgrad.encoders._chunks import begun, only, watched, without_graph
 from setgrad.encoders._max_state import distinct_items, max_state
 from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, refuse_batch_norm, require_itemwise, wide
-from setgrad.encoders._moment import Moment, require_known
+from setgrad.encoders._moment import Moment, only_backward, require_known
 from setgrad.encoders._passes import Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
 from setgrad.encoders._watch import Watch, require_finite
+from setgrad.encoders.again import in_transform
 from setgrad.encoders.sources import Chunks
 from setgrad.errors import DataError, OptionError, unknown_name
+from setgrad.implicit.tracking import has_tangent, in_forward_mode
 from setgrad.sets import Sets
 
 GRADIENTS = ("full", "exact", "sample")
@@ -77,7 +79,7 @@ def stream(
     if batch is None:
         raise DataError("the source gave no chunk; for sets without items give one chunk of empty pieces")
     chunks = watched(chunks, source, chunk_size, verbose, prefetch)
-    if gradient == "full" and torch.is_grad_enabled():
+    if gradient == "full" and (torch.is_grad_enabled() or in_forward_mode() or in_transform()):
         return encoder.encode(Kept(lambda: noted(chunks, batch), checked=True))
     drawn = samples if gradient == "sample" else None
     return encoder.encode(Again(encoder, without_graph(chunks), batch, drawn, generator, Moment(encoder)))
@@ -145,6 +147,9 @@ class Again(Passes):
 
     def sums(self, read: Read, queries: Tensor | None) -> State:
         """One pass now, and one in the backward pass."""
+        followed = [p for p in (queries, *self.encoder.parameters()) if p is not None]
+        if any(has_tangent(p) for p in followed):
+            raise only_backward()
         parameters = [p for p in self.encoder.parameters() if p.requires_grad]
         if torch.is_grad_enabled():
             # Nothing has the same graph as something.

@@ -16,11 +16,11 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function
 from setgrad.functions.noise import Fresh, Frozen, Noise
+from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.sets import Sets, segment_sum, unpad
 
 # 2^20 subsets of one set are still enumerated; beyond that memory is gone before patience.
@@ -173,7 +173,7 @@ class Bernoulli(Estimator):
         return Bernoulli(self.samples, Frozen(self.noise))
 
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
-        if (psi.requires_grad and torch.is_grad_enabled()) or has_tangent(psi):
+        if (is_tracked(psi) and torch.is_grad_enabled()) or has_tangent(psi):
             raise OptionError(
                 "Bernoulli samples cannot be differentiated with respect to psi; "
                 "detach psi for a one-step gradient, or use Gaussian(m), Pathwise(m) or Exact()"
@@ -206,16 +206,9 @@ class Gaussian(Estimator):
         return mean_gains(bound, self._masks(psi, self._draw(bound)), self.noise, coordinates)
 
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
-        """Derivative of the estimated gradient along the vector, by two reverse passes."""
-        eps, create_graph = self._draw(bound), torch.is_grad_enabled()
-        with torch.enable_grad():
-            point = psi if psi.requires_grad else psi.detach().requires_grad_()
-            # Gains that do not look at the masks, as those of a modular function, still need a graph: a zero one.
-            gradient = self.noise.symmetrise(bound.gains(self._masks(point, eps)).mean(0)) + 0 * point
-            dummy = torch.zeros_like(gradient, requires_grad=True)
-            (transposed,) = torch.autograd.grad(gradient, point, dummy, create_graph=True)
-            (product,) = torch.autograd.grad(transposed, dummy, vector, create_graph=create_graph)
-        return product
+        """Derivative of the estimated gradient along the vector."""
+        eps = self._draw(bound)
+        return along(lambda p: mean_gains(bound, self._masks(p, eps), self.noise, None), psi, vector)
 
     def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
         """As the function says."""
@@ -270,23 +263,19 @@ def multilinear_hessian_vector(
     """Second derivative of the multilinear extension times a vector, `(total,)`."""
     if vector.shape != psi.shape:
         raise ShapeError(f"the vector has shape {tuple(vector.shape)}, psi has {tuple(psi.shape)}")
-    return estimator.hessian_vector(as_set_function(function).bind(sets), check_psi(psi, sets), vector)
+    psi = check_psi(psi, sets)
+    return estimator.hessian_vector(as_set_function(function).bind(sets), psi, vector.to(psi.dtype))
 
 
 def check_psi(psi: Tensor, sets: Sets) -> Tensor:
-    """Refuse probabilities that are not aligned with the items or not between 0 and 1."""
+    """Probabilities in the type of the items; an error if they are not aligned with them or not between 0 and 1."""
     if psi.shape != (sets.layout.total,):
         raise ShapeError(
             f"psi must have shape ({sets.layout.total},), one number for each item, not {tuple(psi.shape)}"
         )
     if not bool(((psi >= 0) & (psi <= 1)).all()):
         raise OptionError("psi must lie between 0 and 1 everywhere, without NaN")
-    return psi
-
-
-def has_tangent(psi: Tensor) -> bool:
-    """Whether psi is differentiated in forward mode, of which `requires_grad` says nothing."""
-    return forward_ad.unpack_dual(psi).tangent is not None
+    return psi.to(sets.dtype) if sets.dtype.is_floating_point else psi
 
 
 def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates: Tensor | None) -> Tensor:
@@ -301,6 +290,13 @@ def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates
 def real(values: Tensor) -> Tensor:
     """Values as real numbers: a function that counts gives whole ones, whose mean is none."""
     return values if values.is_floating_point() else values.to(torch.get_default_dtype())
+
+
+def along(gradient: Callable[[Tensor], Tensor], psi: Tensor, vector: Tensor) -> Tensor:
+    """Derivative of a function of psi along a vector, by two reverse passes: one alone would transpose."""
+    pull = torch.func.vjp(gradient, psi)[1]
+    product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(psi))[1](vector)[0]
+    return product
 
 
 def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -> Tensor:

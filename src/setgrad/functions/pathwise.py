@@ -17,15 +17,16 @@ from setgrad.errors import OptionError
 from setgrad.functions._protocol import BoundSetFunction
 from setgrad.functions.estimators import (
     Estimator,
+    along,
     check_relaxed,
     check_samples,
-    has_tangent,
     mean_gains,
     real,
     relaxed_tangent,
     second_differences,
 )
 from setgrad.functions.noise import Fresh, Frozen, Noise
+from setgrad.implicit.tracking import has_tangent, is_tracked
 
 
 @final
@@ -54,10 +55,8 @@ class Pathwise(Estimator):
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Derivative of the gradient along the vector."""
         frozen = self.frozen()
-        # The derivative of a gain by its own item is 0, the rest is nearly symmetric: a reverse pass would transpose.
-        pull = torch.func.vjp(lambda p: frozen.gradient(bound, p), psi)[1]
-        product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(psi))[1](vector)[0]
-        return product
+        # The derivative of a gain by its own item is 0, the rest is nearly symmetric, and not to be transposed.
+        return along(lambda p: frozen.gradient(bound, p), psi, vector)
 
     def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
         """As the function says."""
@@ -107,7 +106,7 @@ class SecondDifference(Estimator):
         """Mean gain over the samples."""
         masks = self._draw(bound, psi)
         gains = mean_gains(bound, masks, self.noise, coordinates)
-        if not psi.requires_grad:
+        if not is_tracked(psi):
             return gains
         bend = self.noise.symmetrise(second_differences(bound, masks, _once(psi)))
         return gains + (bend if coordinates is None else bend[coordinates])

@@ -8,11 +8,6 @@ import torch
 from torch import Tensor
 
 
-def is_transformed(*tensors: Tensor) -> bool:
-    """Whether `torch.func` maps or differentiates one of them, so that values are hidden and cannot be looked at."""
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
-
-
 def pulling(fn: Callable[[Tensor], Tensor], y: Tensor) -> Callable[[Tensor], Tensor]:
     """`pull_back` at one point for many vectors: the function itself is evaluated once."""
     pull = torch.func.vjp(fn, y)[1]

@@ -13,6 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from setgrad.errors import OptionError
+
 # Smaller matrices are safe, and quicker together.
 _SAFE = 128
 
@@ -28,6 +30,7 @@ class Factors:
 
 def factorise(matrix: Tensor) -> tuple[Factors, Tensor]:
     """Factors of `(b, n, n)`, and which samples are singular: exactly, or so nearly that no digit is left."""
+    require_full_precision(matrix.dtype)
     several = len(matrix) > 1 and torch.get_num_threads() > 1
     if several and matrix.device.type == "cpu" and matrix.shape[-1] > _SAFE:
         found = [torch.linalg.lu_factor_ex(single) for single in matrix]
@@ -39,6 +42,15 @@ def factorise(matrix: Tensor) -> tuple[Factors, Tensor]:
     least = lu.diagonal(dim1=-2, dim2=-1).abs().amin(-1)
     tiny = torch.finfo(matrix.dtype).eps * matrix.abs().sum(-1).amax(-1)
     return Factors(lu, pivots), (info != 0) | (least <= tiny)
+
+
+def require_full_precision(kind: torch.dtype) -> None:
+    """Refuse the half precisions, in which torch factorises nothing."""
+    if kind in (torch.float16, torch.bfloat16):
+        raise OptionError(
+            f"linear systems cannot be solved in {kind}: use float32 for y0 and the arguments (tensor.float()), and "
+            "leave torch.autocast outside (torch.autocast(..., enabled=False))"
+        )
 
 
 def solve_marked(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Factors]:

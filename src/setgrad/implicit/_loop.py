@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._status import Outcome, Status
+from setgrad.implicit._status import Outcome, Status, is_status
 
 Residual = Callable[[Tensor], Tensor]
 
@@ -113,7 +113,7 @@ def iterate(
             ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
             status = torch.where(stuck, ending, status)
     status = torch.where(status == _RUNNING, int(Status.MAX_STEPS), status)
-    done = status == Status.CONVERGED
+    done = is_status(status, Status.CONVERGED)
     return Outcome(torch.where(done[..., None], y, best), status, torch.where(done, norm, best_norm), steps)
 
 

@@ -8,15 +8,14 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
-from setgrad.implicit._derivatives import is_transformed
 from setgrad.implicit._loop import Limits, Solver, iterate
-from setgrad.implicit._status import Outcome, Status, describe_failure, settle
+from setgrad.implicit._status import Outcome, Status, describe_failure, is_status, settle
 from setgrad.implicit._theorem import Function, Implicit, Problem, Record
 from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStep
 from setgrad.implicit.solvers import Newton, Picard
+from setgrad.implicit.tracking import has_tangent, is_tracked, levels
 
 # The adjoints that a weight serves as preconditioner.
 _PRECONDITIONED = (CG, GMRES)
@@ -43,7 +42,7 @@ class Solution:
     @property
     def converged(self) -> Tensor:
         """Which samples were solved, `(*batch,)`."""
-        return self.status == Status.CONVERGED
+        return is_status(self.status, Status.CONVERGED)
 
     def unwrap(self) -> Tensor:
         """The value, or a ConvergenceError if any sample failed."""
@@ -51,6 +50,7 @@ class Solution:
             raise ConvergenceError(
                 describe_failure(Outcome(self.value, self.status, self.residual, self.steps), "solve")
             )
+        self.record.clean = True
         return self.value
 
 
@@ -149,7 +149,7 @@ def root(
     _refuse_series(adjoint)
     call, values = with_parameters(fn, args)
     return _solve(
-        call,
+        lambda y, *a: _same_shape(call(y, *a), y),
         y0,
         values,
         solver or Newton(),
@@ -226,6 +226,8 @@ def _solve(
         raise ShapeError(
             f"y0 must be real, with the unknowns on the last axis; it has shape {tuple(y0.shape)}, {y0.dtype}"
         )
+    if mask is not None and mask.dtype != torch.bool:
+        raise ShapeError(f"the mask must be bool, True for the unknowns that are real, not {mask.dtype}; use mask != 0")
     plain = residual if mask is None else _masked(residual, mask)
 
     def whole(f: Function) -> Function:
@@ -286,26 +288,35 @@ def _masked(residual: Function, mask: Tensor) -> Function:
 
 
 def _check(function: Function, y0: Tensor, args: tuple[Tensor, ...]) -> Tensor | None:
-    """Refuse what would lose a gradient. Where nothing is mapped or transformed, returns the residual at the start."""
+    """Refuse what would lose a derivative. Where nothing is transformed, returns the residual at the start."""
     for number, arg in enumerate(args):
         if not isinstance(arg, Tensor):
             raise OptionError(
                 f"argument {number} is {type(arg).__name__}, not a tensor; let the function capture what is constant"
             )
-    if is_transformed(y0, *args):
-        return None
+    # Once for all arguments together: what is followed although they are not, comes from somewhere else.
     with torch.enable_grad():
-        out = function(y0, *(a.detach() for a in args))
-    if _same_shape(out, y0).requires_grad:
+        out = _same_shape(function(y0, *(a.detach() for a in args)), y0)
+    if is_tracked(out) or has_tangent(out):
         raise OptionError(
             "the function captures a tensor that requires a gradient, which would be lost: pass it as an argument "
             "(fn(y, weight) with weight in *args), pass a module itself as fn, or detach it"
         )
-    # Forward mode may run, and detach keeps its tangents.
-    return forward_ad.unpack_dual(out).primal
+    transforms = {level for given in (y0, *args) for level in levels(given)}
+    if not transforms.issuperset(levels(out)):
+        raise OptionError(
+            "the function captures a tensor that torch.func maps or differentiates, and none of its arguments: pass it "
+            "as an argument (fn(y, weight) with weight in *args)"
+        )
+    return None if transforms else out
 
 
 def _same_shape(out: Tensor, y: Tensor) -> Tensor:
+    if not isinstance(out, Tensor):
+        raise ShapeError(
+            f"the function must return one tensor of the shape of y, {tuple(y.shape)}, but returned "
+            f"{type(out).__name__}; stack several unknowns on the last axis"
+        )
     if out.shape != y.shape:
         raise ShapeError(f"the function must return the shape of y, {tuple(y.shape)}, but returned {tuple(out.shape)}")
     return out

@@ -49,6 +49,12 @@ _REMEDIES = {
 }
 
 
+def is_status(found: Tensor, status: Status) -> Tensor:
+    """Which samples ended so."""
+    # With the member itself, `torch.compile` would make one bool of the comparison.
+    return found == int(status)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -64,7 +70,7 @@ def settle(outcome: Outcome, policy: str, what: str, remedy: str | None = None) 
     """Raise or warn, as the policy says, if a sample failed. `remedy` replaces that of the status."""
     if policy not in POLICIES:
         raise unknown_name("on_failure", policy, POLICIES)
-    if policy == "mask" or not bool((outcome.status != Status.CONVERGED).any()):
+    if policy == "mask" or bool(is_status(outcome.status, Status.CONVERGED).all()):
         return
     message = describe_failure(outcome, what, remedy)
     if policy == "raise":
@@ -75,7 +81,7 @@ def settle(outcome: Outcome, policy: str, what: str, remedy: str | None = None) 
 def describe_failure(outcome: Outcome, what: str, remedy: str | None = None) -> str:
     """One sentence with counts, the worst sample and the remedy for the most frequent failure."""
     status = outcome.status.reshape(-1)
-    failed = status != Status.CONVERGED
+    failed = ~is_status(status, Status.CONVERGED)
     counts = torch.bincount(status[failed].long().cpu(), minlength=len(Status)).tolist()
     named = ", ".join(f"{count} {Status(i).name}" for i, count in enumerate(counts) if count)
     # NaN is worse than any number.

@@ -14,9 +14,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._derivatives import is_transformed, pull_back, pulling, push_forward, pushing
-from setgrad.implicit._status import Outcome, Status, settle
+from setgrad.errors import ConvergenceError
+from setgrad.implicit._derivatives import pull_back, pulling, push_forward, pushing
+from setgrad.implicit._status import Outcome, Status, is_status, settle
 from setgrad.implicit.linear._base import LinearSolver
+from setgrad.implicit.tracking import is_transformed
 
 _REMEDY = (
     "use adjoint=Direct(), or raise tol or max_steps of the adjoint; where the Jacobian is singular, the solution is "
@@ -29,10 +31,14 @@ Function = Callable[..., Tensor]
 
 @final
 class Record:
-    """Holds how the last linear system was solved, for whoever wants to look after the backward pass."""
+    """Holds how the last linear system was solved, for whoever wants to look after the backward pass.
+
+    `clean` says that somebody looked and no sample had failed, so that nobody needs to wait for a GPU to look again.
+    """
 
     def __init__(self) -> None:
         self.last: Outcome | None = None
+        self.clean = False
 
 
 @final
@@ -75,7 +81,7 @@ class Problem:
             if self.record is not None:
                 self.record.last = found
             settle(found, self.policy, name, _REMEDY)
-            failed = (found.status != Status.CONVERGED)[..., None]
+            failed = ~is_status(found.status, Status.CONVERGED)[..., None]
             return replace(found, value=found.value.masked_fill(failed, 0.0)) if self.policy == "mask" else found
 
         inverse = self.diagonal
@@ -118,9 +124,10 @@ class Implicit(torch.autograd.Function):
         """Solve the adjoint system and pull the result back to the arguments."""
         problem, (y, status, *args) = ctx.problem, ctx.saved_tensors
         g = _spare_failed(cotangents[0], status, problem.policy)
+        y = _stand_in(y, status, problem.policy)
         needed = ctx.needs_input_grad[2:]
         if problem.near is not None and not torch.is_grad_enabled() and not is_transformed(y, g, *args):
-            return (None, None, *_once(problem, y, g, args, needed))
+            return (None, None, *_once(problem, y, g, args, needed, status))
         u = Implicit.apply(problem.linear(transposed=True), torch.zeros_like(g), y, g, *args)[0]
         wanted = [i for i, of_this in enumerate(needed) if of_this]
 
@@ -133,7 +140,9 @@ class Implicit(torch.autograd.Function):
         gradients: list[Tensor | None] = [None] * len(args)
         pulled = torch.func.vjp(of_wanted, *(args[i] for i in wanted))[1](-u) if wanted else ()
         for place, gradient in zip(wanted, pulled, strict=True):
-            gradients[place] = gradient
+            gradients[place] = _without_spoilt(gradient, status, problem.policy)
+        if problem.policy == "mask" and not (problem.record is not None and problem.record.clean):
+            _refuse_spoilt([found for found in gradients if found is not None], g, status)
         return (None, None, *gradients)
 
     @staticmethod
@@ -163,7 +172,7 @@ class Implicit(torch.autograd.Function):
 
 
 def _once(
-    problem: Problem, y: Tensor, g: Tensor, args: list[Tensor], needed: tuple[bool, ...]
+    problem: Problem, y: Tensor, g: Tensor, args: list[Tensor], needed: tuple[bool, ...], status: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The backward pass that nobody differentiates: one evaluation near y serves the system and the last product."""
     assert problem.near is not None
@@ -179,10 +188,47 @@ def _once(
         if out.requires_grad
         else [torch.zeros_like(leaf) for leaf in wanted]
     )
-    of_wanted = iter(pulled)
+    # Nobody looks whether a shared gradient is spoilt: this is where training passes, and looking waits for a GPU.
+    of_wanted = iter([_without_spoilt(gradient, status, problem.policy) for gradient in pulled])
     return tuple(next(of_wanted) if of_this else None for of_this in needed)
 
 
 def _spare_failed(vector: Tensor, status: Tensor, policy: str) -> Tensor:
     """With the policy "mask", samples that failed get no derivative rather than a wrong one."""
-    return torch.where((status == Status.CONVERGED)[..., None], vector, 0.0) if policy == "mask" else vector
+    return torch.where(is_status(status, Status.CONVERGED)[..., None], vector, 0.0) if policy == "mask" else vector
+
+
+def _stand_in(y: Tensor, status: Tensor, policy: str) -> Tensor:
+    """With the policy "mask", samples that failed are seen at the solution of another one.
+
+    They count 0 times, but 0 times a derivative that is not finite is NaN, and where they ended it may be so.
+    """
+    if policy != "mask" or not status.dim() or not status.numel():
+        return y
+    solved = is_status(status, Status.CONVERGED)
+    some = y.flatten(0, -2).index_select(0, solved.flatten().long().argmax()[None])
+    return torch.where(solved[..., None], y, some[0])
+
+
+def _without_spoilt(gradient: Tensor, status: Tensor, policy: str) -> Tensor:
+    """With the policy "mask", 0 for NaN in the gradient of what belongs to failed samples alone."""
+    if policy != "mask":
+        return gradient
+    failed = ~is_status(status, Status.CONVERGED)
+    own = gradient.shape[: status.dim()] == status.shape
+    rows = failed.reshape(*failed.shape, *[1] * (gradient.dim() - failed.dim())) if own else failed.all()
+    return torch.where(rows & gradient.isnan(), 0.0, gradient)
+
+
+def _refuse_spoilt(gradients: list[Tensor], g: Tensor, status: Tensor) -> None:
+    """An error where failed samples made NaN of what they share with the others."""
+    if not gradients or is_transformed(g, status, *gradients):
+        return
+    spoilt = torch.stack([gradient.isnan().any() for gradient in gradients]).any()
+    failed = ~is_status(status, Status.CONVERGED).all()
+    if bool(spoilt & failed & ~g.isnan().any()):
+        raise ConvergenceError(
+            "samples failed, and what they share with the others has no gradient: that of the function is not finite "
+            "for them, and 0 times NaN is NaN. Leave out the samples whose solution.converged is False and solve "
+            "again, or keep NaN and infinity out of the function (a.clamp(min=0).sqrt())"
+        )

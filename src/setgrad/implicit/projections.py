@@ -1,7 +1,8 @@
 """Projections on the simplex, the box and the budget, with exact gradients.
 
 The last axis holds the items of one sample, every other axis is a sample. Items outside the mask become 0 and take no
-part; a sample with NaN or infinity among its items becomes NaN and leaves the others alone.
+part; a sample with NaN or infinity among its items becomes NaN and leaves the others alone. Half precision is computed
+in float32 and comes back as it came.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
-from setgrad.implicit._derivatives import is_transformed
 from setgrad.implicit._solve import root
 from setgrad.implicit.solvers import Bisection
+from setgrad.implicit.tracking import is_transformed
 
 
 def softmax(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -23,10 +24,11 @@ def softmax(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         >>> softmax(torch.zeros(4)).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
+    kind = x.dtype
     x, mask, bad = _prepare(x, mask)
     # A sample without items must not be a row of minus infinities, whose derivative is NaN.
     seen = mask | ~mask.any(-1, keepdim=True)
-    return _finish(x.masked_fill(~seen, -torch.inf).softmax(-1), mask, bad)
+    return _finish(x.masked_fill(~seen, -torch.inf).softmax(-1), mask, bad, kind)
 
 
 def sparsemax(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -39,7 +41,11 @@ def sparsemax(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         >>> sparsemax(torch.tensor([2.0, 1.5, 0.0])).tolist()
         [0.75, 0.25, 0.0]
     """
+    kind = x.dtype
     x, mask, bad = _prepare(x, mask)
+    # A shift changes nothing; what stays is within 1 of the largest, and near 0 it keeps its digits.
+    top = x.detach().masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)
+    x = x - torch.where(mask.any(-1, keepdim=True), top, 0.0)
     # Largest first; entries stay as long as they exceed the threshold that they and those before them would have.
     order = x.detach().masked_fill(~mask, -torch.inf).sort(-1, descending=True).values
     sums = torch.where(order.isfinite(), order, 0.0).cumsum(-1)
@@ -47,7 +53,7 @@ def sparsemax(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     size = (1 + place * order > sums).sum(-1, keepdim=True).clamp(min=1)
     threshold = (sums.gather(-1, size - 1) - 1) / size
     support = mask & (x.detach() > threshold)
-    return _finish(_share(x, support, torch.ones_like(threshold)).clamp(min=0.0), support, bad)
+    return _finish(_share(x, support, torch.ones_like(threshold)).clamp(min=0.0), support, bad, kind)
 
 
 def project_box(x: Tensor, low: float | Tensor, high: float | Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -58,12 +64,13 @@ def project_box(x: Tensor, low: float | Tensor, high: float | Tensor, *, mask: T
         >>> project_box(torch.tensor([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
         [0.0, 0.5, 1.0]
     """
+    kind = x.dtype
     x, mask, bad = _prepare(x, mask)
     low, high = (torch.as_tensor(end, dtype=x.dtype, device=x.device) for end in (low, high))
     if not is_transformed(low, high) and bool((low > high).any()):
         raise OptionError("the box is empty: an entry of low exceeds that of high")
     inside = (x >= low) & (x <= high)
-    return _finish(torch.where(inside, x, torch.where(x < low, low, high)), mask, bad)
+    return _finish(torch.where(inside, x, torch.where(x < low, low, high)), mask, bad, kind)
 
 
 def project_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -77,17 +84,21 @@ def project_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None) 
         >>> project_budget(torch.tensor([2.0, 0.5, 0.25, -1.0]), 1.5).tolist()
         [1.0, 0.375, 0.125, 0.0]
     """
+    kind = x.dtype
     x, mask, bad = _prepare(x, mask)
     k = _budget(k, x, mask)
     # In double precision, because a long set in single precision would lose track of its sum.
     where = x.detach().double()
-    height = where - _level(where, k.detach().double(), mask)
+    level = _level(where, k.detach().double(), mask)
+    height = where - level
     # Rounding must not free an entry that sits on its bound.
-    slack = 4 * x.shape[-1] * torch.finfo(torch.float64).eps * (1 + where.abs().amax(-1, keepdim=True))
+    slack = 4 * x.shape[-1] * torch.finfo(torch.float64).eps * (1 + level.abs())
     full = mask & (height >= 1 - slack)
     free = mask & (height > slack) & ~full
-    z = _share(x, free, k - full.sum(-1, keepdim=True)).clamp(0.0, 1.0)
-    return _finish(torch.where(full, 1.0, torch.where(free, z, 0.0)), mask, bad)
+    # The heights with the derivative of x: large numbers less one another would lose their digits in single precision.
+    risen = height.to(x.dtype) + (x - x.detach())
+    z = _share(risen, free, k - full.sum(-1, keepdim=True)).clamp(0.0, 1.0)
+    return _finish(torch.where(full, 1.0, torch.where(free, z, 0.0)), mask, bad, kind)
 
 
 def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -101,7 +112,9 @@ def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None)
         >>> entropic_budget(torch.zeros(4), 1.0).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
-    x, mask, bad = _prepare(x, mask)
+    kind = x.dtype
+    # In double precision: v is as large as the items, and the sum must come out right in their differences from it.
+    x, mask, bad = _prepare(x.double(), mask)
     k = _budget(k, x, mask)
     count = mask.sum(-1, keepdim=True).to(x.dtype)
     edge = (k <= 0) | (k >= count) | bad
@@ -128,7 +141,7 @@ def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None)
     z = torch.sigmoid(torch.where(flip, -1.0, 1.0) * (inner + v))
     weight = side.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
     limit = rest * weight
-    return _finish(torch.where(edge, torch.where(flip, 1 - limit, limit), z), mask, bad)
+    return _finish(torch.where(edge, torch.where(flip, 1 - limit, limit), z), mask, bad, kind)
 
 
 def _excess(unknown: Tensor, items: Tensor, target: Tensor, *constants: Tensor) -> Tensor:
@@ -151,11 +164,12 @@ def _prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     except RuntimeError as error:
         raise ShapeError(f"x {tuple(x.shape)} and its mask {tuple(mask.shape)} do not fit together") from error
     bad = (mask & ~x.isfinite()).any(-1, keepdim=True)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     return torch.where(mask & ~bad, x, 0.0), mask, bad
 
 
-def _finish(z: Tensor, mask: Tensor, bad: Tensor) -> Tensor:
-    return torch.where(bad, torch.nan, torch.where(mask, z, 0.0))
+def _finish(z: Tensor, mask: Tensor, bad: Tensor, kind: torch.dtype) -> Tensor:
+    return torch.where(bad, torch.nan, torch.where(mask, z, 0.0)).to(kind)
 
 
 def _share(x: Tensor, among: Tensor, total: Tensor) -> Tensor:
@@ -166,6 +180,7 @@ def _share(x: Tensor, among: Tensor, total: Tensor) -> Tensor:
 
 def _budget(k: float | Tensor, x: Tensor, mask: Tensor) -> Tensor:
     """The budget of each sample, `(*batch, 1)`."""
+    hidden = isinstance(k, Tensor) and is_transformed(k)
     k = torch.as_tensor(k, dtype=x.dtype, device=x.device)
     try:
         k = k.expand(x.shape[:-1])[..., None]
@@ -173,13 +188,15 @@ def _budget(k: float | Tensor, x: Tensor, mask: Tensor) -> Tensor:
         raise ShapeError(
             f"k must be a number or one number for each sample, {tuple(x.shape[:-1])}, not {tuple(k.shape)}"
         ) from error
-    if not is_transformed(k, mask, x):
-        wrong = ~((k >= 0) & (k <= mask.sum(-1, keepdim=True)))
+    if not hidden:
+        # Where the items cannot be looked at, there are at least no more than places.
+        count = torch.full_like(k, x.shape[-1]) if is_transformed(mask, x) else mask.sum(-1, keepdim=True)
+        wrong = ~((k >= 0) & (k <= count))
         if bool(wrong.any()):
             first = int(wrong.flatten().nonzero()[0, 0])
             raise OptionError(
                 f"k must lie between 0 and the number of items; in sample {first} it is {float(k.flatten()[first]):g} "
-                f"of {int(mask.sum(-1).flatten()[first])}"
+                f"of {int(count.flatten()[first])}"
             )
     return k
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
-from setgrad.implicit._factors import Factors, factorise, solve_by, solve_marked
+from setgrad.implicit._factors import Factors, factorise, require_full_precision, solve_by, solve_marked
 from setgrad.implicit._qp_active import Certificate, Rows, certify, system
 from setgrad.implicit._qp_solvers import Attempt, Programs, attempts
 from setgrad.implicit._solve import Solution
-from setgrad.implicit._status import Outcome, Status, settle
+from setgrad.implicit._status import Outcome, Status, is_status, settle
+from setgrad.implicit._untraced import untraced
 
 
 def quadratic(
@@ -65,7 +66,8 @@ def quadratic(
         [[-0.5, 0.5]]
     """
     Q, q, C, d, equalities = _one_shape(Q, q, G, h, A, b)
-    index, taken, lu, pivots, point, status, residual, steps = _Point.apply(Q, q, C, d, equalities, on_failure)
+    found = untraced(_decide, Q, q, C, d, equalities, on_failure)
+    index, taken, lu, pivots, point, status, residual, steps = found
     matrix, right = _settled(*system(Q, q, C, d, Rows(index, taken)), point, status)
     value = solve_by(Factors(lu, pivots), matrix, right)[..., : q.shape[-1]]
     return Solution(value, status, residual, steps)
@@ -73,7 +75,7 @@ def quadratic(
 
 def _settled(matrix: Tensor, right: Tensor, point: Tensor, status: Tensor) -> tuple[Tensor, Tensor]:
     """The systems, but a failed sample solves for its own point, of which nothing is a parameter."""
-    solved = (status == Status.CONVERGED)[..., None]
+    solved = is_status(status, Status.CONVERGED)[..., None]
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     padding = point.new_zeros(*point.shape[:-1], matrix.shape[-1] - point.shape[-1])
     own = torch.cat([point, padding], -1)
@@ -105,6 +107,7 @@ def _one_shape(
             "all parts of a program must have one real dtype and one device; they have "
             + ", ".join(sorted({f"{t.dtype} on {t.device}" for t in tensors}))
         )
+    require_full_precision(q.dtype)
     samples = [Q.shape[:-2], q.shape[:-1], *(m.shape[:-2] for m, _ in parts), *(e.shape[:-1] for _, e in parts)]
     try:
         batch = torch.broadcast_shapes(*samples)
@@ -182,6 +185,11 @@ class _Point(torch.autograd.Function):
         return _Point.apply(*moved, *inputs[4:]), (0,) * 8
 
 
+def _decide(*given: Any) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = _Point.apply(*given)
+    return found
+
+
 Proposal = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 
 
@@ -199,14 +207,13 @@ class _Answer:
 
     def write(self, which: Tensor, certificate: Certificate, y: Tensor, verdict: Tensor) -> None:
         """What a certificate proves holds; of the others, what the solver said and its point."""
-        hopeless = (verdict == Status.INFEASIBLE) | (verdict == Status.UNBOUNDED)
-        unproven = torch.where(
-            certificate.singular & (verdict == Status.CONVERGED), int(Status.SINGULAR), int(Status.STALLED)
-        )
+        hopeless = is_status(verdict, Status.INFEASIBLE) | is_status(verdict, Status.UNBOUNDED)
+        singular = certificate.singular & is_status(verdict, Status.CONVERGED)
+        unproven = torch.where(singular, int(Status.SINGULAR), int(Status.STALLED))
         # A later solver that gives up does not contradict an earlier one that knew why.
-        known = (unproven == Status.STALLED) & (self.status[which] >= Status.INFEASIBLE)
+        known = is_status(unproven, Status.STALLED) & (self.status[which] >= int(Status.INFEASIBLE))
         unproven = torch.where(known, self.status[which], torch.where(hopeless, verdict, unproven))
-        hopeless = unproven >= Status.INFEASIBLE
+        hopeless = unproven >= int(Status.INFEASIBLE)
         proven = certificate.proven
         self.status[which] = torch.where(proven, int(Status.CONVERGED), unproven)
         self.y[which] = torch.where(proven[..., None], certificate.y, y.masked_fill(hopeless[..., None], 0.0))
@@ -246,7 +253,7 @@ def _find(Q: Tensor, q: Tensor, C: Tensor, d: Tensor, equalities: int) -> _Answe
         if bool(left.all() & certificate.proven.all()):
             # All samples in one system, the usual case: its factors serve for the value and its derivatives.
             return replace(answer, factors=certificate.factors)
-        left = finite & (answer.status != Status.CONVERGED)
+        left = finite & ~is_status(answer.status, Status.CONVERGED)
     return answer
 
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.functions import Exact
-from setgrad.implicit import CG, GMRES, AdaptivePicard, LinearSolver, Solver, fixed_point
+from setgrad.implicit import CG, GMRES, AdaptivePicard, LinearSolver, Solution, Solver, fixed_point
+from setgrad.implicit._untraced import untraced
+from setgrad.implicit.tracking import is_tracked
 from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
 from setgrad.sets import Sets, unpad
 
@@ -52,7 +54,7 @@ class Implicit(MeanFieldSolver):
 
     def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
         """Solve for all items; those asked for are taken from the solution."""
-        learning = torch.is_grad_enabled() and any(t.requires_grad for t in equation.bound.tensors())
+        learning = torch.is_grad_enabled() and any(is_tracked(t) for t in equation.bound.tensors())
         if learning and not equation.estimator.smooth:
             raise OptionError(
                 "the implicit gradient needs the derivative of the equation with respect to psi, and that of Bernoulli "
@@ -81,21 +83,26 @@ class Implicit(MeanFieldSolver):
             return lambda v: step(v, gradient)
 
         symmetric = isinstance(estimator, Exact) and (scale is None or scale.linear)
-        solution = fixed_point(
-            fn,
-            start,
-            *bound.tensors(),
-            solver=self.solver,
-            adjoint=self.adjoint or (CG() if symmetric else GMRES(restart=10)),
-            tol=self.tol,
-            max_steps=self.max_steps,
-            on_failure=self.on_failure,
-            mask=None if mask is None or sets.layout.uniform else mask,
-            weight=_variance,
-            check_every=1 if psi.device.type == "cpu" else _CHECK_EVERY,
-            size=_SIZE,
-            tangent=tangent,
-        )
+
+        def solve() -> Solution:
+            return fixed_point(
+                fn,
+                start,
+                *bound.tensors(),
+                solver=self.solver,
+                adjoint=self.adjoint or (CG() if symmetric else GMRES(restart=10)),
+                tol=self.tol,
+                max_steps=self.max_steps,
+                on_failure=self.on_failure,
+                mask=None if mask is None or sets.layout.uniform else mask,
+                weight=_variance,
+                check_every=1 if psi.device.type == "cpu" else _CHECK_EVERY,
+                size=_SIZE,
+                tangent=tangent,
+            )
+
+        # `torch.compile` may break over the layout of the sets inside the derivatives that the equation takes.
+        solution = untraced(solve)
         z = solution.value[0] if joint else unpad(solution.value, sets)
         spread = len(sets) if joint else 1
         return MeanField(

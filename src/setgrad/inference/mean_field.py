@@ -48,9 +48,10 @@ class MeanField:
         """Which sets were solved; after a backward pass, those whose adjoint system was solved too."""
         if self.status is None or self.solution is None:
             return torch.ones_like(self.residual, dtype=torch.bool)
-        solved = self.status == Status.CONVERGED
+        # As numbers: with the member itself, `torch.compile` would make one bool of the comparison.
+        solved = self.status == int(Status.CONVERGED)
         adjoint = self.solution.adjoint
-        return solved if adjoint is None else solved & (adjoint.status == Status.CONVERGED)
+        return solved if adjoint is None else solved & (adjoint.status == int(Status.CONVERGED))
 
 
 @final
