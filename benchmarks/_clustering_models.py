@@ -21,6 +21,7 @@ from setgrad.encoders import (
     SSE,
     UMBC,
     DeepSets,
+    DeepUMBC,
     DiffEM,
     FSPool,
     MaxPool,
@@ -126,6 +127,21 @@ def umbc_transformer(sizes: Sizes, activation: str = "softmax") -> Clusterer:
     return Clusterer(_umbc(sizes, activation, head), nn.Linear(sizes.width, NUMBERS))
 
 
+def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
+    """UMBC in three passes, then a Set Transformer on its slots; one block less, since slots have met before."""
+    encoder = DeepUMBC(
+        sizes.points,
+        sizes.width,
+        sizes.slots,
+        passes=3,
+        heads=HEADS,
+        activation=activation,
+        phi=_phi(sizes),
+        head=TransformerHead(sizes.width, outputs=COMPONENTS, layers=1, decode=1, heads=HEADS),
+    )
+    return Clusterer(encoder, nn.Linear(sizes.width, NUMBERS))
+
+
 def _umbc_fspool(sizes: Sizes, activation: str) -> Clusterer:
     head = OnSlots(FSPool(sizes.width))
     return Clusterer(_umbc(sizes, activation, head), _flat(sizes.width, sizes.width))
@@ -185,17 +201,23 @@ def _diff_em(sizes: Sizes, _: str) -> Clusterer:
 @final
 @dataclass(frozen=True)
 class Contender:
-    """An encoder: how it is made, what the tables call it, the published NLL, and the work of a step, roughly."""
+    """An encoder: how it is made, what the tables call it, the published NLL, and the work of a step, roughly.
+
+    `consistent` says that pieces are read with the result of the whole set, in that many passes. Others are read whole,
+    or as in the paper: in pieces whose codes are averaged, even if several passes (0: none) would do better.
+    """
 
     title: str
     make: Callable[[Sizes, str], Clusterer]
     consistent: bool
     published: float | None = None
     cost: float = 1.0
+    passes: int = 1
 
 
 CONTENDERS: dict[str, Contender] = {
     "umbc-st": Contender("UMBC + Set Transformer", umbc_transformer, True, 1.84, 3),
+    "deep-umbc": Contender("UMBC in 3 passes + Set Transformer", _deep_umbc, True, None, 6, passes=3),
     "umbc-fspool": Contender("UMBC + FSPool", _umbc_fspool, True, 2.01, 2),
     "umbc-diff-em": Contender("UMBC + Diff-EM", _umbc_diff_em, True, 2.13, 2),
     "deep-sets": Contender("DeepSets", _deep_sets, True, 2.43),
@@ -203,10 +225,10 @@ CONTENDERS: dict[str, Contender] = {
     "sse": Contender("SSE", _sse, True, 2.13, 1.5),
     "hierarchical-sse": Contender("SSE (hierarchical)", _hierarchical, True, 2.38, 2),
     "ab-mil": Contender("AB-MIL", _abmil, True),
-    "set-transformer": Contender("Set Transformer", _set_transformer, False, 11.6, 4),
-    "fspool": Contender("FSPool", _fspool, False, 3.52, 2),
-    "diff-em": Contender("Diff-EM", _diff_em, False, 5.58, 4),
-    "ds-mil": Contender("DS-MIL", _dsmil, False, None, 2),
+    "set-transformer": Contender("Set Transformer", _set_transformer, False, 11.6, 4, passes=0),
+    "fspool": Contender("FSPool", _fspool, False, 3.52, 2, passes=0),
+    "diff-em": Contender("Diff-EM", _diff_em, False, 5.58, 4, passes=4),
+    "ds-mil": Contender("DS-MIL", _dsmil, False, None, 2, passes=2),
 }
 
 

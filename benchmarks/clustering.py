@@ -49,6 +49,8 @@ PIECES = (8, 32, 128)
 STUDIED = {"umbc-st": PIECES, "deep-sets": PIECES[:1], "sse": PIECES[:1]}
 QUICK = ("umbc-st", "deep-sets", "set-transformer")
 STARTS, EM_STEPS = 10, 50
+# How an encoder of no, one or more passes reads a set in pieces.
+READS = ("no", "by state", "in passes")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +157,7 @@ def tables(records: Mapping[Fit, Record], limits: Mapping[str, float]) -> list[s
         place = " (CPU)" if found[0]["device"].startswith("cpu") else ""
         peak = size(statistics.fmean(record["peak_memory"] for record in found)) + place
         if fit.gradient == "full" or (fit.gradient == "subset" and not contender.consistent):
-            pieces = "by state" if contender.consistent else "no" if fit.gradient == "full" else "mean of codes"
+            pieces = "mean of codes" if fit.gradient == "subset" else READS[min(contender.passes, 2)]
             given = contender.published if contender.consistent or fit.gradient == "subset" else None
             cost = [str(found[0]["parameters"]), peak]
             rows.append((mean, [contender.title, pieces, *numbers, "" if given is None else f"{given:.2f}", *cost]))

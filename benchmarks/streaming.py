@@ -40,7 +40,7 @@ from benchmarks._clustering_plots import draw_sets, draw_streams
 from benchmarks._mixtures import Draw, Mixture
 from benchmarks._tables import table
 from benchmarks._trials import show_page
-from setgrad.encoders import MaxPool, MergeableEncoder
+from setgrad.encoders import DeepUMBC, MaxPool, MergeableEncoder
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
 from setgrad.sets import Layout, Sets
@@ -155,7 +155,10 @@ def chunks(sets: Draw, order: str, seed: int = 0) -> Iterator[Sets]:
 
 
 def codes(model: Clusterer, pieces: Sequence[Sets], wanted: Collection[int]) -> Iterator[Tensor]:
-    """The code of all that has come, after the pieces with these numbers, from 1: by state, else the mean of codes."""
+    """The code of all that has come, after the pieces with these numbers, from 1.
+
+    By state, or by going through all of it anew; encoders that do neither get the mean of the codes of the pieces.
+    """
     encoder = model.encoder
     if isinstance(encoder, MergeableEncoder | MaxPool):
         state: Any = encoder.begin(len(pieces[0]))
@@ -163,6 +166,10 @@ def codes(model: Clusterer, pieces: Sequence[Sets], wanted: Collection[int]) -> 
             state = encoder.update(state, piece)
             if number in wanted:
                 yield encoder.finish(state)
+        return
+    if isinstance(encoder, DeepUMBC):
+        for number in sorted(wanted):
+            yield encoder.stream(list(pieces[:number]))
         return
     total: Tensor | float = 0.0
     count: Tensor | float = 0.0

@@ -68,8 +68,11 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert true == pytest.approx(truth(TINY, CPU)) and near < true and near < scratch < 4
 
 
+SAMPLED = [name for name, one in CONTENDERS.items() if one.consistent and one.passes == 1]
+
+
 # A maximum is no sum: only its winners have a gradient.
-@pytest.mark.parametrize("name", [name for name, one in CONTENDERS.items() if one.consistent and name != "max"])
+@pytest.mark.parametrize("name", [name for name in SAMPLED if name != "max"])
 def test_sampled_gradient_has_the_full_one_as_its_mean(name: str) -> None:
     fit = replace(TINY, model=name, piece=4)
     model = make(name, fit.sizes, seed=1).double()

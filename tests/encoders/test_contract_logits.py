@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from setgrad.encoders import ABMIL, DSMIL, UMBC, ChunkedEncoder, MergeableEncoder
+from setgrad.encoders import ABMIL, DSMIL, UMBC, ChunkedEncoder, DeepUMBC, MergeableEncoder
 from setgrad.encoders.activations import ACTIVATIONS
 from tests.encoders.pieces import DIM, SIZES, draw, split
 from tests.encoders.test_mergeable import CUTS, move_logits
@@ -21,6 +21,12 @@ LARGE = 1e4
 def move_slot(encoder: UMBC, shift: float) -> None:
     """Move the logits of the first slot; those of a head are divided by the root of its width, 4."""
     move_logits(encoder, 2 * shift)
+
+
+def move_second_look(encoder: DeepUMBC, shift: float) -> None:
+    """All slots ask for a key that is 1 for every item; logits of a head are divided by the root of its width, 4."""
+    with torch.no_grad():
+        encoder.gather[1].ask[1].bias[::4] = 2 * shift
 
 
 def move_scores(encoder: ABMIL, shift: float) -> None:
@@ -39,6 +45,15 @@ def _abmil() -> ABMIL:
     encoder = ABMIL(DIM, hidden=4, branches=2, gated=False, head=nn.Linear(2 * DIM, 2))
     with torch.no_grad():
         encoder.look.weight[0], encoder.look.bias[0] = 0.0, 50.0
+    return encoder
+
+
+def _deep_umbc() -> DeepUMBC:
+    encoder = DeepUMBC(DIM, 8, 4, passes=2, heads=2)
+    second = encoder.gather[1]
+    with torch.no_grad():
+        second.read_items[1].weight[:8:4], second.read_items[1].bias[:8:4] = 0.0, 1.0
+        second.ask[1].weight[::4], second.ask[1].bias[::4] = 0.0, 0.0
     return encoder
 
 
@@ -71,6 +86,7 @@ CASES = [
         for shift in (-LARGE, LARGE)
         for same in [name == "softmax"]
     ),
+    *(Case("umbc, deep", _deep_umbc, move_second_look, shift) for shift in (-LARGE, LARGE)),
     *(Case("ab-mil", _abmil, move_scores, shift) for shift in (-LARGE, LARGE)),
     # A square is never negative.
     Case("ds-mil", _dsmil, move_likeness, LARGE),

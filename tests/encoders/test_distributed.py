@@ -23,6 +23,7 @@ from setgrad.encoders import (
     DSMIL,
     UMBC,
     DeepSets,
+    DeepUMBC,
     DiffEM,
     MaxPool,
     MergeableEncoder,
@@ -62,10 +63,11 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "max": lambda: MaxPool(DIM, nn.Sequential(nn.Linear(DIM, 6), nn.Tanh()), head=nn.Linear(6, 2)),
     "em": lambda: DiffEM(DIM, nn.Linear(DIM, 2), components=3, steps=2),
     "ds-mil": lambda: DSMIL(DIM, nn.Linear(DIM, 5), classes=2, hidden=4),
+    "umbc, deep": lambda: DeepUMBC(DIM, 8, 3, passes=2, phi=nn.Linear(DIM, 5)),
 }
 WAYS = ("merge", "full", "exact", "sample", "full, DDP", "exact, DDP")
 # These keep no state; they go through their shards several times.
-SEVERAL = ("em", "ds-mil")
+SEVERAL = ("em", "ds-mil", "umbc, deep")
 PAIRS = [(name, way) for name in ENCODERS for way in WAYS if name not in SEVERAL or way != "merge"]
 
 

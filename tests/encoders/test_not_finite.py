@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders import ABMIL, DSMIL, SSE, UMBC, DeepSets, DiffEM, MaxPool, stream
+from setgrad.encoders import ABMIL, DSMIL, SSE, UMBC, DeepSets, DeepUMBC, DiffEM, MaxPool, stream
 from setgrad.errors import DataError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, draw
@@ -30,6 +30,7 @@ class Root(nn.Module):
 
 ROOTS = {
     "umbc": lambda: UMBC(DIM, 8, 4, heads=2, phi=Root()),
+    "umbc, deep": lambda: DeepUMBC(DIM, 8, 4, passes=2, phi=Root()),
     "sse": lambda: SSE(DIM, 8, 4, phi=Root()),
     "deep sets": lambda: DeepSets(DIM, Root(), pooling="mean"),
     "max": lambda: MaxPool(DIM, Root()),

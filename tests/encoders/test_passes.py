@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders import DSMIL, ContextItems, DiffEM, MaxPool, MaxState, State, stream
+from setgrad.encoders import DSMIL, ContextItems, DeepUMBC, DiffEM, MaxPool, MaxState, State, stream
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, draw, gradients, split
@@ -19,6 +19,7 @@ CUTS = [[3, 0, 4], [0, 0, 0], [0, 1, 0], [5, 5, 2]]
 # Passes that are differentiated by chunks: those of sums. DSMIL finds its best items exactly.
 CASES = {
     "em": (lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2, steps=2, head=nn.Linear(5, 2)), 2),
+    "umbc, deep": (lambda: DeepUMBC(DIM, 8, 3, passes=2, activation="slot-softmax", head=nn.Linear(8, 2)), 2),
     "ds-mil": (lambda: DSMIL(DIM, _phi(5), classes=2, hidden=4), 1),
     "max": (lambda: MaxPool(DIM, _phi(5), head=nn.Linear(5, 2)), 0),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import erf
 from torch import Tensor, nn
 
 from setgrad.encoders import (
@@ -15,6 +16,8 @@ from setgrad.encoders import (
     DSMIL,
     SSE,
     UMBC,
+    ContextItems,
+    DeepUMBC,
     DiffEM,
     FSPool,
     MaxPool,
@@ -52,6 +55,41 @@ def plain_sse(encoder: SSE, x: np.ndarray) -> np.ndarray:
             liking = 1 / (1 + np.exp(-(slots[:, part] @ key[part]) / math.sqrt(8 // encoder.heads)))
             out[:, part] += np.outer(liking / liking.sum(), value[part])
     return out
+
+
+def plain_norm(norm: nn.LayerNorm, x: np.ndarray) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    scale = norm.weight.detach().numpy() / np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps)
+    return centred * scale + norm.bias.detach().numpy()
+
+
+def plain_attention(asked: np.ndarray, keys: np.ndarray, values: np.ndarray, heads: int) -> np.ndarray:
+    found, width = np.zeros(asked.shape), asked.shape[1] // heads
+    for row, question in enumerate(asked if len(keys) else []):
+        for head in range(heads):
+            part = slice(head * width, (head + 1) * width)
+            found[row, part] = softmax(keys[:, part] @ question[part] / math.sqrt(width)) @ values[:, part]
+    return found
+
+
+def plain_deep_umbc(encoder: DeepUMBC, x: np.ndarray) -> np.ndarray:
+    """Without blocks among the slots; these have tests of their own."""
+
+    def normed(module: nn.Module, x: np.ndarray) -> np.ndarray:
+        return linear(module[1], plain_norm(module[0], x))
+
+    items, slots = linear(encoder.embed, x), encoder.slots.detach().numpy()
+    for number, gather in enumerate(encoder.gather):
+        if number:
+            tell = encoder.tell[number - 1]
+            answers = plain_attention(normed(tell.ask, items), *np.split(normed(tell.read_slots, slots), 2, 1), 2)
+            items = items + linear(tell.out, answers)
+            norm, first, _, second = tell.feed.layers
+            inside = linear(first, plain_norm(norm, items))
+            items = items + linear(second, inside * (1 + erf(inside / math.sqrt(2))) / 2)
+        answers = plain_attention(normed(gather.ask, slots), *np.split(normed(gather.read_items, items), 2, 1), 2)
+        slots = slots + linear(gather.out, answers)
+    return plain_norm(encoder.norm, slots)
 
 
 def plain_fspool(pool: FSPool, x: np.ndarray) -> np.ndarray:
@@ -102,6 +140,7 @@ def plain_dsmil(encoder: DSMIL, x: np.ndarray) -> np.ndarray:
 PLAIN = {
     "sse": (lambda: SSE(DIM, 8, 4, heads=2), plain_sse),
     "sse, random": (lambda: SSE(DIM, 8, 4, random=True), plain_sse),
+    "umbc, deep": (lambda: DeepUMBC(DIM, 8, 4, passes=3, layers=0, heads=2), plain_deep_umbc),
     "fspool": (lambda: FSPool(DIM, pieces=4), plain_fspool),
     "fspool, one piece": (lambda: FSPool(DIM, pieces=1), plain_fspool),
     "em": (lambda: DiffEM(DIM, components=3, mixtures=2, strength=0.5), plain_em),
@@ -257,6 +296,10 @@ def test_max_reads_names_and_refuses_chance(seeded):
     [
         (lambda: SSE(DIM, 8, heads=3), "multiple of heads"),
         (lambda: SetTransformer(DIM, 8, heads=3), "multiple of heads"),
+        (lambda: DeepUMBC(DIM, 8, heads=3), "multiple of heads"),
+        (lambda: DeepUMBC(DIM, 8, passes=0), "passes must be at least 1"),
+        (lambda: DeepUMBC(DIM, 8, activation="magic"), "unknown activation"),
+        (lambda: DeepUMBC(DIM, 8, phi=ContextItems(DIM, 8)), "one item at a time"),
         (lambda: FSPool(DIM, pieces=0), "at least one piece"),
         (lambda: DiffEM(DIM, steps=0), "at least 1"),
         (lambda: DiffEM(DIM, strength=0.0), "above 0"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from setgrad.encoders import DSMIL, SSE, UMBC, DeepSets, DiffEM, MaxPool, stream
+from setgrad.encoders import DSMIL, SSE, UMBC, DeepSets, DeepUMBC, DiffEM, MaxPool, stream
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, Orders, draw, gradients, split
@@ -226,6 +226,7 @@ def test_the_second_pass_has_the_modes_of_the_first(seeded, gradient):
 
 MIXED = {
     "umbc": lambda: UMBC(DIM, 8, 4, heads=2),
+    "umbc, deep": lambda: DeepUMBC(DIM, 8, 4, passes=2),
     "sse": lambda: SSE(DIM, 8, 4),
     "ds-mil": lambda: DSMIL(DIM, nn.Linear(DIM, 8)),
     "em": lambda: DiffEM(DIM, nn.Linear(DIM, 4)),

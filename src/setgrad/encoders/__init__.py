@@ -9,6 +9,7 @@ from setgrad.encoders._mergeable import SetEncoder as SetEncoder
 from setgrad.encoders._state import State as State
 from setgrad.encoders.context import ContextItems as ContextItems
 from setgrad.encoders.deep_sets import DeepSets as DeepSets
+from setgrad.encoders.deep_umbc import DeepUMBC as DeepUMBC
 from setgrad.encoders.diff_em import DiffEM as DiffEM
 from setgrad.encoders.distributed import Sharded as Sharded
 from setgrad.encoders.distributed import begin_over as begin_over

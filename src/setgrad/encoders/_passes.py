@@ -20,6 +20,8 @@ from setgrad.encoders._state import State
 from setgrad.encoders._watch import require_finite
 from setgrad.sets import Sets
 
+# From items and what an earlier pass found, one row for each set, to what the items come as from then on.
+Change = Callable[[Sets, Tensor], Tensor]
 # From a chunk, the weights of its items, what they are compared with, and a level, to the state of the chunk alone.
 Read = Callable[[Sets, Tensor, Tensor | None, Tensor | None], State]
 
@@ -61,6 +63,10 @@ class Passes(abc.ABC):
     @abc.abstractmethod
     def through(self, features: Callable[[Sets], Tensor]) -> Passes:
         """The same way, on which items come as their features."""
+
+    @abc.abstractmethod
+    def told(self, change: Change, found: Tensor) -> Passes:
+        """The same way, on which items are changed by what an earlier pass found, which gets a gradient too."""
 
     @abc.abstractmethod
     def sums(self, read: Read, queries: Tensor | None) -> State:
@@ -107,6 +113,10 @@ class Kept(Passes):
         """Features are computed once, whatever the number of passes."""
         made = [(chunk.with_values(features(chunk)), weights) for chunk, weights in self.chunks()]
         return replace(self, chunks=lambda: made)
+
+    def told(self, change: Change, found: Tensor) -> Kept:
+        """Items are changed once."""
+        return self.through(lambda chunk: change(chunk, found))
 
     def sums(self, read: Read, queries: Tensor | None) -> State:
         """Read every chunk with a graph."""

@@ -24,7 +24,7 @@ from setgrad.encoders._chunks import begun, only, watched, without_graph
 from setgrad.encoders._max_state import distinct_items, max_state
 from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, refuse_batch_norm, require_itemwise, wide
 from setgrad.encoders._moment import Moment, only_backward, require_known
-from setgrad.encoders._passes import Kept, Passes, Ranks, Read, Winners, winners
+from setgrad.encoders._passes import Change, Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
 from setgrad.encoders._watch import Watch, require_finite
 from setgrad.encoders.again import in_transform
@@ -53,7 +53,7 @@ def stream(
 
     Args:
         encoder: `UMBC` or another encoder that reads in pieces. Most read the source once, and again for the gradient;
-            `DSMIL` twice and `DiffEM` once more than it has steps.
+            `DSMIL` twice, `DiffEM` once more than it has steps, `DeepUMBC` as often as its slots ask.
         source: `Sets`; one set as an array or tensor, which may be mapped from disk; a list of chunks, each a `Sets`
             with a piece of every set, or an array with a piece of the one set; `NpyChunks` or `ParquetChunks`; or a
             function that gives such chunks anew at every call.
@@ -136,27 +136,37 @@ class Again(Passes):
     slots: torch.Generator | None = None
     ranks: Ranks | None = None
     features: Callable[[Sets], Tensor] | None = None
+    # What changes items after that, and by what.
+    changes: tuple[Change, ...] = ()
+    found: tuple[Tensor, ...] = ()
 
     def through(self, features: Callable[[Sets], Tensor]) -> Again:
         """Features are computed anew in every pass."""
         return replace(self, features=features)
 
+    def told(self, change: Change, found: Tensor) -> Again:
+        """Items are changed anew in every pass."""
+        return replace(self, changes=(*self.changes, change), found=(*self.found, found))
+
     def seen(self, chunk: Sets) -> Sets:
         """A chunk as it comes to those who read it."""
-        return chunk if self.features is None else chunk.with_values(self.features(chunk))
+        items = chunk if self.features is None else chunk.with_values(self.features(chunk))
+        for change, found in zip(self.changes, self.found, strict=True):
+            items = items.with_values(change(items, found))
+        return items
 
     def sums(self, read: Read, queries: Tensor | None) -> State:
         """One pass now, and one in the backward pass."""
-        followed = [p for p in (queries, *self.encoder.parameters()) if p is not None]
-        if any(has_tangent(p) for p in followed):
+        asked = self.found if queries is None else (queries, *self.found)
+        if any(has_tangent(p) for p in (*asked, *self.encoder.parameters())):
             raise only_backward()
         parameters = [p for p in self.encoder.parameters() if p.requires_grad]
         if torch.is_grad_enabled():
             # Nothing has the same graph as something.
             nothing = self.encoder.nothing(self.batch)
             graph = read(self.seen(nothing), item_weights(None, nothing), queries, None)
-            require_known(graph.sums, parameters if queries is None else [queries, *parameters])
-        *sums, count, level = _Sums.apply(self, read, queries, *parameters)
+            require_known(graph.sums, [*asked, *parameters])
+        *sums, count, level = _Sums.apply(self, read, queries, *self.found, *parameters)
         state = State(tuple(sums), level if level.dim() else None, count, queries)
         return state if self.ranks is None else self.ranks.total(state)
 
@@ -188,10 +198,13 @@ class Again(Passes):
 
 @final
 class _Sums(torch.autograd.Function):
-    """The state of a source as a function of what items are compared with and of the encoder's parameters."""
+    """The state of a source as a function of what earlier passes found and of the encoder's parameters.
+
+    What was found is what items are compared with (the queries) and what they were told.
+    """
 
     @staticmethod
-    def forward(ctx: Any, way: Again, read: Read, queries: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, way: Again, read: Read, queries: Tensor | None, *others: Tensor) -> tuple[Tensor, ...]:
         """First pass: read everything, keep the state."""
         nothing, watch = way.encoder.nothing(way.batch), Watch(way.batch, pieces=way.samples is not None)
         with way.moment.again():
@@ -205,7 +218,7 @@ class _Sums(torch.autograd.Function):
         state = state if way.ranks is None else way.ranks.settle(state)
         ctx.way, ctx.read, ctx.asked = way, read, queries is not None
         level = state.count.new_zeros(()) if state.level is None else state.level
-        ctx.save_for_backward(level, state.sums[0], *([] if queries is None else [queries]), *parameters)
+        ctx.save_for_backward(level, state.sums[0], *([] if queries is None else [queries]), *others)
         ctx.mark_non_differentiable(state.count, level)
         return (*state.sums, state.count, level)
 
@@ -216,11 +229,12 @@ class _Sums(torch.autograd.Function):
             raise OptionError(
                 "a gradient of a gradient was asked for (create_graph=True), which only gradient='full' can give"
             )
-        way: Again = ctx.way
-        level, first_sum, *saved = ctx.saved_tensors
-        queries = saved[0].detach().requires_grad_() if ctx.asked else None
-        parameters = saved[1:] if ctx.asked else saved
-        wanted = ([queries] if queries is not None else []) + list(parameters)
+        level, first_sum, *wanted = ctx.saved_tensors
+        # Parameters keep their graph, which is none; what was found gets one that begins here.
+        earlier = ctx.asked + len(ctx.way.found)
+        wanted[:earlier] = [found.detach().requires_grad_() for found in wanted[:earlier]]
+        queries = wanted[0] if ctx.asked else None
+        way: Again = replace(ctx.way, found=tuple(wanted[ctx.asked : earlier]))
         # In half precision a sum over many chunks would stop growing.
         totals = [torch.zeros_like(p, dtype=wide(p.dtype)) for p in wanted]
         # A shard may have no chunk.
@@ -259,7 +273,7 @@ class _Sums(torch.autograd.Function):
                 "torch's generator or not at all, and keep their weights until the backward pass"
             )
         found = [total.to(p.dtype) for total, p in zip(totals, wanted, strict=True)]
-        return (None, None, *([] if queries is not None else [None]), *found)
+        return (None, None, *([] if ctx.asked else [None]), *found)
 
 
 def draw_pieces(filled: np.ndarray, samples: int, generator: np.random.Generator | None) -> np.ndarray:

@@ -113,31 +113,56 @@ class UMBC(MergeableEncoder):
         asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
         kind = wide(values.dtype)
         weighed = self.activation(torch.einsum("thd,khd->thk", keys, asked)).to(kind)
-        if self.normalize:
-            # An item of weight 0 is no item, and does not set the level.
-            weighed = weighed + log_weights(weights, kind)[:, None, None]
-            # The level cancels in value and in derivative, so it needs no graph.
-            level = segment_max(weighed.detach(), chunk) if level is None else level
-            top = torch.where(level == -torch.inf, 0.0, level)
-            weighed = (weighed - top.index_select(0, chunk.layout.ids)).exp()
-        else:
-            weighed = weighed.exp() * weights.to(kind)[:, None, None]
-        totals = [
-            segment_matmul(weighed[:, h].T, values[:, h].to(kind), chunk).transpose(0, 1) for h in range(self.heads)
-        ]
-        return State(
-            (segment_sum(weighed, chunk), torch.stack(totals, 1)), level, counted(chunk, weights, kind), queries
-        )
+        return gathered(weighed, values.to(kind), chunk, weights, level, queries, normalize=self.normalize)
 
     def finish(self, state: State) -> Tensor:
         """Divide by the weights, add the slots, normalise, and apply the head."""
         slots, width = len(self.slots), self.slots.shape[1] // self.heads
         weight, total = sums_of(state, (self.heads, slots), (self.heads, slots, width))
-        if self.normalize:
-            total = mean_of(weight, total)
-        # (b, heads, slots, width of a head) to (b, slots, dim)
-        gathered = total.transpose(1, 2).flatten(2).to(self.norm.weight.dtype)
+        found = joined(weight, total, normalize=self.normalize).to(self.norm.weight.dtype)
         if self.residual and state.slots is not None:
-            gathered = gathered + state.slots
-        out = self.norm(gathered)
+            found = found + state.slots
+        out = self.norm(found)
         return out if self.head is None else self.head(out)
+
+
+def gathered(
+    logs: Tensor,
+    values: Tensor,
+    chunk: Sets,
+    weights: Tensor,
+    level: Tensor | None,
+    queries: Tensor,
+    *,
+    normalize: bool = True,
+) -> State:
+    """What slots gather of a chunk: the sums of the weights and of the values times these, for each head.
+
+    Args:
+        logs: Logarithms of the weights that slots give to items, `(total, heads, slots)`.
+        values: What items give, `(total, heads, width)`, of the same type.
+        chunk: The items.
+        weights: How often each item counts.
+        level: What the logarithms are relative to, `(b, heads, slots)`; None for the largest of each set.
+        queries: Kept in the state.
+        normalize: Whether the quotient of the sums is asked for, in which the level cancels.
+    """
+    kind = logs.dtype
+    if normalize:
+        # An item of weight 0 is no item, and does not set the level.
+        logs = logs + log_weights(weights, kind)[:, None, None]
+        # The level cancels in value and in derivative, so it needs no graph.
+        level = segment_max(logs.detach(), chunk) if level is None else level
+        top = torch.where(level == -torch.inf, 0.0, level)
+        weighed = (logs - top.index_select(0, chunk.layout.ids)).exp()
+    else:
+        weighed = logs.exp() * weights.to(kind)[:, None, None]
+    heads = range(values.shape[1])
+    totals = [segment_matmul(weighed[:, h].T, values[:, h], chunk).transpose(0, 1) for h in heads]
+    return State((segment_sum(weighed, chunk), torch.stack(totals, 1)), level, counted(chunk, weights, kind), queries)
+
+
+def joined(weight: Tensor, total: Tensor, *, normalize: bool = True) -> Tensor:
+    """Sums of all heads as slots `(b, slots, dim)`, divided by their weights if they are to be."""
+    mean = mean_of(weight, total) if normalize else total
+    return mean.transpose(1, 2).flatten(2)
