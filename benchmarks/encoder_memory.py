@@ -3,12 +3,12 @@
 Claims checked: from 10,000 to 10,000,000 items read from disk, the peak of forward and backward pass is flat within 5 %
 with `gradient="exact"`; it takes at most 1.6 times as long as the whole graph, where that fits.
 
-The encoder is UMBC with 16 slots of 128 numbers and two layers before it. Items of 16 numbers lie in a `.npy` file and
-are read 5,000 at a time. "full" keeps the graph of every chunk; "checkpoint" keeps the items of every chunk and
-computes its graph anew in the backward pass (torch.utils.checkpoint); "exact" keeps one state and reads the file a
-second time. Peaks count what a new process needs beyond what it has after a tiny set: resident memory on the CPU,
-allocated tensors on the GPU. Times are taken in turns, for up to 100,000 items the median of five. "Difference" is that
-of the lengths of the gradients from the one of "exact", relative.
+The encoder is UMBC with 16 slots of 128 numbers and two layers before it, with `--passes 3` DeepUMBC. Items of 16
+numbers lie in a `.npy` file and are read 5,000 at a time. "full" keeps the graph of every chunk; "checkpoint" keeps the
+items of every chunk and computes its graph anew in the backward pass (torch.utils.checkpoint; for UMBC alone); "exact"
+keeps one state and reads the file a second time. Peaks count what a new process needs beyond what it has after a tiny
+set: resident memory on the CPU, allocated tensors on the GPU. Times are taken in turns, for up to 100,000 items the
+median of five. "Difference" is that of the lengths of the gradients from the one of "exact", relative.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks._apart import GIVE_BACK, answer, ask, spread
 from benchmarks._machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
 from benchmarks._tables import seconds, size, table
-from setgrad.encoders import UMBC, NpyChunks, stream
+from setgrad.encoders import UMBC, DeepUMBC, NpyChunks, stream
 from setgrad.encoders._chunks import chunks_of
+from setgrad.errors import OptionError
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 FLAT, SLOWER = 0.05, 1.6
 FEATURES, REPEATS, MANY = 16, 5, 100_000
 # The whole graph takes about 3 kB for an item, a checkpoint little more than the item itself.
 LARGEST = {"exact": 10**12, "full": 1_000_000, "checkpoint": 10_000_000}
+
+Reader = UMBC | DeepUMBC
 
 
 @final
@@ -50,6 +53,7 @@ class Case:
     items: int
     way: str
     chunk: int = 5000
+    passes: int = 1
 
 
 @final
@@ -67,6 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="most items of a set (default: 10,000,000)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    parser.add_argument("--passes", type=int, default=1, help="1 for UMBC, more for DeepUMBC (default: 1)")
     parser.add_argument("--folder", type=Path, help="where the items are written (default: the folder for such files)")
 
 
@@ -83,7 +88,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         print(f"measuring {items:,} items", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             path = write_items(Path(folder) / "items.npy", items)
-            cases = [Case(str(path), items, way) for way in WAYS if items <= LARGEST[way]]
+            cases = [
+                Case(str(path), items, way, passes=options.passes)
+                for way in WAYS
+                if items <= LARGEST[way] and (way != "checkpoint" or options.passes == 1)
+            ]
             times = time_in_turns(cases, device)
             found = {case.way: {**asdict(peak_of(case, device)), "seconds": times[case.way]} for case in cases}
             results.append({"items": items, **found})
@@ -131,7 +140,7 @@ def peak_of(case: Case, device: torch.device) -> Measured:
 
 def peak_here(case: Case, device: torch.device) -> Measured:
     """The base is taken after a tiny set, with gradients in place."""
-    encoder = make_encoder(device)
+    encoder = make_encoder(device, case.passes)
     with tempfile.TemporaryDirectory() as folder:
         step(encoder, replace(case, path=str(write_items(Path(folder) / "few.npy", 20)), chunk=10))
     wait(device)
@@ -145,7 +154,7 @@ def peak_here(case: Case, device: torch.device) -> Measured:
 
 def time_in_turns(cases: list[Case], device: torch.device) -> dict[str, float]:
     """Median seconds of each way, in turns so that a busy machine slows down all of them alike."""
-    encoder = make_encoder(device)
+    encoder = make_encoder(device, cases[0].passes)
     found: dict[str, list[float]] = {case.way: [] for case in cases}
     for _ in range(REPEATS if cases[0].items <= MANY else 1):
         for case in cases:
@@ -156,15 +165,17 @@ def time_in_turns(cases: list[Case], device: torch.device) -> dict[str, float]:
     return {way: statistics.median(times) for way, times in found.items()}
 
 
-def make_encoder(device: torch.device) -> UMBC:
+def make_encoder(device: torch.device, passes: int = 1) -> Reader:
     """The same weights in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         phi = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU())
+        if passes > 1:
+            return DeepUMBC(FEATURES, dim=128, slots=16, passes=passes, phi=phi).to(device).eval()
         return UMBC(FEATURES, dim=128, slots=16, phi=phi).to(device).eval()
 
 
-def step(encoder: UMBC, case: Case) -> None:
+def step(encoder: Reader, case: Case) -> None:
     """Forward and backward pass of a loss."""
     for p in encoder.parameters():
         if p.grad is not None:
@@ -173,23 +184,25 @@ def step(encoder: UMBC, case: Case) -> None:
     (code.sin() * torch.linspace(-1, 1, code.shape[-1], device=code.device)).sum().backward()
 
 
-def gradients(encoder: UMBC) -> list[Tensor]:
+def gradients(encoder: Reader) -> list[Tensor]:
     """What the last step left."""
     return [p.grad.double() for p in encoder.parameters() if p.grad is not None]
 
 
-def exact(encoder: UMBC, case: Case) -> Tensor:
-    """Two passes."""
+def exact(encoder: Reader, case: Case) -> Tensor:
+    """Every pass forth and back."""
     return stream(encoder, NpyChunks(case.path, case.chunk), gradient="exact")
 
 
-def full(encoder: UMBC, case: Case) -> Tensor:
+def full(encoder: Reader, case: Case) -> Tensor:
     """The graph of every chunk."""
     return stream(encoder, NpyChunks(case.path, case.chunk), gradient="full")
 
 
-def checkpointed(encoder: UMBC, case: Case) -> Tensor:
+def checkpointed(encoder: Reader, case: Case) -> Tensor:
     """The items of every chunk, each with a graph only while it is needed."""
+    if not isinstance(encoder, UMBC):
+        raise OptionError("only UMBC can be read with checkpoints, one pass; use --passes 1")
     state = encoder.begin()
     for chunk in chunks_of(NpyChunks(case.path, case.chunk), case.chunk, encoder.slots.device)():
         ones = torch.ones(chunk.layout.total, device=chunk.device)
@@ -197,7 +210,7 @@ def checkpointed(encoder: UMBC, case: Case) -> Tensor:
     return encoder.finish(state)
 
 
-WAYS: dict[str, Callable[[UMBC, Case], Tensor]] = {"full": full, "checkpoint": checkpointed, "exact": exact}
+WAYS: dict[str, Callable[[Reader, Case], Tensor]] = {"full": full, "checkpoint": checkpointed, "exact": exact}
 
 
 if __name__ == "__main__":

@@ -30,12 +30,13 @@ def test_items_are_the_same_however_many_follow(tmp_path: Path) -> None:
     np.testing.assert_array_equal(few, more[:70])
 
 
-def test_ways_give_one_gradient(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes", [1, 3])
+def test_ways_give_one_gradient(tmp_path: Path, passes: int) -> None:
     path = str(write_items(tmp_path / "items.npy", 250))
     found = {}
-    for way in WAYS:
-        encoder = make_encoder(CPU)
-        step(encoder, Case(path, 250, way, chunk=60))
+    for way in WAYS if passes == 1 else ("full", "exact"):
+        encoder = make_encoder(CPU, passes)
+        step(encoder, Case(path, 250, way, chunk=60, passes=passes))
         found[way] = torch.cat([g.flatten() for g in gradients(encoder)])
     for way, gradient in found.items():
         assert float((gradient - found["full"]).norm() / found["full"].norm()) < 1e-5, way
