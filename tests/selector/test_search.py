@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from setgrad.functions import DeepSet
+from setgrad.errors import DataError
+from setgrad.functions import DeepSet, Modular
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
 from setgrad.functions.log_determinant import LogDeterminant
@@ -53,6 +54,20 @@ def test_greedy_is_greedy(bound, size):
         assert set(mask.nonzero()[:, 0].tolist()) == plain_greedy(bound, number, size)
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_greedy_refuses_gains_that_are_no_numbers(wrong):
+    """Minus infinity is a number to it: it says that an item must never be added."""
+    scores = torch.tensor([[1.0], [2.0], [3.0]])
+    sets = Sets.from_lengths(torch.cat([scores, scores]), [3, 3])
+    spoilt = sets.values.clone()
+    spoilt[4] = wrong
+    with pytest.raises(DataError, match="an item of set 1 a gain that is no number"):
+        greedy(Modular().bind(sets.with_values(spoilt)))
+    spoilt[4] = -torch.inf
+    picks = greedy(Modular().bind(sets.with_values(spoilt)), torch.tensor([3, 3]))
+    assert picks.values.tolist() == [True, True, True, True, False, True]
+
+
 @pytest.mark.parametrize("keep_size", [True, False])
 def test_local_search_ends_where_no_single_move_helps(bound, keep_size):
     start = bound.sets.with_values(bound.sets.layout.positions < 2)
@@ -69,8 +84,6 @@ def test_local_search_ends_where_no_single_move_helps(bound, keep_size):
 
 
 def test_local_search_finds_the_best_pair_of_a_modular_function():
-    from setgrad.functions import Modular
-
     scores = torch.tensor([[1.0], [5.0], [3.0], [4.0], [2.0]])
     bound = Modular().bind(Sets.from_list([scores]))
     start = bound.sets.with_values(torch.tensor([True, False, False, False, True]))
@@ -94,8 +107,6 @@ def test_local_search_goes_on_in_large_sets_until_no_flip_or_swap_helps(keep_siz
 
 
 def test_local_search_takes_as_many_moves_as_it_needs():
-    from setgrad.functions import Modular
-
     sets = Sets.from_list([torch.ones(500, 1)])
     found = local_search(Modular().bind(sets), sets.with_values(torch.zeros(500, dtype=torch.bool)), keep_size=False)
     assert bool(found.values.all())

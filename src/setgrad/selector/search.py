@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction
 from setgrad.sets import Sets, segment_max, segment_rank, segment_sum
 
@@ -16,6 +17,8 @@ _PRICES = (0.0, *(2.0**-k for k in range(10)))
 
 def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
     """Add the item with the largest gain, up to `sizes` `(b,)` items, or while a gain is positive.
+
+    An item whose gain is minus infinity is never added.
 
     Example:
         >>> import setgrad as sg
@@ -28,6 +31,11 @@ def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
     limit = sets.lengths if sizes is None else sizes.minimum(sets.lengths)
     for taken in range(int(limit.max()) if len(limit) else 0):
         gains = bound.gains(picked[None])[0].masked_fill(picked, -torch.inf)
+        if bool((wrong := gains.isnan() | (gains == torch.inf)).any()):
+            raise DataError(
+                f"F gives an item of set {int(sets.layout.ids[wrong][0])} a gain that is no number; look for features "
+                "far beyond those that it was fitted on"
+            )
         wanted = limit > taken
         if sizes is None:
             wanted &= segment_max(gains, sets) > 0

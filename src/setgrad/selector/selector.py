@@ -270,9 +270,10 @@ class SubsetSelector:
             raise unknown_name("search", search, SEARCHES)
         if constraint is not None:
             return self._constrained(sets, constraint, size, threshold, search, scores)
+        # Greedy search asks F alone, but sets that are beyond the model are found and named here.
+        logits = self._logits(sets, scores)
         if search == "greedy" and size is None and threshold is None:
             return sets.with_values(self._search(sets, lambda bound, *_: greedy(bound).values))
-        logits = self._logits(sets, scores)
         sizes = self._sizes(sets, logits, size, threshold)
         start = pick_top(logits, sets, sizes)
         if search is None:
