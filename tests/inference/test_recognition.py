@@ -33,6 +33,10 @@ NETWORKS = {
     "copula": lambda encoder, hidden: CopulaRecognition(encoder, hidden, rank=2),
     "copula, published entropy": lambda encoder, hidden: CopulaRecognition(encoder, hidden, 2, marginal_entropy=True),
 }
+# Of torch's own forward mode, and of functions that it maps one by one.
+TORCH = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script:DeprecationWarning", "ignore:There is a performance drop:UserWarning"
+)
 ENCODERS = {"context": lambda: ContextItems(2, 8, heads=2), "linear": lambda: LinearItems(2, 8)}
 
 
@@ -91,6 +95,17 @@ def fixed(numbers, **options):
         network.head[0].weight.copy_(numbers.T)
         network.head[0].bias.zero_()
     return network
+
+
+class LossOf(nn.Module):
+    """The loss as a module, whose weights can be given."""
+
+    def __init__(self, network, bound):
+        super().__init__()
+        self.network, self.bound = network, bound
+
+    def forward(self):
+        return self.network.loss(self.bound, ItemNoise(self.bound.sets), 3)
 
 
 @pytest.fixture(params=itertools.product(NETWORKS, ENCODERS), ids=" ".join)
@@ -235,6 +250,27 @@ def test_without_gradients_the_loss_has_the_same_value(network, function):
         value = network.loss(bound, Fresh(0), 4)
     assert not value.requires_grad
     torch.testing.assert_close(value, network.loss(bound, Fresh(0), 4).detach())
+
+
+@TORCH
+def test_a_loss_whose_gradient_would_be_lost_is_refused(network, function):
+    """Under `vmap` inside of `grad`, and in forward mode, bits do not say that they are followed."""
+    bound, weights = function.bind(draw([4, 0, 3])), dict(network.named_parameters())
+
+    def loss(weights):
+        return torch.func.functional_call(LossOf(network, bound), {f"network.{k}": v for k, v in weights.items()}, ())
+
+    ones = {name: torch.ones_like(value) for name, value in weights.items()}
+    several = {name: value.detach()[None] for name, value in weights.items()}
+    for ask in (
+        lambda: torch.func.grad(loss)(weights),
+        lambda: torch.func.grad(lambda w: torch.func.vmap(loss)(w).sum())(several),
+        lambda: torch.func.jvp(loss, (weights,), (ones,)),
+    ):
+        with pytest.raises(OptionError, match="has a gradient by backward"):
+            ask()
+    alone = torch.func.vmap(loss)(several)
+    torch.testing.assert_close(alone[0], network.loss(bound, ItemNoise(bound.sets), 3).detach())
 
 
 def test_constant_functions_leave_the_entropy(make_fixed):
@@ -474,6 +510,23 @@ def test_copula_entropy_has_the_right_gradient(make_fixed, seeded):
     wanted = torch.tensor([(true(h) - true(-h)) / 2e-4 for h in steps]).reshape(3, 3)
     assert error.max() < 0.01
     assert (mean - wanted).abs().max() < 0.01 < wanted.abs().max() / 10
+
+
+@TORCH
+def test_copula_entropy_has_the_same_gradient_under_every_transform(make_fixed):
+    sets, network = marked([3, 2]), make_fixed(NUMBERS + NUMBERS[:2])
+    weight = network.head[0].weight.detach().clone()
+
+    def entropy(weight):
+        network.head[0]._parameters["weight"] = weight
+        return network.draw(sets, ItemNoise(sets), 3).entropy.sum()
+
+    given = weight.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(entropy(given), given)
+    mapped = torch.func.grad(lambda w: torch.func.vmap(entropy)(w).sum())(weight[None])[0]
+    _, along = torch.func.jvp(entropy, (weight,), (torch.cos(weight),))
+    torch.testing.assert_close(mapped, wanted)
+    torch.testing.assert_close(along, (wanted * torch.cos(weight)).sum())
 
 
 def test_copula_loss_is_the_negative_bound(make_fixed):

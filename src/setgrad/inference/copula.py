@@ -19,6 +19,7 @@ from torch.special import log_ndtr, ndtri
 from setgrad.encoders import ItemEncoder
 from setgrad.errors import OptionError
 from setgrad.functions import Noise
+from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.inference.recognition import Draw, Recognition, bernoulli_entropy, straight_through
 from setgrad.sets import Sets, segment_matmul, segment_sum
 
@@ -113,7 +114,7 @@ def _entropy_bound(given: Tensor, bits: Tensor, sets: Sets) -> Tensor:
     # Log-probability of subset l under z number k, (l, b, k). Each bit picks one of two terms, so nothing cancels.
     pairs = segment_matmul(whole, yes.T, sets) + segment_matmul(1 - whole, no.T, sets)
     shared = pairs.diagonal(dim1=0, dim2=2).T - pairs.logsumexp(2) + math.log(len(bits))
-    if bits.requires_grad:
+    if is_tracked(bits) or has_tangent(bits):
         # The mixture is no linear function of the bits, so what a bit is worth is found by flipping it.
         with torch.no_grad():
             flip, worth = 1 - 2 * whole, (yes - no).T

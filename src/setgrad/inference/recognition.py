@@ -23,6 +23,7 @@ from torch.nn.functional import softplus
 from setgrad.encoders import ItemEncoder
 from setgrad.errors import OptionError
 from setgrad.functions import BoundSetFunction, Noise
+from setgrad.implicit.tracking import has_tangent, is_tracked, is_transformed
 from setgrad.sets import Sets, segment_sum
 
 
@@ -140,6 +141,11 @@ def straight_through(scores: Tensor, tau: float) -> Tensor:
 def _mean_value(bound: BoundSetFunction, bits: Tensor) -> Tensor:
     """Mean of F over the subsets `(m, total)`, `(b,)`, differentiable with respect to the bits alone."""
     masks = bits.detach()
+    if has_tangent(bits) or (is_transformed(bits) and is_tracked(bits)):
+        raise OptionError(
+            "the loss of a recognition network has a gradient by backward or torch.autograd.grad, not in forward mode "
+            "nor under the transforms of torch.func"
+        )
     if not (torch.is_grad_enabled() and bits.requires_grad):
         return bound.value(masks).mean(0)
     masks.requires_grad_()
