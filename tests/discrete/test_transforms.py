@@ -26,6 +26,7 @@ from setgrad.discrete import (
     Tempered,
     TopK,
 )
+from setgrad.errors import OptionError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
 from tests.discrete.problems import PROBLEMS, Problem
@@ -151,6 +152,10 @@ def test_function_transforms_give_the_gradient_of_autograd() -> None:
         leaf = theta.clone().requires_grad_()
         (make()(leaf) * slope).sum().backward()
         torch.testing.assert_close(found, leaf.grad)
+    learning = AIMLE(TopK(2), noise=None)
+    with pytest.raises(OptionError, match="put it into evaluation mode"):
+        torch.func.grad(lambda x: (learning(x) * slope).sum())(theta)
+    assert learning.updates == 0
 
 
 def test_a_subset_estimator_works_without_recording() -> None:

@@ -151,6 +151,11 @@ class AIMLE(SolverEstimator):
 
     def _adapt(self, choice: Choice, grad: Tensor, change: Tensor) -> None:
         """Let alpha follow the number of entries that changed. No value leaves the device."""
+        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            raise OptionError(
+                "AIMLE learns its step in the backward pass, which torch.func cannot follow; put it into evaluation "
+                "mode (layer.eval()), where the step is fixed, or call backward"
+            )
         first = choice.usable.ndim
         says = choice.usable & _finite(choice, grad)
         if self.mode == "default":
