@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             cases = [
                 Case(str(path), items, way, passes=options.passes)
                 for way in WAYS
-                if items <= LARGEST[way] and (way != "checkpoint" or options.passes == 1)
+                if items * options.passes <= LARGEST[way] and (way != "checkpoint" or options.passes == 1)
             ]
             times = time_in_turns(cases, device)
             found = {case.way: {**asdict(peak_of(case, device)), "seconds": times[case.way]} for case in cases}
