@@ -117,6 +117,8 @@ class TransformerHead(nn.Module):
 class SetTransformer(SetEncoder):
     """Attention over whole sets of any size. It cannot read a set in pieces; as the head of UMBC it can.
 
+    `DeepUMBC` is its nearest kin that reads a set in pieces.
+
     Args:
         in_dim: Number of features of an item, or its shape.
         dim: Width inside.

@@ -100,7 +100,8 @@ def check_options(
     if not isinstance(encoder, ChunkedEncoder):
         raise OptionError(
             f"{type(encoder).__name__} must see all items of a set at once; let UMBC read the chunks, and put it on "
-            "the slots: UMBC(..., head=OnSlots(encoder)), or head=TransformerHead(...) for a Set Transformer"
+            "the slots: UMBC(..., head=OnSlots(encoder)), or head=TransformerHead(...) for a Set Transformer; or use "
+            "DeepUMBC, in which items look at each other and which reads chunks in several passes"
         )
     require_itemwise(encoder.phi, type(encoder).__name__)
     if gradient not in GRADIENTS:
