@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,11 @@ def test_passes_over_a_file(case, tmp_path):
         whole = encoder(Sets.from_list([torch.from_numpy(values)]))
 
 
-def test_dropout_is_the_same_in_every_pass(seeded):
+@pytest.mark.parametrize("make", [partial(DiffEM, components=2), partial(DeepUMBC, dim=8, slots=3, passes=3)])
+def test_dropout_is_the_same_in_every_pass(make, seeded):
     """One mask for all passes: the first pass of features and the last see the same items."""
     with seeded(0):
-        encoder = DiffEM(DIM, nn.Sequential(nn.Linear(DIM, 4), nn.Dropout(0.5)), components=2).double().train()
+        encoder = make(DIM, phi=nn.Sequential(nn.Linear(DIM, 4), nn.Dropout(0.5))).double().train()
     sets = draw([6])
     with seeded(3):
         one = stream(encoder, sets, chunk_size=10)
