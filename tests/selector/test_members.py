@@ -13,6 +13,7 @@ from setgrad.functions import Fresh, ItemNoise
 from setgrad.inference import AllItems
 from setgrad.selector import SizeRange, SubsetSelector
 from setgrad.selector._fit import usual_members
+from setgrad.selector._infer import infer_logits
 from setgrad.selector._rows import RowWeights, can_be_rows
 from setgrad.selector._weights import Batch, Descent, OwnWeights, part_of
 from tests.selector.conftest import FITTED, TINY, make_choices
@@ -84,6 +85,7 @@ def test_learning_together_is_learning_apart(choices, kind, limit, monkeypatch):
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(apart.infer(choices.sets), together.infer(choices.sets), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("kinds", [(OwnWeights, RowWeights), (RowWeights, OwnWeights)], ids=str)
@@ -112,16 +114,22 @@ def test_rate_and_keep_are_those_of_the_step(choices, kind):
         torch.testing.assert_close(value, torch.lerp(start[name], now[name], 0.75))
 
 
+@pytest.mark.parametrize("limit", [0, 200, 2**19], ids=["in turns", "some together", "together"])
 @BOTH
-def test_the_model_is_judged_by_the_running_mean(choices, kind):
+def test_the_running_mean_is_what_is_asked(choices, kind, limit, monkeypatch):
+    monkeypatch.setattr("setgrad.selector._rows._TOGETHER", limit)
     weights = kind(model_of(choices), DESCENT)
     train(weights, choices, Fresh(1))
-    before = raw(weights)
-    with weights.averaged():
-        mean = weights.average()
-        assert all(torch.equal(value, mean[name]) for name, value in weights.model.state_dict().items())
+    before, mean = raw(weights), weights.average()
+    other = copy.deepcopy(weights.model)
+    expected = []
+    for state in (mean, before):
+        other.load_state_dict(state)
+        expected.append(infer_logits(other, choices.sets, samples=other.config.samples))
+    logits = weights.infer(choices.sets)
+    torch.testing.assert_close(logits, expected[0], rtol=1e-9, atol=1e-9)
+    assert (logits - expected[1]).abs().max() > 1e-6 and not logits.requires_grad
     assert all(torch.equal(value, before[name]) for name, value in raw(weights).items())
-    assert any(not torch.equal(value, mean[name]) for name, value in before.items())
 
 
 @pytest.mark.parametrize("limit", [0, 2**19], ids=["in turns", "together"])

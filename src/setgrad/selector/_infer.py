@@ -35,12 +35,19 @@ def plan_batches(sets: Sets, budget: int = BATCH_ITEMS) -> Iterator[np.ndarray]:
 
 def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundAverage, Sets, np.ndarray], Tensor]) -> Tensor:
     """Call `work` on F bound to each batch, the batch and its set numbers; put the results `(items,)` back in order."""
+    return in_batches(model, sets, lambda batch, numbers: work(model.bind(batch), batch, numbers))
+
+
+def in_batches(
+    model: ChoiceModel, sets: Sets, work: Callable[[Sets, np.ndarray], Tensor], budget: int = BATCH_ITEMS
+) -> Tensor:
+    """Call `work` on each batch and its set numbers, without a graph; put the results `(items,)` back in order."""
     device = model.mean.device
     out: Tensor | None = None
     with torch.no_grad():
-        for numbers in plan_batches(sets):
+        for numbers in plan_batches(sets, budget):
             batch = sets.take(numbers).to(device)
-            result = work(model.bind(batch), batch, numbers).to(sets.device)
+            result = work(batch, numbers).to(sets.device)
             if out is None:
                 out = result.new_zeros(sets.layout.total)
             layout = sets.layout

@@ -8,15 +8,15 @@ arithmetic is what costs, nothing is gained.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from setgrad.functions import Fresh
+from setgrad.functions import Fresh, ItemNoise
+from setgrad.selector._infer import in_batches
 from setgrad.selector._member import Member, ModelConfig
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._replay import Replay
@@ -66,6 +66,7 @@ class RowWeights(Weights):
             [self.rows], lr=self.rate, weight_decay=descent.decay, fused=True, capturable=self.rows.is_cuda
         )
         self.frame = _Frame(copy.deepcopy(first), model.config)
+        self.asked = _Asked(self.frame.member, model.config)
         self.replay = Replay()
 
     def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
@@ -123,11 +124,24 @@ class RowWeights(Weights):
         """The rows of the mean, cut up."""
         return self._spread(self.mean)
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Between steps nobody reads the weights of the model, so they may stay there."""
-        self.model.load_state_dict(self.average())
-        yield
+    def infer(self, sets: Sets) -> Tensor:
+        """One call for all members, or one for each of them where a set is large."""
+        samples, pieces = self.model.config.samples, self._pieces(self.mean)
+        weights = {f"member.{name}": value for name, value in pieces.items()}
+        budget = max(1, _TOGETHER // (len(self.mean) * samples))
+
+        def work(batch: Sets, numbers: np.ndarray) -> Tensor:
+            given = (self.model.standardised(batch), ItemNoise(batch))
+
+            def ask(weights: dict[str, Tensor]) -> Tensor:
+                return functional_call(self.asked, weights, given)
+
+            if batch.layout.total <= budget:
+                return vmap(ask, randomness="same")(weights).mean(0)
+            members = [{name: value[number] for name, value in weights.items()} for number in range(len(self.mean))]
+            return torch.stack([ask(member) for member in members]).mean(0)
+
+        return in_batches(self.model, sets, work, budget)
 
     def state(self) -> dict[str, Tensor]:
         """As `OwnWeights` has it, so that a run may go on elsewhere."""
@@ -197,3 +211,15 @@ class _Frame(nn.Module):
         found = self.member.infer(self.config, bound, noise, coordinates=batch.coordinates)
         value = batch.value(found.logits)
         return torch.stack([value, found.settled.to(value).mean()])
+
+
+@final
+class _Asked(nn.Module):
+    """The same, for the logits alone."""
+
+    def __init__(self, member: Member, config: ModelConfig) -> None:
+        super().__init__()
+        self.member, self.config = member, config
+
+    def forward(self, items: Sets, noise: ItemNoise) -> Tensor:
+        return self.member.infer(self.config, self.member.function.bind(items), noise).logits

@@ -21,7 +21,6 @@ from setgrad.functions import Fresh
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
 from setgrad.selector._allowed import Allowed
 from setgrad.selector._constrained import ConstrainedLoss
-from setgrad.selector._infer import infer_logits
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._rows import RowWeights, can_be_rows, together_pays
 from setgrad.selector._weights import Batch, Descent, OwnWeights, Weights, part_of
@@ -123,8 +122,7 @@ class Trainer:
                 f"(now {options.learning_rate}) or clip (now {options.clip}), or keep standardize=True; "
                 "look for features of extreme size"
             )
-        with self.parts.averaged():
-            score = self._validate()
+        score = self._validate()
         if score > progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
             self.best = self.parts.average()
@@ -162,7 +160,7 @@ class Trainer:
     def _validate(self) -> tuple[float, float]:
         sets, subsets = self.validation
         self.model.eval()
-        logits = infer_logits(self.model, sets, samples=self.model.config.samples)
+        logits = self.parts.infer(sets)
         if self.allowed is None:
             top = pick_top(logits, sets, self.validation_sizes)
             loss = AllItems()(logits, subsets, None, None)

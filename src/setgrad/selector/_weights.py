@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from setgrad.functions import Fresh
 from setgrad.inference import SubsetLoss
+from setgrad.selector._infer import infer_logits
 from setgrad.selector._member import Member
 from setgrad.selector._model import ChoiceModel
 from setgrad.sets import Sets
@@ -55,8 +54,8 @@ class Weights(abc.ABC):
         """The running mean, under the names of the model's state."""
 
     @abc.abstractmethod
-    def averaged(self) -> AbstractContextManager[None]:
-        """A context in which the model holds the running mean."""
+    def infer(self, sets: Sets) -> Tensor:
+        """Logits of all items, `(total,)`, with the running mean as weights."""
 
     @abc.abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -114,13 +113,13 @@ class OwnWeights(Weights):
         state = self.model.state_dict()
         return {name: (self.mean if name in self.parameters else state)[name].clone() for name in state}
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Put the weights back at the end."""
+    def infer(self, sets: Sets) -> Tensor:
+        """Put the mean into the model, and the weights back at the end."""
         raw = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(self.average())
-        yield
+        logits = infer_logits(self.model, sets, samples=self.model.config.samples)
         self.model.load_state_dict(raw)
+        return logits
 
     def state(self) -> dict[str, Tensor]:
         """By the names of the model and the numbers of its parameters."""
