@@ -1,4 +1,4 @@
-"""One training step of the default model with several members, by the three ways that the selector has.
+"""Steps and questions of the default model with several members, by the ways that the selector has.
 
 Claims checked: on a GPU the usual eight members, together and played again, take no more time than one member on its
 own, which is how the selector trained before it had members.
@@ -6,6 +6,8 @@ own, which is how the selector trained before it had members.
 - `apart`: one member after the other (`OwnWeights`), the only way on a CPU;
 - `together`: one call for all (`RowWeights`), its operations started by the host;
 - `played again`: the same, recorded once (a CUDA graph).
+
+Between epochs members are asked for the logits of the validation sets, here ten times as many as in a batch.
 
 A batch is as on Amazon: 64 sets of 30 items with 384 features. Times are medians of blocks of steps in turns, of the
 clock; ratios are to one member apart. Losses of the fifth step, which is played again, are compared: Adam makes much of
@@ -40,6 +42,7 @@ BLOCK, REPEATS = 10, 9
 NEVER = 10**9
 EARLY = 5
 APART, TOGETHER, PLAYED = "apart", "together", "played again"
+ASKED = (APART, TOGETHER)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +58,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print(describe_line(machine), flush=True)
     counts = [1, 2] if options.quick else [int(count) for count in options.members.split(",")]
     batch = make_batch(4 if options.quick else 64, device)
-    rows = [measure(count, batch, device, quick=options.quick) for count in counts]
+    asked = make_batch(10 * len(batch.sets), device).sets
+    rows = [measure(count, batch, asked, device, quick=options.quick) for count in counts]
     show(rows)
     return {"machine": machine, "rows": rows}
 
@@ -100,8 +104,8 @@ def make_weights(count: int, way: str, device: torch.device) -> Weights:
     return weights
 
 
-def measure(count: int, batch: Batch, device: torch.device, *, quick: bool) -> dict[str, Any]:
-    """Seconds of a step by each way, and how far the losses of an early step are apart."""
+def measure(count: int, batch: Batch, asked: Sets, device: torch.device, *, quick: bool) -> dict[str, Any]:
+    """Seconds of a step and of a question by each way, and how far the losses of an early step are apart."""
     ways = [APART, TOGETHER, *([PLAYED] if device.type == "cuda" else [])]
     trained = {way: (make_weights(count, way, device), Fresh(0), []) for way in ways}
     block, usual = 1 if quick else BLOCK, SubsetSelector()
@@ -112,10 +116,13 @@ def measure(count: int, batch: Batch, device: torch.device, *, quick: bool) -> d
 
     works = [lambda way=way: work(way) for way in ways]
     timings = time_side_by_side(works, device, 1 if quick else REPEATS)
+    questions = [lambda way=way: trained[way][0].infer(asked) for way in ASKED]
+    answers = time_side_by_side(questions, device, 1 if quick else REPEATS)
     early = {way: float(losses[min(EARLY, len(losses)) - 1]) for way, (_, _, losses) in trained.items()}
     return {
         "members": count,
         "seconds": {way: timing.clock / block for way, timing in zip(ways, timings, strict=True)},
+        "asked": {way: timing.clock for way, timing in zip(ASKED, answers, strict=True)},
         "difference": max(abs(value / early[APART] - 1) for value in early.values()),
     }
 
@@ -128,9 +135,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         times = [row["seconds"][way] for way in ways]
         shown = [f"{seconds(t)}" + ("" if one is None else f" ({t / one:.2f})") for t in times]
-        cells.append([str(row["members"]), *shown, f"{row['difference']:.1e}"])
+        answers = [seconds(row["asked"][way]) for way in ASKED]
+        cells.append([str(row["members"]), *shown, f"{row['difference']:.1e}", *answers])
     print()
-    print(table(["members", *(f"{way} (to one apart)" for way in ways), "losses differ by"], cells))
+    steps, questions = (f"{way} (to one apart)" for way in ways), (f"asked {way}" for way in ASKED)
+    print(table(["members", *steps, "losses differ by", *questions], cells))
     usual = next((row["seconds"].get(PLAYED) for row in rows if row["members"] == MEMBERS), None)
     if one is not None and usual is not None:
         verdict = "met" if usual <= TARGET * one else "missed"
