@@ -60,7 +60,7 @@ Method = Callable[[Solver, torch.Generator], Criterion]
 
 
 def l1(z: Tensor, batch: Examples, solver: Solver) -> Tensor:
-    """The papers' loss. Its gradient is 0 where an entry is right: it points from the answer to the right one."""
+    """The papers' loss for paths and tours. Its gradient points from the answer to the right one."""
     return (z - batch.answers).abs().flatten(z.ndim - solver.dims).sum(-1)
 
 
@@ -181,7 +181,7 @@ def imle(
 
 
 def aimle(solver: Solver, generator: torch.Generator, *, loss: Loss, noise: Noise, samples: int = 1) -> Criterion:
-    """Central differences, nothing tuned."""
+    """Central differences, with the usual target."""
     return Through(AIMLE(solver, noise=noise, samples=samples, generator=generator), loss)
 
 

@@ -80,7 +80,7 @@ class Corpus:
 
 
 def plant(k: int, seed: int, sizes: Sequence[int] = (8000, 1000, 2000)) -> Corpus:
-    """Texts of random words, k of which come from a lexicon with hidden values; their mean is the target.
+    """Texts of random words, k of which come from a lexicon with hidden values; their sum is the target.
 
     It is scaled to variance 1 on average over lexicons, so that the mean square error is about the share of the
     variance that is not explained.

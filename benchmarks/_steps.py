@@ -20,7 +20,9 @@ SAMPLES = 5
 FEATURES = 2
 # "paper" is the published model and loss; "context" is what SubsetSelector() builds for large sets.
 MODELS = ("paper", "context")
-WAYS = ("setgrad", "mask-tensor")
+# Without a look at which items the loss reads, as the rival does it.
+EVERY = "setgrad, all items"
+WAYS = ("setgrad", EVERY, "mask-tensor")
 
 
 @final
@@ -45,11 +47,14 @@ Step = Callable[[Choices], Tensor]
 def make_step(case: Case, device: torch.device) -> Step:
     """Build networks and optimiser; the result takes a batch, trains on it once and returns the loss.
 
-    Both ways share networks, optimiser, number of samples and loss. The weights do not depend on the way.
+    All ways share networks, optimiser, number of samples and loss. The weights do not depend on the way.
     """
     function = _make_function(case.model).to(device)
     optimiser = torch.optim.AdamW(function.parameters(), lr=1e-4, weight_decay=1e-5, fused=True)
-    forward = _setgrad(function, case.model) if case.way == "setgrad" else _mask_tensor(function)
+    if case.way == "mask-tensor":
+        forward = _mask_tensor(function)
+    else:
+        forward = _setgrad(function, case.model, every=case.way == EVERY)
 
     def step(batch: Choices) -> Tensor:
         loss = forward(batch)
@@ -78,7 +83,7 @@ def _make_function(model: str) -> DeepSet:
         return DeepSet(FEATURES, phi=ContextItems(FEATURES, slots=32))
 
 
-def _setgrad(function: DeepSet, model: str) -> Step:
+def _setgrad(function: DeepSet, model: str, *, every: bool) -> Step:
     # The calls of the selector's training loop.
     estimator = Bernoulli(SAMPLES, Fresh(1))
     loss: SubsetLoss = SampledNegatives(Fresh(2)) if model == "paper" else AllItems()
@@ -88,8 +93,9 @@ def _setgrad(function: DeepSet, model: str) -> Step:
         # All subsets of a batch have one size here; the training loop knows sizes on the host as well.
         sizes = np.full(len(sets), max(1, sets.layout.longest // 10))
         coordinates = loss.coordinates(subsets, sizes)
-        found = mean_field(function, sets, estimator=estimator, solver=OneStep(), coordinates=coordinates)
-        return loss(found.logits, subsets, coordinates, None)
+        asked = None if every else coordinates
+        logits = mean_field(function, sets, estimator=estimator, solver=OneStep(), coordinates=asked).logits
+        return loss(logits[coordinates] if every and coordinates is not None else logits, subsets, coordinates, None)
 
     return forward
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -182,4 +183,4 @@ def _settings(record: Record, like: Any) -> Record:
 def command_line(options: argparse.Namespace) -> str:
     """What was asked for, without the folders of this machine."""
     words = [Path(word).name if os.path.isabs(word) else word for word in getattr(options, "command", ())]
-    return " ".join(["python -m benchmarks", *words])
+    return f"python -m benchmarks {shlex.join(words)}"

@@ -1,7 +1,8 @@
 """Five ways to weigh items for a slot: UMBC with a Set Transformer on amortised clustering (figure 7, table 15).
 
 Claims checked: softmax attention has the lowest negative log-likelihood, and slot-sigmoid, the activation of the slot
-set encoder, is behind it.
+set encoder, is behind it. Found: with the gradient of 8 points it is the other way round, softmax is last (3.08) and
+slot-softmax first (1.81).
 
 Same task, sizes and steps as `clustering`, whose softmax fits are shared through the file of results. The published
 code divides every activation by the weight of the set. Table 15 does not for slot-sigmoid: that is "slot-sigmoid-sum".

@@ -2,7 +2,9 @@
 
 Claims checked: UMBC with a Set Transformer as its head is the best of the encoders that read a stream; its sampled
 gradient (the graph of 100 pixels, the value of all) is as good as the full one and better than training on 100 pixels
-alone; the whole Set Transformer, which needs all pixels at once, is not better (paper 001, figure 5).
+alone; the whole Set Transformer, which needs all pixels at once, is not better (paper 001, figure 5). Found: on digits
+UMBC with the full gradient is the best network, with the sampled one level with SSE, and training on 100 pixels alone
+is better up to contexts of 200; on faces UMBC with the sampled gradient is the last of all.
 
 A conditional neural process on MNIST (28 x 28) and Olivetti (64 x 64, ten people held out, others for each seed). A
 batch has contexts of one size between 100 and 500 pixels. "sample" differentiates one chunk of 100 of them, "full" all,
@@ -13,7 +15,7 @@ covariance of the training images, conditioned on the context. Numbers are nats 
 images (lower is better) and their root mean square error. The smallest deviation is 0.1 for MNIST and 0.02 for
 Olivetti, so that no number is below -1.38 and -2.99.
 
-The paper trains 200,000 steps of 256 images of CelebA, which cannot be had here; this trains a few thousand of 64.
+The paper trains 200,000 steps of 256 images of CelebA, which cannot be had here; this trains 2,000 of 64 (faces: 32).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Quadratic programs as a layer, forward and backward: setgrad against qpth and cvxpylayers.
 
-Claims checked: `setgrad.implicit.quadratic` is at least 3 times as fast as both, at equal or better accuracy of the
-minimum and of the gradient.
+Claims checked: `setgrad.implicit.quadratic` is at least 3 times as fast as both, with a minimum and a gradient that are
+right to rounding. Found: 2.8 to 3.9 times as fast as qpth, more against cvxpylayers with its own solver, 1.1 to 2 times
+with moreau.
 
 The programs: 128 of them, n unknowns, n inequalities, n / 5 equalities, all six parts different for each program, in
 float64; three inequalities in ten push. A step solves all of them and takes the gradient of a random linear

@@ -2,7 +2,8 @@
 
 Claims checked: a noise margin in the first half of training keeps Identity with standardised costs from the collapse of
 costs, and then it finds nearly all tours (paper 002, table 6, the figures in italics); how it does without projection,
-and how Blackbox does, with and without noise.
+and how Blackbox does, with and without noise. Found: with noise all come near 98 %, but for one run of 56 %; without
+noise it is Identity without projection whose costs collapse, and it still finds more tours than with projection.
 
 As in the paper: 100 flags, 10,000 sets of k of them with their best tours, a network of two convolutions and two layers
 from a flag to a point of the sphere, a matrix of distances, an exact solver, L1 loss. Other than there: places are

@@ -21,7 +21,7 @@ from setgrad.errors import OptionError, unknown_name
 _MODES = {"default": (1.0, 0.05), "paper": (0.0, 1e-3), "reference": (1.0, 1e-4)}
 _SMALLEST, _LARGEST = 1e-6, 1e6
 # The part of the entries chosen that should change. One entry of a whole path is too few to learn from, half of them
-# too coarse: on paths, k of n and knapsacks a fifth to a third did best.
+# too coarse: on paths and k of n a fifth to a third did best; on knapsacks a single one did.
 _SHARE = 0.25
 
 
@@ -32,9 +32,9 @@ class AIMLE(SolverEstimator):
     "Adaptive perturbation-based gradient estimation for discrete latent variable models" (Minervini et al., 2023).
     If fewer entries of z than `target` change, alpha grows, else it shrinks. Three modes:
 
-    - "default": lambda for each sample of each instance, alpha times |theta| / |gradient|; alpha changes by a factor,
-      at most exp(rate), which tends to 1 at the target; the moving average has no memory of its first value. An
-      instance's gradient does not depend on the rest of the batch.
+    - "default": lambda for each sample of each instance, alpha times |theta + noise| / |gradient|; alpha changes by a
+      factor, at most exp(rate), which tends to 1 at the target; the moving average has no memory of its first value.
+      An instance's gradient does not depend on the rest of the batch.
     - "paper": Algorithm 1. One lambda, from the mean of |theta| / |gradient| over batch and samples; alpha starts at 0
       and changes by +-rate. This couples the instances of a batch.
     - "reference": the authors' code, without its factor sqrt(samples). One lambda from the norms over the whole batch,
