@@ -1,7 +1,7 @@
 """Discrete VAE of MNIST: k of 20 items, 20 times, as the code of an image; all estimators, the true ELBO for all.
 
-Claims checked: AIMLE needs no lambda to match IMLE with the best of three (found for k = 1; for k = 10 it is 3 to 5
-nats behind); Identity is good with the projection and
+Claims checked: AIMLE needs no lambda to match IMLE with the best of three (found for k = 1; for k = 10 it is 5 nats
+behind); Identity is good with the projection and
 bad without, where it is the straight-through estimator "ste" (papers 002 and 003); which of the simpler rivals does
 better (exact marginals, score functions with control variates, relaxations, ReinMax); and what two traps of published
 code do to the numbers: a divergence divided by the number of samples, and noise with rate and scale swapped.

@@ -21,6 +21,7 @@ seeds that are there. Trials run one at a time: times taken side by side are no 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
@@ -51,7 +52,7 @@ from benchmarks._time_curves import (
 from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, Task
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector._fit import MEMBERS, resolve_device
 
 USUAL = Path("benchmarks/results/time-to-score.jsonl")
 LIMIT = 0.2
@@ -112,7 +113,9 @@ def trials_of(options: argparse.Namespace) -> list[Trial]:
     categories = chosen(options.categories, AMAZON_CATEGORIES, "Amazon category") if options.categories else usual
     protocols = chosen(options.protocols, AMAZON_PROTOCOLS, "Amazon protocol")
     rates = _rates(options.baseline_lr)
-    described = describe(default_options(_plan(options.quick)))
+    # As many as the default has on that device.
+    members = MEMBERS if resolve_device(options.device).type == "cuda" else 1
+    described = describe({**default_options(_plan(options.quick)), "members": members})
     return [
         Trial(task, rates, seed, described, options.quick)
         for task in _tasks(categories, protocols)
@@ -163,6 +166,7 @@ def medians(records: Sequence[Record]) -> list[Record]:
             {
                 "task": task,
                 "training_sets": trials[-1]["training_sets"],
+                "members": json.loads(trials[-1]["options"])["members"],
                 "learning_rate": rate,
                 "seeds": len(trials),
                 **{name: _middle(row[name] for row in rivals) for name in (*_OF_CURVE, *_OF_BOTH)},
@@ -191,7 +195,7 @@ def show(records: Sequence[Record]) -> str:
 def time_table(rows: Sequence[Record]) -> str:
     """The rows of `medians`, one for each task and learning rate of the baseline."""
     head = ["task (training sets), learning rate", "baseline: best", "after", "in all", "test"]
-    head += ["default: there after", "ratio", "1 point less", "default: best", "after", "in all", "test"]
+    head += ["members", "default: there after", "ratio", "1 point less", "default: best", "after", "in all", "test"]
     return table(head, [_cells(row) for row in rows])
 
 
@@ -235,6 +239,7 @@ def _cells(row: Record) -> list[str]:
         seconds(row["time_to_best"]),
         seconds(row["time_in_all"]),
         _percent(row["test"]),
+        str(row["members"]),
         "never" if row["default_time"] is None else seconds(row["default_time"]),
         _ratio(row["ratio"]),
         _ratio(row["ratio_one_point_less"]),

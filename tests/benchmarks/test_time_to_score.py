@@ -168,10 +168,11 @@ def test_page_without_results_has_empty_tables() -> None:
 
 
 def test_trials_follow_the_categories_and_tell_the_options_of_the_default() -> None:
-    trials = trials_of(_options("--seeds", "2"))
+    trials = trials_of(_options("--seeds", "2", "--device", "cpu"))
     assert [trial.task for trial in trials[::2]] == [f"amazon:{name}:farthest" for name in AMAZON_CATEGORIES]
     assert [trial.seed for trial in trials[:4]] == [0, 1, 0, 1]
-    assert json.loads(trials[0].options)["width"] == SubsetSelector().width
+    told = json.loads(trials[0].options)
+    assert told["width"] == SubsetSelector().width and told["members"] == 1
     some = trials_of(_options("--categories", "toys,bath", "--protocols", "random", "--baseline-lr", "1e-2,1e-3,1e-2"))
     assert [(trial.task, trial.rates) for trial in some] == [
         ("amazon:bath:random", (1e-3, 1e-2)),
@@ -231,6 +232,7 @@ def _record(category: str, seed: int, rate: float, value: float | None) -> Recor
         "task": f"amazon:{category}:farthest",
         "seed": seed,
         "training_sets": 24,
+        "options": json.dumps({"members": 8}),
         "baseline": [{"learning_rate": rate, **curve, **against}],
         "default": curve,
         "pass": {"flips": 1.0, "mask_tensor": 2.0, "ratio": 2.0},
