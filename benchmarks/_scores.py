@@ -175,7 +175,7 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
     known = {task: found for task, found in pairs.items() if not math.isnan(found.errors)}
     if known:
         worse = sorted(task for task, found in known.items() if found.errors < -1)
-        text = f"default below direct by more than one standard error: {len(worse)} of {len(known)} tasks"
+        text = f"true size: default below direct by more than one standard error: {len(worse)} of {len(known)} tasks"
         lines.append(text + (f" ({', '.join(worse)})" if worse else ""))
     for protocol in AMAZON_PROTOCOLS:
         rows = {task: m for task, m in values.items() if task.endswith(f":{protocol}") and "default" in m}
@@ -185,7 +185,7 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
         if small:
             best = sorted(task for task, m in small.items() if _winner(m) == "default")
             lines.append(
-                f"default the best of all on small categories, {protocol}: {len(best)} of {len(small)}"
+                f"true size: default the best of all on small categories, {protocol}: {len(best)} of {len(small)}"
                 + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
@@ -206,8 +206,8 @@ def _against_rivals(rows: Values, protocol: str, *, paired: bool) -> list[str]:
             least = min(gaps, key=lambda task: gaps[task])
             mean = statistics.fmean(gaps.values())
             lines.append(
-                f"default minus {name}, large categories, {protocol}: {mean:+.1f} on average over {len(gaps)}, "
-                f"least {gaps[least]:+.1f} ({least})"
+                f"true size: default minus {name}, large categories, {protocol}: {mean:+.1f} on average over "
+                f"{len(gaps)}, least {gaps[least]:+.1f} ({least})"
             )
     return [*lines, _HOW[paired]] if lines else []
 

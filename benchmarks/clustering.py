@@ -1,7 +1,8 @@
 """Amortised clustering: which encoder names the mixture behind a set best, and with which gradient (table 2, figure 4).
 
 Claims checked: UMBC with a Set Transformer on its slots has the lowest negative log-likelihood (NLL) of all encoders
-that can read a set in pieces, and reaches the published 1.84 on sets of 1,024 points; trained on a sampled gradient
+that can read a set in pieces, and reaches the published 1.84 on sets of 1,024 points (published from the gradient of 8
+points, see below); trained on a sampled gradient
 (32 or 128 of 512 points with a graph) it does as well as on the full one. Of 8 points neither a sampled nor a biased
 gradient is enough for it, and there the unbiased one is no better than the biased; at 32 points sets of that few
 points ("subset", biased) are worse than a sample, at 128 level with it; without weights a sample is worse at both. SSE
@@ -15,8 +16,8 @@ pieces of 8.
 
 "True mixtures" is what the entropy of the data allows: no model can do better on average but for fitting noise. "EM
 from the truth" is the likelihood's maximum nearby: what fitting noise gains. "EM" starts at random points. The
-published text draws deviations from 0.3 to 0.6, for which the true mixtures have 2.21; the published code from 0.1 to
-0.6, which is used here (--deviations text for the other).
+published text draws deviations (or variances, its Sigma can be read so) from 0.3 to 0.6, for which the true mixtures
+have 2.21; the published code from 0.1 to 0.6, which is used here (--deviations text for the other).
 
 Gradients: "sample" reads all points, a few with a graph, weighted; "unweighted" the same without weights; "subset" is
 the biased one of the paper (appendix A.8): training sets have that few points.
