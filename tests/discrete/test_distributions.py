@@ -231,6 +231,10 @@ def test_impossible_choices_are_refused() -> None:
         KSubset(closed, 2)
     with pytest.raises(OptionError, match="0 or more"):
         KSubset(closed, -1)
+    with pytest.raises(OptionError, match="cannot choose 4 of 3 items"):
+        KSubset(torch.zeros(3), 4)
+    with pytest.raises(OptionError, match="cannot fill 4 places"):
+        PlackettLuce(torch.zeros(3), 4)
     with pytest.raises(OptionError, match="exclude fewer"):
         Categorical(torch.full((2,), -torch.inf))
     with pytest.raises(OptionError, match="cannot fill 3 places: an instance has 1"):

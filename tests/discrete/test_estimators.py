@@ -106,10 +106,16 @@ def test_scale_does_not_depend_on_the_samples(case: Case) -> None:
 def test_calls_of_the_solver(case: Case, sense: str) -> None:
     solver = TopK(2, sense=sense)
     theta = draws(5, N).requires_grad_()
-    z = case.build(solver=solver)(theta)
+    layer = case.build(solver=solver)
+    z = layer(theta)
     assert solver.counter.calls == 1
+    samples = getattr(layer, "samples", 1)
+    assert solver.counter.instances == 5 * samples
     loss(z, draws(5, N, seed=1), case).sum().backward()
     assert solver.counter.calls == 1 + case.back
+    # Both sides of a central difference are one call, of twice as many instances.
+    sides = 2 if getattr(layer, "central", False) or getattr(layer, "side", "") == "average" else 1
+    assert solver.counter.instances == 5 * samples * (1 + case.back * sides)
 
 
 @solving
