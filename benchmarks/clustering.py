@@ -1,18 +1,18 @@
 """Amortised clustering: which encoder names the mixture behind a set best, and with which gradient (table 2, figure 4).
 
-Claims checked: UMBC with a Set Transformer on its slots has the lowest negative log-likelihood (NLL) of all encoders
-that can read a set in pieces, and reaches the published 1.84 on sets of 1,024 points (published from the gradient of 8
-points, see below); trained on a sampled gradient
-(32 or 128 of 512 points with a graph) it does as well as on the full one. Of 8 points neither a sampled nor a biased
-gradient is enough for it, and there the unbiased one is no better than the biased; at 32 points sets of that few
-points ("subset", biased) are worse than a sample, at 128 level with it; without weights a sample is worse at both. SSE
-nearly keeps its NLL on a sample of 8 points, and does not on sets of 8.
+Claims checked: UMBC with a Set Transformer on its slots has the lowest negative log-likelihood (NLL) of all encoders:
+in three passes (DeepUMBC) of all, in one of those whose state is read in pieces, and reaches the published 1.84 on sets
+of 1,024 points (published from the gradient of 8 points, see below); trained on a sampled gradient (32 or 128 of 512
+points with a graph) it does as well as on the full one. Of 8 points neither a sampled nor a biased gradient is enough
+for it, and there the unbiased one is no better than the biased; at 32 points sets of that few points ("subset", biased)
+are worse than a sample, at 128 level with it; without weights a sample is worse at both. SSE nearly keeps its NLL on a
+sample of 8 points, and does not on sets of 8.
 
 Sets are points in the plane from four Gaussians of random weights, means and deviations. The model reads a set and
 names the Gaussians; the loss is the NLL of the points. All contenders have two layers on every point, as many steps,
-and the same sets to be judged on. Encoders that cannot read in pieces are trained and judged twice: on whole sets, for
-which the paper gives no result, and as in the paper: trained on sets of 8 points, judged by the mean of the codes of
-pieces of 8.
+one rate (DeepUMBC half of it, by short runs of an earlier version), and the same sets to be judged on. Encoders that
+cannot read in pieces are trained and judged twice: on whole sets, for which the paper gives no result, and as in the
+paper: trained on sets of 8 points, judged by the mean of the codes of pieces of 8.
 
 "True mixtures" is what the entropy of the data allows: no model can do better on average but for fitting noise. "EM
 from the truth" is the likelihood's maximum nearby: what fitting noise gains. "EM" starts at random points. The
