@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import place_of
 from setgrad.encoders._watch import Noted, require_same
-from setgrad.encoders.again import in_transform
 from setgrad.errors import OptionError
+from setgrad.implicit.tracking import in_transform
 from setgrad.sets import Sets
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
 from torch.utils.checkpoint import checkpoint
 
+from setgrad.implicit.tracking import in_transform
+
 Piece = TypeVar("Piece")
-
-
-def in_transform() -> bool:
-    """Whether a transform of `torch.func` is at work. What is compiled cannot ask, and has none."""
-    return not torch.compiler.is_compiling() and bool(torch._C._are_functorch_transforms_active())
 
 
 def computed_again(function: Callable[..., Piece], *given: Any) -> Piece:

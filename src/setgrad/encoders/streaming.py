@@ -27,10 +27,9 @@ from setgrad.encoders._moment import Moment, only_backward, require_known
 from setgrad.encoders._passes import Change, Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
 from setgrad.encoders._watch import Watch, require_finite
-from setgrad.encoders.again import in_transform
 from setgrad.encoders.sources import Chunks
 from setgrad.errors import DataError, OptionError, unknown_name
-from setgrad.implicit.tracking import has_tangent, in_forward_mode
+from setgrad.implicit.tracking import has_tangent, in_forward_mode, in_transform
 from setgrad.sets import Sets
 
 GRADIENTS = ("full", "exact", "sample")

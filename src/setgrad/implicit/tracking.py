@@ -26,6 +26,11 @@ def is_tracked(tensor: Tensor) -> bool:
     return True
 
 
+def in_transform() -> bool:
+    """Whether a transform of `torch.func` is at work. What is compiled cannot ask, and has none."""
+    return not torch.compiler.is_compiling() and bool(torch._C._are_functorch_transforms_active())
+
+
 def in_forward_mode() -> bool:
     """Whether forward mode is at work, be it for other tensors."""
     return forward_ad._current_level >= 0

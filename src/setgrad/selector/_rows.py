@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from setgrad.functions import Fresh, ItemNoise
+from setgrad.functions import Fresh, ItemNoise, Noise
+from setgrad.inference import MeanField
 from setgrad.selector._infer import in_batches
 from setgrad.selector._member import Member, ModelConfig
 from setgrad.selector._model import ChoiceModel
@@ -66,7 +67,6 @@ class RowWeights(Weights):
             [self.rows], lr=self.rate, weight_decay=descent.decay, fused=True, capturable=self.rows.is_cuda
         )
         self.frame = _Frame(copy.deepcopy(first), model.config)
-        self.asked = _Asked(self.frame.member, model.config)
         self.replay = Replay()
 
     def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
@@ -97,7 +97,7 @@ class RowWeights(Weights):
         weights = {f"member.{name}": value for name, value in self._pieces(self.rows).items()}
 
         def work(weights: dict[str, Tensor]) -> Tensor:
-            return functional_call(self.frame, weights, (items, batch, noise))
+            return _judged(functional_call(self.frame, weights, (items, noise, batch.coordinates)), batch)
 
         found = vmap(work, randomness="same")(weights)
         found[:, 0].sum().backward()
@@ -114,7 +114,7 @@ class RowWeights(Weights):
             with torch.no_grad():
                 for name, weight in own.items():
                     weight.copy_(pieces[name][number])
-            one = self.frame(items, batch, source)
+            one = _judged(self.frame(items, source, batch.coordinates), batch)
             gradients = torch.autograd.grad(one[0], list(own.values()), materialize_grads=True)
             torch.cat([gradient.flatten() for gradient in gradients], out=place)
             found.append(one.detach())
@@ -134,7 +134,7 @@ class RowWeights(Weights):
             given = (self.model.standardised(batch), ItemNoise(batch))
 
             def ask(weights: dict[str, Tensor]) -> Tensor:
-                return functional_call(self.asked, weights, given)
+                return functional_call(self.frame, weights, given).logits
 
             if batch.layout.total <= budget:
                 return vmap(ask, randomness="same")(weights).mean(0)
@@ -200,26 +200,17 @@ class RowWeights(Weights):
 
 @final
 class _Frame(nn.Module):
-    """A member that borrows its weights: loss and share of settled sets, `(2,)`."""
+    """A member that borrows its weights."""
 
     def __init__(self, member: Member, config: ModelConfig) -> None:
         super().__init__()
         self.member, self.config = member, config
 
-    def forward(self, items: Sets, batch: Batch, noise: Fresh) -> Tensor:
-        bound = self.member.function.bind(items)
-        found = self.member.infer(self.config, bound, noise, coordinates=batch.coordinates)
-        value = batch.value(found.logits)
-        return torch.stack([value, found.settled.to(value).mean()])
+    def forward(self, items: Sets, noise: Noise, coordinates: Tensor | None = None) -> MeanField:
+        return self.member.infer(self.config, self.member.function.bind(items), noise, coordinates=coordinates)
 
 
-@final
-class _Asked(nn.Module):
-    """The same, for the logits alone."""
-
-    def __init__(self, member: Member, config: ModelConfig) -> None:
-        super().__init__()
-        self.member, self.config = member, config
-
-    def forward(self, items: Sets, noise: ItemNoise) -> Tensor:
-        return self.member.infer(self.config, self.member.function.bind(items), noise).logits
+def _judged(found: MeanField, batch: Batch) -> Tensor:
+    """Loss and share of settled sets, `(2,)`."""
+    value = batch.value(found.logits)
+    return torch.stack([value, found.settled.to(value).mean()])
