@@ -1,9 +1,9 @@
 """Gradients through a random choice against the exact gradient: cosine, zeros, cost (paper 003, figures 1, 3 and 4).
 
 Claims checked: AIMLE needs no lambda and comes nearer to the true gradient than IMLE, STE and the score function with
-the same number of samples (as the paper says; found for S = 100 and 1,000 on most problems, not for 1 and 10, and not
-for 5 of 10 with normal b, where the score function is nearer); what is left of that when the solver calls of its
-warm-up are counted, and beside rivals that the paper leaves out.
+the same number of samples (as the paper says; found for S = 1,000 on most problems, for 100 with some of its modes, not
+for 1 and 10, and not for 5 of 10 with normal b, where the score function is nearer); what is left of that when the
+solver calls of its warm-up are counted, and beside rivals that the paper leaves out.
 
 The problem: the gradient of the mean of |z - b|^2 with respect to theta, where z is one of n items, or k of n, with
 probability in proportion to exp <theta, z>; theta from the normal law, a new theta and b for every run (`--seeds`). The

@@ -2,9 +2,10 @@
 
 Claims checked: networks trained through the knapsack solver (Identity, Blackbox, IMLE, AIMLE, Fenchel-Young) lose less
 than the same networks fitted to prices by squared error ("two-stage"), and no more than with SPO+, the usual loss for
-such tasks (written here, and PyEPO's in the same run where PyEPO is installed: it is not needed). Found: so do AIMLE,
-IMLE and Fenchel-Young, with networks and up to twelve times the instances solved (see below); Identity and Blackbox
-lose more than SPO+ nearly everywhere, and with the smallest budget more than two-stage.
+such tasks (written here, and PyEPO's in the same run where PyEPO is installed: it is not needed). Found: on plain
+features AIMLE and IMLE do, with up to twelve times the instances solved (see below); Fenchel-Young lies between
+two-stage and SPO+; Identity and Blackbox lose more than SPO+ nearly everywhere, and Identity with the smallest budget
+of plain features more than two-stage.
 
 789 days in their order: the first 552 of the file to learn from (a random fifth of them for validation), the last 237
 to test. Every day has 48 half-hours with eight features; their weights (3, 5, 7) are the same every day, values go up

@@ -2,11 +2,10 @@
 
 Claims checked: with an L1 loss between matchings (the paper says Hamming loss, which may be "linear" below), whose
 gradient points at the right answer, Identity needs no projection, is as good as Blackbox, and a projection hurts it;
-margins matter, with noise as with knowledge of the right
-answer (paper 002, section 4.2, published as a figure: no numbers to compare with). And what the paper does not show:
-how all of them compare with a plain cross-entropy of each row, or of a Sinkhorn matrix, which never call a solver in
-training. Found: without a margin "std" helps Identity and "norm" hurts it, with one of 0.1 the projections make little
-difference on the easier task; cross-entropy is as good as any.
+margins matter, with noise as with knowledge of the right answer (paper 002, section 4.2, published as a figure: no
+numbers to compare with). And what the paper does not show: how all of them compare with a plain cross-entropy of each
+row, or of a Sinkhorn matrix, which never call a solver in training. Found: without a margin "std" helps Identity and
+"norm" hurts it, with one of 0.1 "norm" makes little difference on the easier task; cross-entropy is as good as any.
 
 The images are generated: 10 keypoints of 40 kinds, each with noisy features that are mixed with stronger ones that say
 nothing (of deviation 1.5, and 3 for a harder task), at places that are turned and moved at random; 5 more points of
