@@ -149,8 +149,7 @@ def loss_of(model: Clusterer, fit: Fit, points: Tensor, first: int) -> Tensor:
 def train(fit: Fit, device: torch.device) -> tuple[Clusterer, list[float]]:
     """Train a model; return it with the mean loss of each tenth of the steps."""
     model = make(fit.model, fit.sizes, activation=fit.activation, seed=fit.seed).to(device).train()
-    rate = fit.rate * CONTENDERS[fit.model].rate
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=device.type == "cuda")
+    optimizer = torch.optim.Adam(model.parameters(), lr=fit.rate, fused=device.type == "cuda")
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, steps=fit.steps))
     generator = torch.Generator(device).manual_seed(fit.seed)
     chooser = torch.Generator().manual_seed(fit.seed)

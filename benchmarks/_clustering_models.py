@@ -204,8 +204,7 @@ class Contender:
     """An encoder: how it is made, what the tables call it, the published NLL, and the work of a step, roughly.
 
     `consistent` says that pieces are read with the result of the whole set, in that many passes. Others are read whole,
-    or as in the paper: in pieces whose codes are averaged, even if several passes (0: none) would do better. `rate` is
-    relative to the usual one.
+    or as in the paper: in pieces whose codes are averaged, even if several passes (0: none) would do better.
     """
 
     title: str
@@ -214,12 +213,11 @@ class Contender:
     published: float | None = None
     cost: float = 1.0
     passes: int = 1
-    rate: float = 1.0
 
 
 CONTENDERS: dict[str, Contender] = {
     "umbc-st": Contender("UMBC + Set Transformer", umbc_transformer, True, 1.84, 3),
-    "deep-umbc": Contender("UMBC in 3 passes + Set Transformer", _deep_umbc, True, None, 6, passes=3, rate=0.5),
+    "deep-umbc": Contender("UMBC in 3 passes + Set Transformer", _deep_umbc, True, None, 6, passes=3),
     "umbc-fspool": Contender("UMBC + FSPool", _umbc_fspool, True, 2.01, 2),
     "umbc-diff-em": Contender("UMBC + Diff-EM", _umbc_diff_em, True, 2.13, 2),
     "deep-sets": Contender("DeepSets", _deep_sets, True, 2.43),

@@ -53,6 +53,7 @@ GROUP = 32
 LOOKS = 12
 READERS = (
     ("umbc-st", "full"),
+    ("deep-umbc", "full"),
     ("deep-sets", "full"),
     ("sse", "full"),
     ("set-transformer", "subset"),

@@ -14,7 +14,7 @@ from benchmarks._clustering_fits import Fit, code_of, judge, load, loss_of, mode
 from benchmarks._clustering_models import CONTENDERS, Sizes, as_sets, make
 from benchmarks._mixtures import COMPONENTS, Mixture, draw, em, em_from_scratch
 from benchmarks.activations import truth
-from benchmarks.clustering import bounds, claims, studied
+from benchmarks.clustering import bounds, claims, studied, tables
 from setgrad.errors import OptionError
 
 CPU = torch.device("cpu")
@@ -151,7 +151,7 @@ def test_command_goes_on_from_a_file(
 
 def test_claims_name_the_best_rivals() -> None:
     def record(value: float) -> dict[str, object]:
-        return {"nll": {"512": value, "1024": value}}
+        return {"nll": {"512": value, "1024": value}, "losses": [9.0, value]}
 
     others = {replace(TINY, model="sse"): record(1.9), replace(TINY, model="set-transformer"): record(1.6)}
     ours = dict(zip(studied(TINY, (8,)), map(record, (1.7, 1.71, 4.0, 2.0)), strict=True))
@@ -159,3 +159,18 @@ def test_claims_name_the_best_rivals() -> None:
     assert "1.700 (target: at most 1.84)" in said
     assert "in pieces: SSE, 1.900" in said and "of whole sets: Set Transformer, 1.600" in said
     assert "sample gradient of 8 points: 1.710 (+0.010)" in said and "subset gradient of 8 points: 4.000" in said
+
+
+def test_the_better_rate_of_an_encoder_is_shown_and_gradients_have_one_rate() -> None:
+    def record(loss: float, value: float) -> dict[str, object]:
+        common = {"device": "cpu", "peak_memory": 1, "parameters": 2}
+        return {"nll": {"512": value, "1024": value}, "losses": [9.0, loss], **common}
+
+    usual, slow = replace(TINY, rate=2e-3), replace(TINY, rate=1e-3)
+    sampled = replace(usual, gradient="sample")
+    records = {slow: record(1.5, 1.7), usual: record(1.6, 1.65), sampled: record(1.9, 1.8)}
+    encoders, gradients = tables(records, {"True mixtures": 1.4})
+    assert "1.700 |" in encoders and "0.001" in encoders and "1.650" not in encoders, "chosen by the loss of training"
+    assert "1.650" in gradients and "1.800" in gradients and "1.700" not in gradients
+    (said,) = claims(records)
+    assert "Set Transformer: 1.700" in said and "sample gradient of 8 points: 1.800 (+0.150)" in said

@@ -98,9 +98,9 @@ def test_commands_share_their_models(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["activations", *usual, "--gradient", "full"]) == 0
     assert "| slot-sigmoid-sum" in capsys.readouterr().out
     assert main(["streaming", *usual, "--json", str(page)]) == 0
-    assert "1 of 5 fits" in capsys.readouterr().out, "the fit with a softmax is shared"
+    assert "1 of 6 fits" in capsys.readouterr().out, "the fit with a softmax is shared"
     rows = json.loads(page.read_text())["rows"]
-    assert len(rows) == 5 * len(ORDERS)
+    assert len(rows) == 6 * len(ORDERS)
     for row in rows:
         assert (row["apart"] < 1e-4) == (not row["title"].startswith("Set Transformer")), row["title"]
     assert len(json.loads(page.read_text())["example"]["pictures"]) == 2 * len(ORDERS)
