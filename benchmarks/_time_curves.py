@@ -91,9 +91,12 @@ def default_options(plan: Plan) -> Options:
     return {"max_epochs": plan.most}
 
 
-def train_default(task: Task, plan: Plan, device: torch.device, seed: int = 0) -> tuple[Curve, SubsetSelector]:
-    """Fit the selector as it comes."""
-    selector = SubsetSelector(**default_options(plan), random_state=seed, device=str(device), verbose=0)
+def train_default(
+    task: Task, plan: Plan, device: torch.device, seed: int = 0, members: int | None = None
+) -> tuple[Curve, SubsetSelector]:
+    """Fit the selector as it comes, or with so many members."""
+    options = {**default_options(plan), "members": members}
+    selector = SubsetSelector(**options, random_state=seed, device=str(device), verbose=0)
     selector.fit(*task.train, validation=task.validation)
     clock = np.cumsum([epoch["seconds"] for epoch in selector.history_]).tolist()
     scores = [epoch["validation_jaccard"] for epoch in selector.history_]

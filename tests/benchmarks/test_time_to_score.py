@@ -114,6 +114,14 @@ def test_flips_and_mask_tensors_train_the_same_model(task: Task) -> None:
     assert last[0] < first[0]
 
 
+def test_one_member_is_timed_beside_several(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setgrad.selector._fit.usual_members", lambda *_: 2)
+    found = compare(task, [1e-3], Plan(most=2, patience=2, repeats=1), 0, CPU)
+    alone, _ = train_default(task, Plan(most=2), CPU, members=1)
+    assert found["single"]["curve"]["scores"] == pytest.approx(alone.scores, abs=1e-5)
+    assert found["default"]["curve"]["scores"] != found["single"]["curve"]["scores"]
+
+
 def test_curves_are_kept_rounded() -> None:
     kept = Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
     assert kept["curve"] == {"seconds": [0.1235, 1.0], "scores": [0.12346, 0.3]}
@@ -126,6 +134,7 @@ def test_tables_say_never_and_count_the_rows_that_keep_the_claim(task: Task) -> 
     slow, fast = found["baseline"]
     slow |= {"ratio": None, "default_time": None, "ratio_one_point_less": 0.3, "best": 0.9}
     fast |= {"ratio": 0.1, "default_time": 1.0, "ratio_one_point_less": 0.2, "best": 0.8}
+    fast |= {"single_time": 0.5, "single_ratio": 0.05}
     record = {"task": "amazon:toys:farthest", "seed": 0, "options": json.dumps({"members": 1}), **found}
     rows = medians([record])
     shown = time_table(rows)
@@ -135,7 +144,8 @@ def test_tables_say_never_and_count_the_rows_that_keep_the_claim(task: Task) -> 
     assert "in 1 of 2" in said[0]
     assert said[0].endswith("worst never")
     assert "in 1 of 2" in said[1]
-    assert "in 0 of 1" in said[2]
+    assert "in 0 of 1" in said[3]
+    assert [("one member" in line) for line in said] == [False, False, True] * 2
     assert f"{found['pass']['ratio']:.2f}" in pass_table([record])
 
 
@@ -228,6 +238,7 @@ def _options(*arguments: str) -> argparse.Namespace:
 def _record(category: str, seed: int, rate: float, value: float | None) -> Record:
     curve = {"best": 0.5, "test": 0.4, "time_to_best": 2.0, "time_in_all": 3.0}
     against = {"default_time": value, "ratio": value, "ratio_one_point_less": value}
+    against |= {"single_time": value, "single_ratio": value}
     return {
         "task": f"amazon:{category}:farthest",
         "seed": seed,
@@ -235,5 +246,6 @@ def _record(category: str, seed: int, rate: float, value: float | None) -> Recor
         "options": json.dumps({"members": 8}),
         "baseline": [{"learning_rate": rate, **curve, **against}],
         "default": curve,
+        "single": curve,
         "pass": {"flips": 1.0, "mask_tensor": 2.0, "ratio": 2.0},
     }
