@@ -46,6 +46,8 @@ def replacing(path: Path) -> Iterator[Path]:
         'done'
     """
     check_place(path)
+    # A link stays, and what it leads to is replaced.
+    path = path.resolve()
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -356,3 +356,8 @@ def test_wrong_training_is_refused():
     with pytest.raises(ShapeError, match="also in fit"):
         selector.fit(*even, validation=even, constraint=discrete.Knapsack(rows, budget=8))
     selector.fit(*even, validation=even, constraint=discrete.CardinalityRange(0, 4))
+
+
+def test_lists_as_labels_are_refused():
+    with pytest.raises(DataError, match="a list in place of a word"):
+        Groups([[["a"], ["b"]]], 1)

@@ -1,8 +1,11 @@
 """Saving and loading, damaged and foreign files, and runs that are killed and resumed."""
 
+import copy
+import errno
 import json
 import os
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,6 +99,48 @@ def test_what_is_saved_is_what_was_fitted(choices, tmp_path):
     assert torch.equal(load(tmp_path / "model").predict_proba(choices.sets).values, before)
 
 
+def test_a_mounted_folder_is_written_into(default, tmp_path, monkeypatch):
+    """As in a container: the folder itself cannot be moved."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    monkeypatch.setattr("pathlib.Path.is_mount", lambda path: path == folder)
+    moved = os.replace
+
+    def refuse(source, target):
+        if Path(source) == folder or Path(target) == folder:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        moved(source, target)
+
+    monkeypatch.setattr("os.replace", refuse)
+    default.save(folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "table.json").write_text("of the model before")
+    default.save(folder)
+    assert {path.name for path in folder.iterdir()} == {"config.json", "weights.safetensors", "notes.txt"}
+    assert list(tmp_path.iterdir()) == [folder]
+    load(folder)
+    monkeypatch.setattr("pathlib.Path.is_mount", lambda path: False)
+    with pytest.raises(DataError, match=r"cannot be written: .*busy"):
+        default.save(folder)
+    assert list(tmp_path.iterdir()) == [folder], "nothing is left behind"
+
+
+def test_a_folder_that_takes_no_files_is_refused_before_the_work():
+    if not Path("/proc/self").exists():
+        pytest.skip("there is no /proc")
+    with pytest.raises(DataError, match="cannot be written, because /proc refuses"):
+        check_model_folder("/proc/model")
+
+
+def test_what_could_not_be_loaded_is_not_saved(choices, tmp_path):
+    selector = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(*choices)
+    for options in ({"hidden": 32}, {"samples": 0}, {"method": "magic"}):
+        changed = copy.deepcopy(selector).set_params(**options)
+        with pytest.raises(OptionError):
+            changed.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_place_below_a_file_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot be written"):
@@ -183,7 +228,12 @@ def edit_in(folder, part, **changes):
         (lambda f: edit(f, size_rule=[1]), "does not fit together"),
         (lambda f: edit(f, min_size="x"), "min_size is 'x'"),
         (lambda f: edit(f, min_size=None), "min_size is None"),
+        (lambda f: edit(f, min_size=10**30), "min_size is 1000"),
         (lambda f: edit(f, history=3), "history is not"),
+        (lambda f: edit(f, history=[]), "history is not"),
+        (lambda f: edit(f, history=[{}]), "history is not"),
+        (lambda f: edit_in(f, "model", width=10**6), "has shape"),
+        (lambda f: edit_in(f, "model", members=10**9), "1000000000 members"),
         (lambda f: edit(f, size_scores=[1]), "size_scores are not"),
         (lambda f: edit_in(f, "model", heads=0), "heads must be"),
         (lambda f: edit_in(f, "model", steps="x"), "steps must be"),
@@ -252,6 +302,23 @@ def test_a_killed_run_with_a_start_goes_on_too(choices, tmp_path, seeded):
     assert torch.equal(rest.predict_proba(choices.sets).values, whole.predict_proba(choices.sets).values)
     with pytest.raises(FileFormatError, match="belongs to other data"):
         SubsetSelector(**{**options, "max_epochs": 4, "checkpoint": path}).fit(*choices, start=whole)
+
+
+def test_a_checkpoint_that_has_gone_further_is_refused(choices, tmp_path):
+    options = {**TINY, "checkpoint": tmp_path / "state", "patience": 50}
+    SubsetSelector(**{**options, "max_epochs": 3}).fit(*choices)
+    with pytest.raises(OptionError, match="gone through 3 epochs, more than max_epochs=2"):
+        SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices)
+    assert len(SubsetSelector(**{**options, "max_epochs": 3}).fit(*choices).history_) == 3
+
+
+def test_a_full_disk_is_told_in_words(choices, tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", refuse)
+    with pytest.raises(DataError, match="No space left on device; choose a path"):
+        SubsetSelector(**{**TINY, "max_epochs": 1, "checkpoint": tmp_path / "state"}).fit(*choices)
 
 
 def test_a_checkpoint_of_another_run_is_refused(choices, tmp_path):

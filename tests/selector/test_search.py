@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from setgrad.errors import DataError
-from setgrad.functions import DeepSet, Modular
+from setgrad.functions import BoundSetFunction, DeepSet, Modular
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
 from setgrad.functions.log_determinant import LogDeterminant
@@ -104,6 +104,36 @@ def test_local_search_goes_on_in_large_sets_until_no_flip_or_swap_helps(keep_siz
         return
     gains = bound.gains(found.values[None])[0]
     assert float(torch.where(found.values, -gains, gains).max()) <= 1e-7
+
+
+@pytest.mark.parametrize("keep_size", [True, False])
+def test_local_search_ends_in_single_precision(keep_size, seeded):
+    """A subset valued beside others may be rounded to a larger number: it is no better than itself."""
+    for seed in range(8):
+        with seeded(seed):
+            sets = Sets.from_list([torch.randn(40, 3)])
+            bound = DeepSet(3).bind(sets)
+            start = sets.with_values(torch.rand(40) < 0.5)
+        rounds = _Counted(bound)
+        with torch.no_grad():
+            found = local_search(rounds, start, keep_size=keep_size)
+            before, after = bound.value(torch.stack([start.values, found.values]))
+        assert float(after) >= float(before) - 1e-5
+
+
+class _Counted(BoundSetFunction):
+    """Gives up where a search goes on without end."""
+
+    def __init__(self, bound):
+        self.bound, self.sets, self.left = bound, bound.sets, 1000
+
+    def value(self, masks):
+        self.left -= 1
+        assert self.left, "the search does not end"
+        return self.bound.value(masks)
+
+    def gains(self, masks, coordinates=None):
+        return self.bound.gains(masks, coordinates)
 
 
 def test_local_search_takes_as_many_moves_as_it_needs():

@@ -172,6 +172,16 @@ def test_sample_weight(choices):
         SubsetSelector(**options).fit(*choices, sample_weight=-weights)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e30, 1e300])
+def test_only_ratios_of_weights_count(choices, scale):
+    options, weights = {**TINY, "max_epochs": 2}, np.linspace(0.5, 1, len(choices))
+    plain, scaled = (
+        SubsetSelector(**options).fit(*choices, sample_weight=factor * weights).predict_proba(choices.sets).values
+        for factor in (1, scale)
+    )
+    torch.testing.assert_close(scaled, plain, rtol=1e-4, atol=1e-4)
+
+
 def test_weights_that_are_all_held_out_are_refused():
     """Of two sets, one is held out; which one follows from the seed."""
     choices = make_choices(2)

@@ -14,7 +14,7 @@ from setgrad.selector.sizes import (
     rule_from_json,
     rule_to_json,
 )
-from setgrad.sets import Sets
+from setgrad.sets import Sets, segment_rank
 
 
 def draw(count=200, seed=0, sharp=2.0):
@@ -127,6 +127,32 @@ def test_calibrate_keeps_the_best():
     assert score(rule, logits, subsets) == pytest.approx(max(scores.values()))
 
 
-def test_a_foreign_rule_is_refused():
+def test_rules_are_compared_as_prediction_uses_them():
+    """With sizes raised to the smallest that was seen: a cut that leaves some sets empty is none the worse for it."""
+    # One item is right in each set. Only in the first half does its logit say so; elsewhere all logits are low.
+    sets = [[3.0, -4.0, -5.0]] * 10 + [[-3.0, -4.0, -5.0]] * 10
+    subsets = Sets.from_list([torch.tensor([True, False, False])] * 20)
+    logits = torch.tensor(sets).flatten()
+    sizes = [Threshold(0.0).sizes_from(least, logits, subsets).tolist() for least in (0, 1, 9)]
+    assert sizes == [[1] * 10 + [0] * 10, [1] * 20, [3] * 20]
+    best = max(
+        float(jaccard(pick_top(logits, subsets, Threshold(cut).sizes_from(1, logits, subsets)), subsets).mean())
+        for cut in (-6.0, -4.5, -3.5, 0.0)
+    )
+    rule = Threshold.fit(logits, subsets, 1)
+    picked = pick_top(logits, subsets, rule.sizes_from(1, logits, subsets))
+    assert best == 1 == float(jaccard(picked, subsets).mean())
+    _, scores = calibrate(logits, subsets, 1)
+    assert scores["threshold"] == 1
+    noisy, right = draw()
+    none_empty = right.with_values(right.values | (segment_rank(noisy, right) == 0))
+    rule, scores = calibrate(noisy, none_empty, 1)
+    picked = pick_top(noisy, none_empty, rule.sizes_from(1, noisy, none_empty))
+    assert float(jaccard(picked, none_empty).mean()) == pytest.approx(max(scores.values()))
+    assert scores["threshold"] > calibrate(noisy, none_empty)[1]["threshold"]
+
+
+@pytest.mark.parametrize("cut", ["0; import os", float("nan"), float("inf")])
+def test_a_foreign_rule_is_refused(cut):
     with pytest.raises(FileFormatError, match="not one of"):
-        rule_from_json({"name": "threshold", "cut": "0; import os"})
+        rule_from_json({"name": "threshold", "cut": cut})

@@ -211,3 +211,13 @@ def test_an_unknown_ending_lists_the_known(tmp_path: Path) -> None:
             read_table(tmp_path / name, set_id="s")
         with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, \.feather, \.arrow"):
             write_table(tmp_path / name, Sets.from_list([[True]]))
+
+
+def test_columns_and_types_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("basket,price\n1,2\n")
+    with pytest.raises(OptionError, match="set_id names the column"):
+        read_table(path, set_id=None)  # type: ignore[call-overload]
+    for kind in ("float32", float, torch.int64):
+        with pytest.raises(OptionError, match=r"use torch\.float32"):
+            read_table(path, set_id="basket", dtype=kind)

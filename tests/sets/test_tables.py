@@ -368,3 +368,19 @@ def test_importing_setgrad_does_not_load_pyarrow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(ImportError, match="no_such_name"):
         from setgrad.sets import no_such_name  # noqa: F401
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "picks.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_table(link, Sets.from_list([[True]]))
+    assert link.is_symlink() and "set_id" in target.read_text()
+
+
+@pytest.mark.parametrize("found", [[1.0, float("nan")], ["a", ""], ["a", None]])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ids_that_could_not_be_read_are_not_written(tmp_path: Path, found: list[Any], ending: str) -> None:
+    with pytest.raises(DataError, match="has no value at entry 1"):
+        write_table(tmp_path / f"picks.{ending}", Sets.from_list([[True], [False]]), set_ids=found)

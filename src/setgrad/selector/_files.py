@@ -40,9 +40,12 @@ def check_model_folder(folder: str | Path, *, checkpoint: str | Path | None = No
             raise DataError(f"the checkpoint {checkpoint} stands in the way of the model in {folder}; put it elsewhere")
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or _is_model(folder))):
         raise DataError(f"{folder} exists and is not a setgrad model; choose another place, or empty it first")
-    above = next(parent for parent in folder.parents if parent.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK)):
-        raise DataError(f"{folder} cannot be written, because {above} is not a folder that takes it; choose another")
+    above = folder if folder.is_mount() else next(parent for parent in folder.parents if parent.exists())
+    try:
+        # Tried, because not every folder that may be written takes files.
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=above).cleanup()
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written, because {above} refuses ({error}); choose another") from None
 
 
 def _is_model(folder: Path) -> bool:
@@ -63,24 +66,44 @@ def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str
     folder.parent.mkdir(parents=True, exist_ok=True)
     weights = save(_separate(tensors))
     config = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(weights).hexdigest(), **config}
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    # A folder that a file system is mounted on, as in a container, cannot be moved: its files are replaced instead. A
+    # model of two writings is refused by its sum.
+    mounted = folder.is_mount()
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder if mounted else folder.parent))
     try:
         fresh.chmod(0o755)
         (fresh / _WEIGHTS).write_bytes(weights)
         (fresh / _CONFIG).write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-            os.replace(folder, old / "model")
-            os.replace(fresh, folder)
-            for path in (old / "model").iterdir():
-                # Notes or plots that a user put beside the model are not ours to delete.
-                if path.name not in MODEL_PARTS:
-                    os.replace(path, folder / path.name)
-            shutil.rmtree(old)
+        if mounted:
+            for name in MODEL_PARTS:
+                if (fresh / name).exists():
+                    os.replace(fresh / name, folder / name)
+                else:
+                    (folder / name).unlink(missing_ok=True)
+        elif folder.exists():
+            _swap(folder, fresh)
         else:
             os.replace(fresh, folder)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written: {error}; choose another place") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _swap(folder: Path, fresh: Path) -> None:
+    """Put a new folder in the place of another, and into it what the other held beside a model."""
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    try:
+        os.replace(folder, old / "model")
+    except OSError:
+        old.rmdir()
+        raise
+    os.replace(fresh, folder)
+    for path in (old / "model").iterdir():
+        # Notes or plots that a user put beside the model are not ours to delete.
+        if path.name not in MODEL_PARTS:
+            os.replace(path, folder / path.name)
+    shutil.rmtree(old)
 
 
 def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -116,10 +139,12 @@ def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Write one safetensors file with the plain numbers in its header, then move it into place."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
+    # By Python, whose error says what is wrong where the disk is full.
+    content = save(_separate(tensors), metadata={"setgrad.checkpoint": json.dumps(numbers)})
     with replacing(path) as draft:
-        save_file(_separate(tensors), draft, metadata={"setgrad.checkpoint": json.dumps(numbers)})
+        draft.write_bytes(content)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

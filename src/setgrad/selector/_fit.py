@@ -110,8 +110,8 @@ def fit_selector(
     _warn_unsettled(progress.history)
     model.eval()
     logits = infer_logits(model, held_out.sets, samples=prediction_samples(options))
-    rule, scores = calibrate(logits, held_out.subsets)
     smallest = int(min(subset_sizes(train.subsets).min(), subset_sizes(held_out.subsets).min()))
+    rule, scores = calibrate(logits, held_out.subsets, smallest)
     return Fitted(model, rule, scores, smallest, progress.history, progress.best_epoch)
 
 
@@ -219,7 +219,7 @@ def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
         return None
     try:
         weights = sample_weight.values if isinstance(sample_weight, Sets) else as_tensor(sample_weight)
-        weights = weights.detach().to(torch.float32)
+        weights = weights.detach().to(torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"sample_weight must hold one number for each set or each item: {error}") from None
     layout = choices.sets.layout
@@ -232,7 +232,9 @@ def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
         )
     if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool((weights > 0).any()):
         raise DataError("sample_weight must be finite, nowhere negative, and positive somewhere")
-    return weights.to(choices.sets.device)
+    # Only their ratios count: clipped gradients and tiny ones would make something of their size.
+    weights = (weights / weights.max()).float()
+    return (weights / weights.mean()).to(choices.sets.device)
 
 
 def _model_config(options: dict[str, Any], train: Choices, members: int) -> ModelConfig:
@@ -315,6 +317,11 @@ def _resume(trainer: Trainer, options: dict[str, Any], start: ChoiceModel | None
                 f"the checkpoint {path} belongs to other data or other options; delete it or name another file"
             )
         restore_trainer(trainer, stored, numbers)
+        if trainer.progress.epoch > trainer.options.max_epochs:
+            raise OptionError(
+                f"the checkpoint {path} has gone through {trainer.progress.epoch} epochs, more than "
+                f"max_epochs={trainer.options.max_epochs}; raise max_epochs, or name another file to start afresh"
+            )
 
     def save(running: Trainer) -> None:
         stored, numbers = trainer_state(running)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from setgrad.errors import FileFormatError
 from setgrad.selector import _files
@@ -18,6 +18,9 @@ from setgrad.selector._member import ModelConfig, make_solver
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
+
+# What a report tells of an epoch.
+_EPOCH = {"epoch", "loss", "validation_jaccard"}
 
 
 def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None = None) -> SubsetSelector:
@@ -37,6 +40,7 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
         selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
         _check(config, selector, model_config)
+        _compare_shapes(tensors, model_config, phi)
         # The weights are overwritten at once, so the random start must not advance the caller's generator.
         with torch.random.fork_rng(devices=[]):
             own = None if phi is None or model_config.phi is not None else copy.deepcopy(phi).cpu().float()
@@ -56,6 +60,19 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
     return selector
 
 
+def _compare_shapes(tensors: dict[str, Tensor], model_config: ModelConfig, phi: nn.Module | None) -> None:
+    """Refuse weights of other sizes before a model is made, which may not fit into memory."""
+    if model_config.members > len(tensors):
+        raise ValueError(f"there are {model_config.members} members and {len(tensors)} tensors")
+    if model_config.phi is None:
+        return
+    with torch.device("meta"):
+        wanted = ChoiceModel(model_config).state_dict()
+    for name in wanted.keys() & tensors.keys():
+        if wanted[name].shape != tensors[name].shape:
+            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(wanted[name].shape)}")
+
+
 def _check(config: dict[str, Any], selector: SubsetSelector, model_config: ModelConfig) -> None:
     """Refuse words and numbers of a config that would show themselves as wrong only later, in prediction."""
     options = selector.get_params()
@@ -64,9 +81,10 @@ def _check(config: dict[str, Any], selector: SubsetSelector, model_config: Model
     check_options({**options, **model_config.to_json(), "phi": options["phi"]})
     make_solver(model_config)
     smallest, rows, scores = config["min_size"], config["history"], config["size_scores"]
-    if not isinstance(smallest, int) or isinstance(smallest, bool) or smallest < 0:
+    if not isinstance(smallest, int) or isinstance(smallest, bool) or not 0 <= smallest < 2**31:
         raise ValueError(f"min_size is {smallest!r}")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    told = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() >= _EPOCH for row in rows)
+    if not told or not rows:
         raise ValueError("history is not a list of epochs")
     if not isinstance(scores, dict) or not all(isinstance(score, (int, float)) for score in scores.values()):
         raise ValueError("size_scores are not numbers")

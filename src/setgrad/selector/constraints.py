@@ -169,6 +169,8 @@ class Groups(Linear):
             lists = [part.tolist() if hasattr(part, "tolist") else list(part) for part in _lists("labels", self.labels)]
         if any(_missing(label) for part in lists for label in part):
             raise DataError("labels hold a missing value (None or NaN); name the group of every item")
+        if not all(isinstance(label, Hashable) for part in lists for label in part):
+            raise DataError("labels hold a list in place of a word or a number; give each item one group")
         codes: dict[Hashable, int] = {}
         found = [codes.setdefault(label, len(codes)) for part in lists for label in part]
         limits = self.at_most if isinstance(self.at_most, Mapping) else dict.fromkeys(codes, self.at_most)

@@ -63,12 +63,11 @@ def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool) -> Se
     sets, picked = bound.sets, start.values.clone()
     ids, moves = sets.layout.ids, _swaps if keep_size else _flips
     counts = [2**k for k in range(max(sets.layout.longest.bit_length(), 1))]
+    value, done = bound.value(picked[None])[0], False
     # F rises in every round, so that no subset comes back and the search ends.
-    while True:
-        tried = moves(bound, picked, counts)
-        picked, done = _take_better(bound, picked, tried, ids)
-        if done:
-            return sets.with_values(picked)
+    while not done:
+        picked, value, done = _take_better(bound, picked, value, moves(bound, picked, counts), ids)
+    return sets.with_values(picked)
 
 
 def constrained_search(bound: BoundSetFunction, start: Sets, solve: Callable[[Tensor], Tensor]) -> Sets:
@@ -85,23 +84,29 @@ def constrained_search(bound: BoundSetFunction, start: Sets, solve: Callable[[Te
     """
     sets, picked = bound.sets, start.values.clone()
     ids = sets.layout.ids
-    while True:
+    value, done = bound.value(picked[None])[0], False
+    while not done:
         gains = bound.gains(picked[None])[0]
         stay = torch.where(picked, 1.0, -1.0) * segment_max(gains.abs(), sets, empty=0.0)[ids]
         tried = solve(gains + torch.tensor(_PRICES, dtype=gains.dtype, device=gains.device)[:, None] * stay)
-        picked, done = _take_better(bound, picked, tried, ids)
-        if done:
-            return sets.with_values(picked)
+        picked, value, done = _take_better(bound, picked, value, tried, ids)
+    return sets.with_values(picked)
 
 
-def _take_better(bound: BoundSetFunction, picked: Tensor, tried: Tensor, ids: Tensor) -> tuple[Tensor, bool]:
-    """The best of the subsets `(m, total)` where it is better than the one picked, and whether none was."""
-    values = bound.value(torch.cat([picked[None], tried]))
-    before, (value, which) = values[0], values[1:].max(0)
-    # Rounding must not pass for progress, or two equal subsets would be swapped for ever.
-    better = value > before + 1e-9 * before.abs().clamp(min=1)
-    best = tried.gather(0, which[ids][None])[0]
-    return torch.where(better[ids], best, picked), not bool(better.any())
+def _take_better(
+    bound: BoundSetFunction, picked: Tensor, value: Tensor, tried: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor, bool]:
+    """The best of the subsets `(m, total)` where it is better than the one picked, its value, and whether none was.
+
+    `value` `(b,)` is what was found for the one picked: asked again, beside others, it may be rounded to another
+    number, and a subset would be better than itself, for ever.
+    """
+    best, which = bound.value(tried).max(0)
+    # Rounding must not pass for progress.
+    rounding = max(1e-9, 64 * torch.finfo(value.dtype).eps) if value.is_floating_point() else 0.0
+    better = best > value + rounding * value.abs().clamp(min=1)
+    chosen = tried.gather(0, which[ids][None])[0]
+    return torch.where(better[ids], chosen, picked), torch.where(better, best, value), not bool(better.any())
 
 
 def _flips(bound: BoundSetFunction, picked: Tensor, counts: Sequence[int]) -> Tensor:

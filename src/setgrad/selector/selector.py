@@ -17,7 +17,7 @@ from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, u
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
 from setgrad.selector._allowed import Allowed
-from setgrad.selector._check import check_scores, constrained_cut
+from setgrad.selector._check import check_options, check_scores, constrained_cut
 from setgrad.selector._fit import fit_selector, prediction_samples
 from setgrad.selector._infer import finite_logits, infer_logits, map_batches
 from setgrad.selector._model import ChoiceModel, Learned
@@ -201,7 +201,7 @@ class SubsetSelector:
             sets: `Sets`, a list of arrays `(n_i, d)`, or an array `(b, n, d)`.
             subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists.
             validation: Held-out `(sets, subsets)` for early stopping and for learning sizes; split off if None.
-            sample_weight: How much each set `(b,)` or each item `(total,)` counts in the loss.
+            sample_weight: How much each set `(b,)` or each item `(total,)` counts in the loss; only ratios matter.
             start: A fitted selector of the same make whose weights to begin with: what was learned on much data helps
                 where there is little.
             constraint: What the subsets were chosen under, as in `predict`: the loss then asks that the best allowed
@@ -310,6 +310,8 @@ class SubsetSelector:
     def save(self, folder: str | Path) -> None:
         """Write the fitted selector to a folder: `config.json` and `weights.safetensors`."""
         self._check_fitted()
+        # What `load` would refuse, options that were set since the fit may be, is refused here.
+        check_options(self.get_params())
         # The phi that was fitted, which `set_params` may have exchanged since.
         params = {**self.get_params(), "phi": self.model_.config.phi, "checkpoint": None, "device": None}
         _files.write_model(
@@ -384,7 +386,7 @@ class SubsetSelector:
         if threshold is not None:
             return sizes_above(threshold, logits, sets)
         if size is None:
-            return self.size_rule_.sizes(logits, sets).clamp(min=self.min_size_).minimum(sets.lengths)
+            return self.size_rule_.sizes_from(self.min_size_, logits, sets)
         return given_sizes(size, sets)
 
 

@@ -1,12 +1,13 @@
 """Rules that decide how many items to choose, fitted to a validation split.
 
 Every rule turns the logits of the items into a size for each set. `calibrate` fits all of them and keeps the one with
-the best Jaccard score.
+the best Jaccard score, with sizes raised to the smallest that was seen, as in prediction.
 """
 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
@@ -31,10 +32,15 @@ class SizeRule(abc.ABC):
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
         """Number of items to choose from each set, `(b,)`."""
 
+    @final
+    def sizes_from(self, least: int, logits: Tensor, sets: Sets) -> Tensor:
+        """The sizes `(b,)`, but never fewer than `least` where a set has so many."""
+        return self.sizes(logits, sets).clamp(min=least).minimum(sets.lengths)
+
     @classmethod
     @abc.abstractmethod
-    def fit(cls, logits: Tensor, subsets: Sets) -> SizeRule:
-        """Fit the rule to logits and the right subsets."""
+    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> SizeRule:
+        """Fit the rule to logits and the right subsets, for sizes that are raised to `least`."""
 
 
 @final
@@ -49,7 +55,7 @@ class Threshold(SizeRule):
         return segment_sum((logits > self.cut).long(), sets)
 
     @classmethod
-    def fit(cls, logits: Tensor, subsets: Sets) -> Threshold:
+    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> Threshold:
         """Try cuts half-way between observed logits and keep the best."""
         levels = logits.double().unique()
         middles = (levels[1:] + levels[:-1]) / 2 if len(levels) > 1 else levels - 1
@@ -58,7 +64,8 @@ class Threshold(SizeRule):
         upper = middles[max(0, len(middles) - 4 * max(count, 1)) :]
         picks = torch.linspace(0, len(upper) - 1, min(_CANDIDATES, len(upper)), device=upper.device).round().long()
         cuts = upper[picks]
-        scores = torch.stack([jaccard(subsets.with_values(logits > cut), subsets).mean() for cut in cuts])
+        sure = segment_rank(logits, subsets) < least
+        scores = torch.stack([jaccard(subsets.with_values(sure | (logits > cut)), subsets).mean() for cut in cuts])
         # In the middle of the best cuts, where a new set has most room on both sides.
         best = cuts[scores == scores.max()]
         return cls(float(best[len(best) // 2]))
@@ -80,7 +87,7 @@ class LinearSize(SizeRule):
         return size.round().long().clamp(min=0).minimum(sets.lengths)
 
     @classmethod
-    def fit(cls, logits: Tensor, subsets: Sets) -> LinearSize:
+    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> LinearSize:
         """Least squares; where the columns depend on each other, the smallest solution."""
         expected = segment_sum(torch.sigmoid(logits.double()), subsets)
         columns = torch.stack([torch.ones_like(expected), subsets.lengths.double(), expected], 1).cpu()
@@ -126,7 +133,7 @@ class ExpectedJaccard(SizeRule):
         return size.index_add(0, layout.ids, torch.where(best, layout.positions + 1, 0))
 
     @classmethod
-    def fit(cls, logits: Tensor, subsets: Sets) -> ExpectedJaccard:
+    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> ExpectedJaccard:
         """Platt scaling: logistic regression of the choice on the logit, by Newton's method."""
         x, y = logits.double(), subsets.values.double()
         design = torch.stack([x, torch.ones_like(x)], 1)
@@ -173,11 +180,11 @@ RULES: dict[str, type[SizeRule]] = {
 }
 
 
-def calibrate(logits: Tensor, subsets: Sets) -> tuple[SizeRule, dict[str, float]]:
-    """Fit every rule and return the best, with the mean Jaccard score of each."""
-    fitted = {name: rule.fit(logits, subsets) for name, rule in RULES.items()}
+def calibrate(logits: Tensor, subsets: Sets, least: int = 0) -> tuple[SizeRule, dict[str, float]]:
+    """Fit every rule and return the best, with the mean Jaccard score of each, for sizes that are raised to `least`."""
+    fitted = {name: rule.fit(logits, subsets, least) for name, rule in RULES.items()}
     scores = {
-        name: float(jaccard(pick_top(logits, subsets, rule.sizes(logits, subsets)), subsets).mean())
+        name: float(jaccard(pick_top(logits, subsets, rule.sizes_from(least, logits, subsets)), subsets).mean())
         for name, rule in fitted.items()
     }
     return fitted[max(scores, key=lambda name: scores[name])], scores
@@ -193,6 +200,6 @@ def rule_from_json(data: dict[str, Any]) -> SizeRule:
     """Make the rule that `rule_to_json` described."""
     numbers = dict(data)
     kind = RULES.get(numbers.pop("name", ""))
-    if kind is None or not all(isinstance(v, (int, float)) for v in numbers.values()):
+    if kind is None or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers.values()):
         raise FileFormatError(f"the size rule {data!r} is not one of: {', '.join(RULES)}")
     return kind(**numbers)

@@ -100,8 +100,12 @@ def read_table(
         >>> folder.cleanup()
     """
     path = Path(path)
-    if dtype is not None and not dtype.is_floating_point:
-        raise OptionError(f"features are real numbers, but dtype={dtype} was asked for; use torch.float32 or float64")
+    if not isinstance(set_id, str):
+        raise OptionError(f"set_id names the column that says to which set a row belongs, not {set_id!r}")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise OptionError(
+            f"features are real numbers, but dtype={dtype!r} was asked for; use torch.float32 or torch.float64"
+        )
     schema = look(path)
     others = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weights": weights}
     columns = feature_columns(path, schema, features, others)

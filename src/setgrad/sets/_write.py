@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from pyarrow import types
+from pyarrow import compute, types
 
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.files import replacing
@@ -108,10 +108,11 @@ def _ids(path: Path, given: Sequence[Any] | np.ndarray | range, count: int, what
         raise DataError(f"{argument} cannot be written: an id must be a number or a text, not {array.type}")
     if not format_of(path).typed and _is_bytes(array.type):
         array = _as_text(array, argument)
-    if array.null_count:
-        raise DataError(
-            f"{argument} has no value at entry {array.is_null().index(True).as_py()}; give one for each {what}"
-        )
+    missing = array.is_null(nan_is_null=True)
+    if types.is_string(array.type) or types.is_large_string(array.type):
+        missing = compute.or_(missing, compute.equal(array.fill_null(""), ""))
+    if missing.index(True).as_py() >= 0:
+        raise DataError(f"{argument} has no value at entry {missing.index(True).as_py()}; give one for each {what}")
     if len(array) != count:
         raise ShapeError(f"{argument} has {len(array)} entries for {count} {what}s; give one for each {what}")
     return array
