@@ -74,7 +74,8 @@ def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, c
         (["--width", "10", "--heads", "4"], ("width", "multiple of heads")),
         (["--device", "abacus"], ("unknown device 'abacus'",)),
         (["--scale", "huge"], ("scale 'huge'",)),
-        (["--checkpoint", "run.ckpt"], ("random_state",)),
+        (["--checkpoint", "run.ckpt"], ("--checkpoint needs --random-state",)),
+        (["--validation-fraction", "2"], ("--validation-fraction must lie between 0 and 1",)),
     ],
 )
 def test_wrong_option(run: Callable, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]) -> None:
@@ -120,15 +121,24 @@ def test_ids_called_like_what_is_written(run: Callable, model: Path, tmp_path: P
     ("words", "message"),
     [
         (["--search", "magic"], ("unknown search 'magic'", "greedy")),
-        (["--threshold", "2"], ("threshold", "between 0 and 1")),
-        (["--size", "-1"], ("size", "at least 0")),
+        (["--threshold", "2"], ("--threshold", "between 0 and 1")),
+        (["--threshold", "nan"], ("--threshold", "between 0 and 1")),
+        (["--threshold", "1", "--max-size", "2"], ("--threshold", "neither of them")),
+        (["--size", "-1"], ("--size", "at least 0")),
+        (["--size", "3", "--max-size", "4"], ("instead of --size give --min-size 3 --max-size 3",)),
+        (["--search", "greedy", "--max-size", "2"], ("--search greedy", "--search local")),
+        (["--min-size", "3", "--max-size", "2"], ("--min-size 3 is more than --max-size 2",)),
+        (["--min-size", "-1"], ("--min-size", "at least 0")),
+        (["--max-size", "-1"], ("--max-size", "at least 0")),
+        (["--at-most", "-1", "--group", "product"], ("--at-most", "at least 0")),
+        (["--budget", "nan", "--cost", "load"], ("--budget", "not nan")),
     ],
 )
-def test_wrong_way_to_choose(
-    run: Callable, model: Path, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]
+def test_wrong_way_to_choose_is_refused_before_the_work(
+    run: Callable, tmp_path: Path, words: list[str], message: tuple[str, ...]
 ) -> None:
-    check(run("predict", model, table, "-o", tmp_path / "p.csv", *words), *message)
-    assert not (tmp_path / "p.csv").exists()
+    # Neither the model nor the table exists, so the message shows that the options were looked at first.
+    check(run("predict", tmp_path / "m", tmp_path / "no.csv", "-o", tmp_path / "p.csv", *words), *message)
 
 
 def _cut(folder: Path) -> None:
@@ -186,6 +196,29 @@ def test_checkpoint_in_the_folder_of_the_model_is_refused_before_the_fit(run: Ca
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "m", *words), "run.ckpt", "put it elsewhere")
     words = ["--checkpoint", tmp_path / "moons" / "run.ckpt", "--tasks", "moons", "--sets", "4,4,4"]
     check(run("demo", "--output", tmp_path, *words), "run.ckpt", "put it elsewhere")
+
+
+@pytest.mark.parametrize("option", ["table", "--validation"])
+def test_checkpoint_that_is_a_table_is_refused_before_the_fit(
+    run: Callable, table: Path, tiny: list[str], tmp_path: Path, option: str
+) -> None:
+    mine = Path(shutil.copy(table, tmp_path / "in.csv"))
+    (tmp_path / "link.csv").symlink_to(mine)
+    before = mine.read_bytes()
+    tables = [mine] if option == "table" else [table, option, mine]
+    for checkpoint in (mine, tmp_path / "link.csv"):
+        found = run("fit", *tables, *FIT, "-o", tmp_path / "m", *tiny, "--checkpoint", checkpoint)
+        check(found, f"{checkpoint} is the table", "choose another place", "--checkpoint FILE")
+        assert "remove" not in found.err
+    assert mine.read_bytes() == before
+
+
+def test_checkpoint_that_is_another_file_of_the_command_is_refused(run: Callable, model: Path, tmp_path: Path) -> None:
+    # The table does not exist, so the message shows that the place was looked at first.
+    words = ["--start", model, "--random-state", 0, "--checkpoint", model / "config.json"]
+    check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "m", *words), "a part of the model to start from")
+    words = ["--checkpoint", tmp_path / "report.html", "--tasks", "moons", "--sets", "4,4,4"]
+    check(run("demo", "--output", tmp_path, *words), "report.html is where the report goes")
 
 
 def test_current_folder_is_refused_before_the_fit(
@@ -251,10 +284,27 @@ def test_unknown_data_set(run: Callable, tmp_path: Path) -> None:
     check(run("datasets", "-o", tmp_path), "which data set")
 
 
+def test_missing_data_are_asked_for_by_the_option(
+    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SETGRAD_DATA", raising=False)
+    check(run("datasets", "amazon:toys"), "SETGRAD_DATA, or give --data-dir FOLDER: the folder that contains")
+    # No such option there.
+    check(run("demo", "--tasks", "amazon:toys", "--output", tmp_path), "SETGRAD_DATA: the folder that contains")
+
+
 def test_error_as_json(run: Callable) -> None:
     found = run("datasets", "suns", "--json")
     assert found.code == 1
     assert found.err == f"error: {found.data['error']}\n"
+
+
+@pytest.mark.parametrize("words", [["frobnicate"], ["fit"], ["demo", "--sets", "3,4"]])
+def test_wrong_usage_as_json(run: Callable, words: list[str]) -> None:
+    found = run(*words, "--json")
+    assert found.code == 2
+    assert found.err.startswith("usage: setgrad")
+    assert found.err.endswith(f"error: {found.data['error']}\n")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 import setgrad as sg
 from setgrad.cli._limits import read_limits
+from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.selector import AllOf, Budget, Groups, SizeRange
 
 Rows = list[list[str]]
@@ -67,6 +69,7 @@ def test_a_feature_can_be_the_cost(run: Callable, model: Path, shop: Path, rows:
     assert run("predict", model, shop, "-o", tmp_path / "p.parquet", *words).code == 0
     spoilt = run("predict", model, shop, "-o", tmp_path / "p.parquet", "--budget", "9", "--cost", "price")
     assert spoilt.code == 1
+    assert "--cost price: " in spoilt.err
     assert "weights are finite numbers, 0 or more" in spoilt.err
 
 
@@ -78,8 +81,9 @@ def test_a_feature_can_be_the_cost(run: Callable, model: Path, shop: Path, rows:
         (["--budget", "4", "--cost", "costs"], "did you mean 'cost'?"),
         (["--at-most", "1", "--group", "brands"], "did you mean 'brand'?"),
         (["--budget", "-1", "--cost", "cost"], "set 0 (counted from 0) has no answer"),
-        (["--min-size", "99"], "cannot choose 99"),
-        (["--min-size", "1", "--size", "1"], "instead of size"),
+        (["--min-size", "99"], "the limits cannot choose 99 of"),
+        (["--min-size", "99"], "lower --min-size"),
+        (["--min-size", "1", "--size", "1"], "instead of --size"),
     ],
 )
 def test_wrong_limits(run: Callable, model: Path, shop: Path, tmp_path: Path, words: list[str], message: str) -> None:
@@ -87,6 +91,31 @@ def test_wrong_limits(run: Callable, model: Path, shop: Path, tmp_path: Path, wo
     assert (found.code, found.out) == (1, "")
     assert message in found.err
     assert not (tmp_path / "p.parquet").exists()
+
+
+@pytest.mark.parametrize("words", [["--at-most", "1", "--group", "brands"], ["--budget", "9", "--cost", "price"]])
+def test_wrong_columns_of_limits_are_refused_before_the_work(
+    run: Callable, model: Path, shop: Path, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sg.SubsetSelector, "decision_function", None)
+    assert run("predict", model, shop, "-o", tmp_path / "p.parquet", *words).code == 1
+
+
+@pytest.mark.parametrize("group", [["a", None], [1.0, float("nan")]], ids=["text", "number"])
+def test_missing_group_is_called_one(run: Callable, model: Path, tmp_path: Path, group: list[object]) -> None:
+    columns = {"basket": ["b", "b"], "price": [1.0, 2.0], "stars": [1.0, 2.0], "brand": pa.array(group)}
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    words = ["--at-most", "1", "--group", "brand"]
+    found = run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv", *words)
+    assert found.code == 1
+    assert "column 'brand', row 2" in found.err
+    assert "the group is missing; name the group of every item" in found.err
+
+
+def test_help_says_which_budgets_need_scipy(run: Callable) -> None:
+    page = " ".join(run("predict", "--help").out.split())
+    assert f"whole ones where a budget above {MOST_STEPS:,} times their common divisor can be spent" in page
+    assert f"{MOST_STEPS:,} times their common divisor" in " ".join((Budget.__doc__ or "").split())
 
 
 def test_fit_within_limits(run: Callable, shop: Path, tiny: list[str], tmp_path: Path) -> None:
@@ -99,6 +128,9 @@ def test_fit_within_limits(run: Callable, shop: Path, tiny: list[str], tmp_path:
     refused = run("fit", shop, *words, "--max-size", "1", "-o", tmp_path / "c")
     assert refused.code == 1
     assert "set 0 (counted from 0) is not one that the constraint allows" in refused.err
+    assert (
+        "lower --min-size" in run("fit", shop, *words, "--min-size", "9", "--max-size", "9", "-o", tmp_path / "d").err
+    )
 
 
 def test_groups_are_read_as_they_are_written(shop: Path) -> None:

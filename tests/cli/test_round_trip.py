@@ -136,6 +136,20 @@ def test_features_are_found_by_name(
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
 
 
+def test_features_of_the_model_may_be_named_in_any_order(
+    run: Callable, model: Path, table: Path, rows: list[list[str]], put: Callable, tmp_path: Path
+) -> None:
+    plain = run("evaluate", model, table, "--json").data
+    assert run("evaluate", model, table, "--features", "stars,price", "--json").data == plain
+    for name, words in (("a", []), ("b", ["--features", "stars,price"])):
+        assert run("predict", model, table, "-o", tmp_path / f"{name}.csv", *words).code == 0
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    # Columns of other names stand in for the model's in turn.
+    renamed = put(tmp_path / "other.csv", [["basket", "product", "cost", "rank", "bought", "load"], *rows[1:]])
+    assert run("evaluate", model, renamed, "--features", "cost,rank", "--json").data == plain
+    assert run("evaluate", model, renamed, "--features", "rank,cost", "--json").data != plain
+
+
 @pytest.fixture(scope="module")
 def late(table: Path, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A model of times, which need float64; its table; and of this the first set alone, which fits into float32."""

@@ -124,11 +124,18 @@ def columns_of_model(folder: Path, args: Namespace) -> Columns:
         )
     return Columns(
         set_id=args.set_id or stored.set_id,  # type: ignore[union-attr]
-        features=tuple(args.features or stored.features),  # type: ignore[union-attr]
+        features=_features(stored, args.features),
         item_id=args.item_id or _item_id(stored, args.table),
         chosen=getattr(args, "chosen", None) or (stored.chosen if stored else None),
         dtype=stored.dtype if stored else None,
     )
+
+
+def _features(stored: Columns | None, named: list[str] | None) -> tuple[str, ...]:
+    """The model's own columns in its own order, in whatever order they are named; others stand in for them in turn."""
+    if stored is not None and (named is None or sorted(named) == sorted(stored.features)):
+        return stored.features
+    return tuple(named or ())
 
 
 def _item_id(stored: Columns | None, table: Path) -> str | None:

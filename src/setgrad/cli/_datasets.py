@@ -7,6 +7,7 @@ from pathlib import Path
 
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task, write_split
+from setgrad.cli._words import in_words
 from setgrad.datasets import LOADERS, Task, load, names
 from setgrad.errors import OptionError
 from setgrad.files import check_place
@@ -31,7 +32,9 @@ def _run(args: Namespace) -> Answer:
     if args.name is not None:
         for split in _SPLITS if args.output is not None else ():
             check_place(_table_of(args.output, split))
-        return _one(load(args.name, seed=args.seed, data_dir=args.data_dir), args.output)
+        with in_words({"pass data_dir": "give --data-dir FOLDER"}):
+            task = load(args.name, seed=args.seed, data_dir=args.data_dir)
+        return _one(task, args.output)
     if args.output is not None:
         raise OptionError("say which data set to write: setgrad datasets NAME -o FOLDER")
     return _all()

@@ -13,6 +13,8 @@ from typing import Any, final
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task
 from setgrad.cli._options import declare_selector, make_selector
+from setgrad.cli._places import check_checkpoint
+from setgrad.cli._words import in_words
 from setgrad.datasets import Task, bayes_jaccard, load
 from setgrad.errors import OptionError
 from setgrad.files import check_place
@@ -95,7 +97,9 @@ def _run(args: Namespace) -> Answer:
     if not names:
         raise OptionError("name at least one data set, e.g. --tasks moons")
     train, validation, test = args.sets
-    tasks = [load(name, n_train=train, n_validation=validation, n_test=test) for name in names]
+    # There is no option for the folder of the data here.
+    with in_words({", or pass data_dir": ""}):
+        tasks = [load(name, n_train=train, n_validation=validation, n_test=test) for name in names]
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
     selectors = [make_selector(args, random_state=0) for _ in tasks]
     report = args.output / "report.html"
@@ -103,6 +107,7 @@ def _run(args: Namespace) -> Answer:
     for folder, selector in zip(folders, selectors, strict=True):
         if selector.checkpoint is not None and len(tasks) > 1:
             selector.checkpoint = _checkpoint_of(Path(selector.checkpoint), folder.name)
+        check_checkpoint(selector.checkpoint, {"where the report goes": report})
         check_model_folder(folder, checkpoint=selector.checkpoint)
     outcomes = [_fit(*parts) for parts in zip(tasks, selectors, folders, strict=True)]
     grid = _grid(outcomes)

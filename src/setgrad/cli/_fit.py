@@ -9,8 +9,10 @@ from typing import Any
 
 from setgrad.cli._columns import Columns, check_same_features, declare_columns, read_to_fit
 from setgrad.cli._command import Answer, Command
-from setgrad.cli._limits import check_limits, declare_limits, read_limits
+from setgrad.cli._limits import LIMIT_WORDS, check_limits, declare_limits, read_limits
 from setgrad.cli._options import declare_selector, make_selector
+from setgrad.cli._places import check_checkpoint
+from setgrad.cli._words import in_words
 from setgrad.report import size_rule_grid
 from setgrad.selector import RULES, SubsetSelector, check_model_folder, load
 from setgrad.sets import Choices
@@ -41,6 +43,8 @@ def _declare(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
     check_limits(args)
+    tables = {"the table that is read": args.table, "the table of held-out sets": args.validation}
+    check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
     choices, columns = read_to_fit(args.table, args)
@@ -49,7 +53,8 @@ def _run(args: Namespace) -> Answer:
     constraint = read_limits(args.table, columns.set_id, choices.sets, args)
     validation = None if args.validation is None else _validation(args, columns)
     started = time.perf_counter()
-    selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start, constraint=constraint)
+    with in_words(LIMIT_WORDS):
+        selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start, constraint=constraint)
     seconds = time.perf_counter() - started
     selector.save(args.output)
     columns.save(args.output)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from itertools import pairwise
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from setgrad.errors import OptionError
+from setgrad.errors import DataError, OptionError
 from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange
 from setgrad.selector.constraints import Linear
 from setgrad.sets import Sets
+
+# How errors about limits name them in Python, and what they are called here.
+LIMIT_WORDS = {"CardinalityRange cannot": "the limits cannot", "lower lo": "lower --min-size"}
 
 
 def declare_limits(parser: ArgumentParser, text: str) -> None:
@@ -32,6 +36,18 @@ def check_limits(args: Namespace) -> None:
         if (getattr(args, number) is None) != (getattr(args, column) is None):
             flags = f"--{number.replace('_', '-')} N --{column} COL"
             raise OptionError(f"a limit needs a number and a column: {flags}")
+    for flag, number in (("--at-most", args.at_most), ("--min-size", args.min_size), ("--max-size", args.max_size)):
+        if number is not None and number < 0:
+            raise OptionError(f"{flag} must be a whole number of at least 0, not {number}")
+    if args.max_size is not None and (args.min_size or 0) > args.max_size:
+        raise OptionError(f"--min-size {args.min_size} is more than --max-size {args.max_size}; exchange them")
+    if args.budget is not None and isnan(args.budget):
+        raise OptionError("--budget must be a number, not nan; inf is no limit")
+
+
+def has_limits(args: Namespace) -> bool:
+    """Whether any subset is not allowed."""
+    return any(number is not None for number in (args.budget, args.at_most, args.min_size, args.max_size))
 
 
 def read_limits(path: Path, set_id: str, sets: Sets, args: Namespace) -> Constraint | None:
@@ -41,7 +57,7 @@ def read_limits(path: Path, set_id: str, sets: Sets, args: Namespace) -> Constra
         from setgrad.sets import read_table
 
         costs = read_table(path, set_id=set_id, features=[args.cost], dtype=torch.float64).sets
-        parts.append(Budget(costs, budget=args.budget))
+        parts.append(_budget(costs, args))
     if args.at_most is not None:
         names = _names(path, args.group)
         bounds = sets.layout.host.tolist()
@@ -54,6 +70,14 @@ def read_limits(path: Path, set_id: str, sets: Sets, args: Namespace) -> Constra
     return parts[0] if parts else None
 
 
+def _budget(costs: Sets, args: Namespace) -> Budget:
+    try:
+        return Budget(costs, budget=args.budget)
+    except DataError as error:
+        # It speaks of weights, which on the command line are those of the loss.
+        raise DataError(f"--cost {args.cost}: {error}") from None
+
+
 def _names(path: Path, column: str) -> list[Any]:
     """Numbers or words of a column, row by row."""
     from setgrad.sets._columns import Column
@@ -64,5 +88,9 @@ def _names(path: Path, column: str) -> list[Any]:
     feature_columns(path, look(path), [column], {})  # says so if there is no such column
     names: list[Any] = []
     for batch in pieces(path, [column]):
-        names += ids(Column.of(path, batch, column, len(names))).to_pylist()
+        found = Column.of(path, batch, column, len(names))
+        missing = found.array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        if missing.any():
+            raise found.fault(missing.argmax(), "the group is missing; name the group of every item")
+        names += ids(found).to_pylist()
     return names

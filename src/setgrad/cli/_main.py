@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from textwrap import fill
+from typing import Any, NoReturn, final
 
 import setgrad
+from setgrad.cli._aside import aside
 from setgrad.cli._command import Command
 from setgrad.cli._datasets import DATASETS
 from setgrad.cli._demo import DEMO
 from setgrad.cli._evaluate import EVALUATE
 from setgrad.cli._fit import FIT
+from setgrad.cli._output import deliver, tell
 from setgrad.cli._predict import PREDICT
 from setgrad.cli._report import REPORT
 from setgrad.cli._screen import show
@@ -42,44 +44,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that does not know a letter shows a question mark; the standard error does so by itself.
         sys.stdout.reconfigure(errors="replace")
-    parser = _parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    # The help page and the version are results too, and argparse would not say that they cannot be written.
+    parser, page = _parser(), StringIO()
     try:
-        args = parser.parse_args(argv)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
+        with redirect_stdout(page):
+            args = parser.parse_args(words)
+    except SystemExit:
+        return deliver(lambda stream: stream.write(page.getvalue()))
+    except _UsageError as error:
+        return _fail(str(error), "--json" in words, 2)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
     try:
         # What happens on the way, such as the bar of a fit, is not the result.
-        with redirect_stdout(sys.stderr):
+        with aside():
             answer = COMMANDS[args.command].run(args)
-        if args.json:
-            print(json.dumps(answer.data))
-        else:
-            show(answer.parts, sys.stdout)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as `head`, has seen enough; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _say(answer.data) if args.json else deliver(lambda stream: show(answer.parts, stream))
     except KeyboardInterrupt:
         return _fail("stopped; a fit with --checkpoint goes on from there when it is started again", args.json, 130)
     except (SetgradError, OSError) as error:
         return _fail(str(error), args.json, 1)
-    return 0
+
+
+def _say(data: dict[str, Any]) -> int:
+    return deliver(lambda stream: print(json.dumps(data), file=stream))
 
 
 def _fail(message: str, as_json: bool, code: int) -> int:
     line = " ".join(message.splitlines())
-    print(f"error: {line}", file=sys.stderr)
+    tell(line)
     if as_json:
-        print(json.dumps({"error": line}))
+        _say({"error": line})
     return code
 
 
+@final
+class _UsageError(Exception):
+    """A command line that cannot be understood."""
+
+
+@final
+class _Parser(ArgumentParser):
+    """Leaves it to `main` to say what is wrong, which knows whether a machine listens."""
+
+    def error(self, message: str) -> NoReturn:
+        """Show how the command is used."""
+        self.print_usage(sys.stderr)
+        raise _UsageError(message)
+
+
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+    parser = _Parser(
         prog="setgrad",
         description=fill("Learn to choose: from sets of items, and the subset that was chosen from each.", _WIDTH),
         epilog=_listed("a first tour:", _TOUR),

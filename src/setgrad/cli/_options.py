@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Union, final, get_args, get_origin, get_type_hints
 
+from setgrad.cli._words import in_words
+from setgrad.errors import OptionError
 from setgrad.selector import PRESETS as PUBLISHED
 from setgrad.selector import SubsetSelector, check_options
 
@@ -135,7 +137,10 @@ def make_selector(args: Namespace, **usual: Any) -> SubsetSelector:
     quiet = {"verbose": 0} if args.json else {}
     selector = PRESETS[args.preset](**{**usual, **quiet, **given})
     # A mistyped name must not wait until a large table has been read.
-    check_options(selector.get_params())
+    with in_words({option.name: option.flag for option in options_of(SubsetSelector) if "_" in option.name}):
+        check_options(selector.get_params())
+    if selector.checkpoint is not None and selector.random_state is None:
+        raise OptionError("--checkpoint needs --random-state N, or the same run could not be told from another")
     return selector
 
 

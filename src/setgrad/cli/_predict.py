@@ -7,11 +7,14 @@ from pathlib import Path
 
 from setgrad.cli._columns import Columns, columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
-from setgrad.cli._limits import check_limits, declare_limits, read_limits
+from setgrad.cli._limits import LIMIT_WORDS, check_limits, declare_limits, has_limits, read_limits
 from setgrad.cli._places import check_output
-from setgrad.errors import OptionError
+from setgrad.cli._words import in_words
+from setgrad.discrete.solvers.knapsack import MOST_STEPS
+from setgrad.errors import OptionError, unknown_name
 from setgrad.report import Grid
 from setgrad.selector import load
+from setgrad.selector.selector import SEARCHES
 from setgrad.sets import subset_sizes
 
 
@@ -37,8 +40,9 @@ def _declare(parser: ArgumentParser) -> None:
     declare_limits(
         parser,
         "the best allowed subset is picked; an item is worth taking if its probability\n"
-        "is above 1/2, or above P with --threshold. Limits can be combined; this, and\n"
-        "costs that are not whole, take SciPy",
+        "is above 1/2, or above P with --threshold. Limits can be combined; this takes\n"
+        "SciPy, and so do costs that are not whole, and whole ones where a budget above\n"
+        f"{MOST_STEPS:,} times their common divisor can be spent",
     )
     declare_columns(parser, required=False, chosen=False)
 
@@ -59,12 +63,33 @@ def _check_names(columns: Columns) -> None:
             )
 
 
+def _check_way(args: Namespace) -> None:
+    """Refuse a wrong way to choose before any work, and in the words of the command line."""
+    limited, threshold = has_limits(args), args.threshold
+    if args.search is not None and args.search not in SEARCHES:
+        raise unknown_name("search", args.search, SEARCHES)
+    if args.size is not None and args.size < 0:
+        raise OptionError(f"--size must be a whole number of at least 0, not {args.size}")
+    # Limits weigh the odds of an item against those of P, which 0 and 1 do not have.
+    if threshold is not None and not (0 < threshold < 1 if limited else 0 <= threshold <= 1):
+        neither = " and, with limits, neither of them" if limited else ""
+        raise OptionError(f"--threshold is a probability between 0 and 1{neither}, not {threshold}")
+    if limited and args.size is not None:
+        raise OptionError(
+            "the limits say which sizes are allowed; instead of --size give "
+            f"--min-size {args.size} --max-size {args.size}"
+        )
+    if limited and args.search == "greedy":
+        raise OptionError("--search greedy knows no limits; leave it out, or use --search local")
+
+
 def _run(args: Namespace) -> Answer:
     from setgrad.sets import write_table
     from setgrad.sets._formats import format_of
     from setgrad.sets._write import check_ids
 
     check_limits(args)
+    _check_way(args)
     format_of(args.output)  # an unknown ending is refused before any work
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
@@ -72,15 +97,11 @@ def _run(args: Namespace) -> Answer:
     _check_names(columns)
     table = columns.read_sets(args.table)
     check_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
+    constraint = read_limits(args.table, columns.set_id, table.sets, args)
     scores = selector.decision_function(table.sets)
-    picks = selector.predict(
-        table.sets,
-        size=args.size,
-        threshold=args.threshold,
-        search=args.search,
-        constraint=read_limits(args.table, columns.set_id, table.sets, args),
-        scores=scores,
-    )
+    way = {"size": args.size, "threshold": args.threshold, "search": args.search, "constraint": constraint}
+    with in_words(LIMIT_WORDS):
+        picks = selector.predict(table.sets, **way, scores=scores)
     item_name = columns.item_id or ("item" if columns.set_id == "item_id" else "item_id")
     write_table(
         args.output,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from setgrad.report import Grid
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # A file or a pipe has no width; wide enough that no cell is broken.
 _FILE_WIDTH = 200
@@ -14,12 +17,11 @@ _FILE_WIDTH = 200
 def show(parts: Iterable[Grid | str], stream: TextIO) -> None:
     """Write texts and tables to a stream."""
     try:
-        from rich.console import Console
+        console = _console(stream)
     except ImportError:
         for part in parts:
             print(plain(part) if isinstance(part, Grid) else part, file=stream)
         return
-    console = Console(file=stream, width=None if stream.isatty() else _FILE_WIDTH, highlight=False)
     for part in parts:
         text = part.title if isinstance(part, Grid) else part
         if text:
@@ -48,6 +50,18 @@ def plain(grid: Grid) -> str:
 
     title = [grid.title] if grid.title else []
     return "\n".join([*title, join(grid.columns), join("-" * w for w in widths), *map(join, grid.rows)])
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    class Frank(Console):
+        """Says it when the reader has gone away, where rich would end the process."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Frank(file=stream, width=None if stream.isatty() else _FILE_WIDTH, highlight=False)
 
 
 def _rich_table(grid: Grid) -> object:

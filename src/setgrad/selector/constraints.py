@@ -64,7 +64,9 @@ class Budget(Linear):
 
     Args:
         weights: What each item weighs or costs, 0 or more: a `Sets` of numbers aligned with the sets, or one list for
-            each set. Whole numbers (cents) are solved by a table, others by an integer program.
+            each set. Whole numbers (cents) are solved by a table. Others take an integer program, and so do whole ones
+            where the budget and the sum of the set's weights are both above 20,000 times their common divisor; that
+            needs SciPy (`pip install "setgrad[solvers]"`).
         budget: One number, or one for each set.
 
     Example:

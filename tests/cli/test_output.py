@@ -1,0 +1,170 @@
+"""The standard output as shells give it: shared with C, closed, full, or left by its reader."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from setgrad.cli import _main
+from setgrad.cli._aside import aside
+from setgrad.cli._command import Answer, Command
+
+CALL = "import sys; from setgrad.cli import main; sys.exit(main(sys.argv[1:]))"
+# A command that prints in every way that there is, and in C without an end of line, so that it stays in the buffer.
+NOISY = """
+import ctypes, os, sys
+from setgrad.cli import _main
+from setgrad.cli._command import Answer, Command
+
+def run(args):
+    print("by Python")
+    os.write(1, b"by the system\\n")
+    ctypes.CDLL(None).puts(b"by puts")
+    ctypes.CDLL(None).printf(b"by printf")
+    return Answer({"done": True}, ("done",))
+
+_main.COMMANDS["datasets"] = Command("datasets", "", "", "", (), lambda parser: None, run)
+code = _main.main(sys.argv[1:])
+ctypes.CDLL(None).puts(b"after")
+sys.exit(code)
+"""
+NOISES = ("by Python", "by the system", "by puts", "by printf")
+FULL = Path("/dev/full")
+# As shells have it: what is left in a buffer is written at exit, where it may fail once more.
+USUAL = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+posix = pytest.mark.skipif(os.name != "posix", reason="needs a shell and the library of C")
+
+
+def shell(ending: str, *words: object, code: str = CALL) -> subprocess.CompletedProcess[str]:
+    """Run the command line by a shell, with an ending such as a redirection."""
+    line = ["bash", "-c", f'set -o pipefail; "$@" {ending}', "bash", sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, env=USUAL)
+
+
+@posix
+def test_what_c_prints_does_not_mix_with_the_result() -> None:
+    done = shell("", "datasets", "--json", code=NOISY)
+    assert done.returncode == 0
+    result, after = done.stdout.splitlines()
+    # The output is put back when the command is done.
+    assert (json.loads(result), after) == ({"done": True}, "after")
+    assert all(noise in done.stderr for noise in NOISES)
+
+
+@posix
+@pytest.mark.parametrize("ending", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_noise_with_closed_descriptors(ending: str) -> None:
+    done = shell(ending, "datasets", "--json", code=NOISY)
+    assert done.returncode == 0
+    assert ("after" in done.stdout) == (">&-" not in ending.replace("2>&-", ""))
+    assert not any(noise in done.stdout for noise in NOISES)
+    assert all((noise in done.stderr) == ("2>&-" not in ending) for noise in NOISES)
+    assert "Traceback" not in done.stderr
+
+
+@posix
+def test_descriptors_are_put_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else None
+    with pytest.raises(ZeroDivisionError), aside():
+        os.write(1, b"noise\n")
+        raise ZeroDivisionError
+    os.write(1, b"result\n")
+    assert capfd.readouterr() == ("result\n", "noise\n")
+    assert before is None or len(os.listdir("/proc/self/fd")) == before
+
+
+@posix
+@pytest.mark.parametrize(
+    ("words", "rich"),
+    [(["datasets"], True), (["datasets"], False), (["datasets", "--json"], True), (["fit", "--help"], True)],
+)
+def test_reader_that_goes_away_is_no_error(words: list[str], rich: bool) -> None:
+    code = CALL if rich else f"import sys; sys.modules['rich.console'] = None\n{CALL}"
+    line, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
+    writer = subprocess.Popen(line, stdout=pipe, stderr=pipe, env=USUAL)
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    writer.stdout.close()
+    assert writer.stderr.read() == b""
+    writer.stderr.close()
+    assert writer.wait() == 0
+
+
+@posix
+def test_reader_that_goes_away_does_not_hide_an_error() -> None:
+    done = shell("| true", "datasets", "suns", "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: unknown data set 'suns'")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@posix
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["tables", "json"])
+def test_closed_output_shows_nothing(form: list[str]) -> None:
+    done = shell(">&-", "datasets", *form)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = shell(">&-", "datasets", "suns", *form)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: unknown data set 'suns'")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@posix
+def test_results_do_not_land_in_a_closed_output(model: Path, table: Path, tmp_path: Path) -> None:
+    # The next file to be opened gets the number of a closed descriptor.
+    done = shell(">&-", "predict", model, table, "-o", tmp_path / "closed.csv", "--device", "cpu")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert shell("", "predict", model, table, "-o", tmp_path / "open.csv", "--device", "cpu").returncode == 0
+    assert (tmp_path / "closed.csv").read_bytes() == (tmp_path / "open.csv").read_bytes()
+
+
+@posix
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [["datasets"], ["datasets", "--json"], ["fit", "--help"]])
+def test_full_output_is_an_error_of_one_line(words: list[str]) -> None:
+    done = shell(f"> {FULL}", *words)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the standard output cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@posix
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_full_output_after_another_error() -> None:
+    done = shell(f"> {FULL}", "datasets", "suns", "--json")
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: unknown data set 'suns'")
+    assert second.startswith("error: the standard output cannot be written: ")
+
+
+def test_closed_standard_error_does_not_move_the_line_to_the_output(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    found = run("datasets", "suns")
+    assert (found.code, found.out) == (1, "")
+
+
+def test_broken_pipe_inside_a_command_is_an_error(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: object) -> Answer:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setitem(_main.COMMANDS, "datasets", Command("datasets", "", "", "", (), lambda parser: None, fail))
+    found = run("datasets")
+    assert (found.code, found.out) == (1, "")
+    assert "Broken pipe" in found.err
+
+
+def test_output_that_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert _main.main(["datasets", "--json"]) == 1
