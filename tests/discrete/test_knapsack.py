@@ -182,3 +182,20 @@ def test_rounding_moves_no_tie() -> None:
 
 def test_weights_of_yes_and_no() -> None:
     assert Knapsack([True, True, False], 1)(torch.ones(3)).tolist() == [1, 0, 1]
+
+
+def test_rounding_keeps_no_budget_below_a_whole_number() -> None:
+    ones = torch.ones(2)
+    assert 0.29 * 100 < 29
+    for weights in ([29, 2], [29, 2.5], [29.0, 2.0], [290, 20]):
+        budget = 0.29 * 100 * (weights[0] // 29)
+        assert Knapsack(weights, budget)(torch.tensor([3.0, 1.0])).tolist() == [1, 0]
+    single = torch.tensor(29.0).nextafter(torch.tensor(0.0))
+    assert Knapsack([29, 2], torch.stack([single, single - 1e-3]))(torch.tensor([[3.0, 1.0]] * 2)).tolist() == [
+        [1, 0],
+        [0, 1],
+    ]
+    # What is more than rounding is missing all the same, and whole budgets are what they are in every type.
+    assert Knapsack([29, 2], 29 - 1e-9)(ones).tolist() == [0, 1]
+    assert Knapsack([29, 2], -1e-300, on_failure="mask").run(ones).status == Status.INFEASIBLE
+    assert Knapsack(torch.tensor([2000, 2], dtype=torch.float16), 1999)(ones).tolist() == [0, 1]

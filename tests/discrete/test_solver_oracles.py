@@ -304,6 +304,21 @@ def test_thresholds_other_than_zero() -> None:
     assert Threshold(torch.tensor([0.1, 0.6, 0.9]))(theta).tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize("sense", ["max", "min"])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 1), (3, 5), (1, 5), (4, 1, 1), (4, 3, 1), (4, 3, 5)], ids=str)
+def test_thresholds_broadcast_to_theta(shape: tuple[int, ...], sense: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta, level = torch.randn(4, 3, 5, generator=generator), torch.randn(shape, generator=generator)
+    better = theta > level if sense == "max" else theta < level
+    assert torch.equal(Threshold(level, sense=sense)(theta), better.float())
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 1), (2, 4, 3, 1), (3, 0)], ids=str)
+def test_thresholds_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        Threshold(torch.zeros(shape))(torch.zeros(4, 3, 5))
+
+
 def test_partition_capacities_and_bad_input() -> None:
     theta = torch.tensor([1.0, 2.0, 3.0, 4.0, -1.0])
     groups = [0, 0, 0, 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from setgrad.encoders import DSMIL, SSE, UMBC, DeepSets, DeepUMBC, DiffEM, MaxPool, stream
+from setgrad.encoders import DSMIL, SSE, UMBC, DeepSets, DeepUMBC, DiffEM, MaxPool, stream, streaming
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
 from tests.encoders.pieces import DIM, Orders, draw, gradients, split
@@ -304,3 +305,81 @@ def test_a_batch_of_no_sets_has_no_codes(seeded, name, gradient):
     code = stream(encoder, Sets.from_lengths(torch.zeros(0, DIM), []), gradient=gradient)
     assert len(code) == 0 and code.shape == encoder(Sets.from_lengths(torch.zeros(0, DIM), [])).shape
     assert not any(g.any() for g in gradients(encoder, code))
+
+
+class Scaling(nn.Module):
+    """Reads items times a buffer, through a layer that may be frozen, and keeps what nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("idle", torch.zeros(()))
+        self.first, self.layer = nn.Linear(DIM, DIM), nn.Linear(DIM, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.first(x * self.scale))
+
+
+SCALED: dict[str, Callable[[], Any]] = {
+    "umbc": lambda: UMBC(DIM, 8, 4, heads=2, phi=Scaling()),
+    "umbc, deep": lambda: DeepUMBC(DIM, 8, 4, passes=2, phi=Scaling()),
+    "deep sets": lambda: DeepSets(DIM, Scaling(), head=nn.BatchNorm1d(4)),
+    "sse": lambda: SSE(DIM, 8, 4, phi=Scaling()),
+    "ds-mil": lambda: DSMIL(DIM, Scaling()),
+    "em": lambda: DiffEM(DIM, Scaling()),
+}
+CHANGES: dict[str, Callable[[Scaling], Any]] = {
+    "in place": lambda phi: phi.scale.mul_(3),
+    "another": lambda phi: setattr(phi, "scale", 3 * phi.scale),
+    "frozen": lambda phi: phi.first.weight.mul_(3),
+}
+
+
+def scaled(seeded: Any, name: str) -> Any:
+    with seeded(0):
+        encoder = SCALED[name]().double().eval()
+    encoder.phi.module.first.requires_grad_(False)
+    return encoder
+
+
+def of_trained(encoder: nn.Module, code: Tensor) -> list[Tensor | None]:
+    weights = [p for p in encoder.parameters() if p.requires_grad]
+    return list(torch.autograd.grad(code.sin().sum(), weights, allow_unused=True))
+
+
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", SCALED)
+def test_an_encoder_that_changed_before_the_backward_pass_is_noticed(seeded, name, change, gradient):
+    encoder = scaled(seeded, name)
+    code = stream(encoder, split(draw([6, 7]), CUTS), gradient=gradient, generator=np.random.default_rng(0))
+    with torch.no_grad():
+        CHANGES[change](encoder.phi.module)
+    with pytest.raises((OptionError, RuntimeError), match=r"other values for the same items|modified by an inplace"):
+        of_trained(encoder, code)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_samples_of_an_encoder_that_was_written_to_with_no_effect(seeded, name, monkeypatch):
+    """All chunks are read again, and found to be as they were; where nothing was written, nothing is compared."""
+    encoder, compared, found = scaled(seeded, name), [], []
+    check = streaming._require_same_sums
+    monkeypatch.setattr(streaming, "_require_same_sums", lambda *sums: (compared.append(1), check(*sums)))
+    for write in (False, True):
+        code = stream(encoder, split(draw([6, 7]), CUTS), gradient="sample", generator=np.random.default_rng(0))
+        if write:
+            encoder.phi.module.idle.add_(1)
+        found.append(of_trained(encoder, code))
+        assert bool(compared) == write
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_a_head_that_keeps_statistics_is_no_change(seeded, monkeypatch):
+    """They are written after the items were read."""
+    with seeded(0):
+        encoder = batch_norm("head").double()
+    monkeypatch.setattr(streaming, "_require_same_sums", lambda *_: pytest.fail("sums were compared"))
+    with seeded(1):
+        code = stream(encoder, split(draw([6, 7]), CUTS), gradient="sample")
+        assert int(encoder.head.num_batches_tracked) == 1
+        assert all(bool(g.isfinite().all()) for g in gradients(encoder, code))

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from setgrad.errors import DataError, OptionError, ShapeError
-from setgrad.functions import Exact, Modular, SetFunction, multilinear_gradient, multilinear_value
+from setgrad.functions import (
+    Average,
+    Exact,
+    FromCallable,
+    Modular,
+    SetFunction,
+    multilinear_gradient,
+    multilinear_value,
+)
 from setgrad.functions.coverage import Coverage
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
@@ -173,6 +181,77 @@ def test_coverage_is_differentiable_where_items_cover_fully():
     torch.testing.assert_close(slope, bound.gains(masks), rtol=1e-14, atol=1e-14)
 
 
+# ---- other types of numbers
+
+WHOLE = Sets.from_list([[[1, 0], [0, 1], [1, 1]], [[0, 1]]])
+FRACTIONS = torch.tensor([[0.5, 0.25, 0.125, 0.75], [1.0, 0.0, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        Modular(),
+        Modular(lambda x: x[:, 0]),
+        Coverage(torch.tensor([0.5, 0.25])),
+        Coverage(cover=lambda x: x > 0),
+        FacilityLocation(),
+        GraphCut(lambda x, y: (x[:, :, None] == y[:, None]).all(3)),
+        LogDeterminant(lambda x, y: (x[:, :, None] == y[:, None]).all(3)),
+        Average([Modular(), Coverage()]),
+    ],
+    ids=["modular", "score", "weights", "cover", "facility", "cut", "determinant", "average"],
+)
+def test_whole_features_have_real_values(function, dtype):
+    sets, truth = WHOLE.to(dtype), WHOLE.to(torch.float32)
+    for masks in (FRACTIONS, MASKS):
+        assert torch.equal(function.value(sets, masks), function.value(truth, masks))
+        assert torch.equal(function.gains(sets, masks), function.gains(truth, masks))
+
+
+def test_a_fraction_of_a_covered_topic():
+    masks = torch.tensor([[True, True], [True, False]])
+    value = Coverage(torch.tensor([0.5, 0.25])).value(Sets.from_list([[[1, 0], [0, 1]]]), masks)
+    assert value.tolist() == [[0.75], [0.5]]
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_the_average_of_counts_is_real(copies):
+    counts, sets = FromCallable(lambda items, masks: masks.bool().sum(1)), draw_sets([3, 1])
+    function = Average([counts] * (copies - 1) + [FromCallable(lambda items, masks: 0 * masks.bool().sum(1))])
+    value, gains = function.value(sets, MASKS), function.gains(sets, MASKS)
+    share = (copies - 1) / copies
+    torch.testing.assert_close(value, share * torch.tensor([[2.0, 1.0], [2.0, 0.0]]))
+    torch.testing.assert_close(gains, torch.full((2, 4), share))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", [Modular, Coverage, FacilityLocation, GraphCut, LogDeterminant])
+def test_half_precision_comes_back_as_it_came(kind, dtype):
+    sets = draw_sets([3, 0, 1]).to(dtype)
+    sets = sets.with_values(sets.values.requires_grad_())
+    wide, function = sets.to(torch.float64), kind()
+    for masks in (MASKS, FRACTIONS):
+        for found, truth in (
+            (function.value(sets, masks), function.value(wide, masks)),
+            (function.gains(sets, masks), function.gains(wide, masks)),
+        ):
+            assert found.dtype == dtype
+            torch.testing.assert_close(found.double(), truth, rtol=0.02, atol=0.02)
+            (slope,) = torch.autograd.grad(found.sum(), sets.values)
+            assert slope.dtype == dtype and bool(slope.isfinite().all())
+
+
+def test_half_precision_stands_a_small_ridge():
+    sets = draw_sets([3, 1]).to(torch.float16)
+    function = LogDeterminant(rbf(200.0), ridge=1e-6)
+    for found, truth in (
+        (function.value(sets, MASKS), function.value(sets.to(torch.float64), MASKS)),
+        (function.gains(sets, MASKS), function.gains(sets.to(torch.float64), MASKS)),
+    ):
+        torch.testing.assert_close(found.double(), truth, rtol=0.02, atol=0.02)
+
+
 # ---- edges
 
 
@@ -245,3 +324,13 @@ def test_masks_are_checked():
         Modular().gains(sets, torch.ones(1, 3))
     with pytest.raises(DataError, match="NaN"):
         Modular().gains(sets, torch.full((1, 2), torch.nan))
+
+
+def test_a_subset_as_predict_gives_it_is_one_mask():
+    sets = Sets.from_list([torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 1]])])
+    subset = sets.with_values(torch.tensor([True, False, True]))
+    for function in (Coverage(), Modular()):
+        for asked in (function.value, function.gains):
+            torch.testing.assert_close(asked(sets, subset), asked(sets, subset.values[None]))
+    with pytest.raises(ShapeError, match="belongs to other sets"):
+        Coverage().value(sets, Sets.from_list([torch.tensor([True]), torch.tensor([True, False])]))

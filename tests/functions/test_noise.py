@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from setgrad.errors import ShapeError
-from setgrad.functions import Bernoulli, Fresh, FromCallable, ItemNoise, Noise
+from setgrad.functions import Bernoulli, Estimator, Fresh, FromCallable, Gaussian, ItemNoise, LogDeterminant, Noise
 from setgrad.sets import Layout, Sets
 from tests.functions.contract import draw_sets
 
@@ -197,6 +198,13 @@ def test_symmetrise_can_be_differentiated():
     assert torch.autograd.gradcheck(ItemNoise(sets).symmetrise, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_many_twins_share_their_mean_in_half_precision(dtype):
+    sets = Sets.from_lengths(torch.zeros(3000, 1), [3000])
+    given = torch.cat([torch.full((1000,), 4.0), torch.ones(2000)]).to(dtype)
+    assert torch.equal(ItemNoise(sets).symmetrise(given), torch.full((3000,), 2.0, dtype=dtype))
+
+
 def test_item_noise_is_for_its_own_sets():
     sets = draw_sets([2, 3])
     with pytest.raises(ShapeError, match="make one for these sets"):
@@ -209,3 +217,35 @@ def test_asking_for_some_items_gives_what_asking_for_all_gives() -> None:
     psi, wanted = torch.full((5,), 0.3), torch.tensor([4, 2, 0])
     estimator = Bernoulli(3, ItemNoise(sets))
     assert torch.equal(estimator.gradient(bound, psi, wanted), estimator.gradient(bound, psi)[wanted])
+
+
+def test_a_checkpoint_repeats_frozen_noise_and_no_other():
+    sets = draw_sets([4, 0, 2])
+    bound, start = LogDeterminant().bind(sets), torch.full((6,), 0.4, dtype=torch.float64)
+
+    def slope(estimator: Estimator, *, again: bool) -> Tensor:
+        psi = start.clone().requires_grad_()
+
+        def loss(psi: Tensor) -> Tensor:
+            return estimator.value(bound, psi).sum()
+
+        (checkpoint(loss, psi, use_reentrant=False) if again else loss(psi)).backward()
+        assert psi.grad is not None
+        return psi.grad
+
+    plain = slope(Gaussian(2, Fresh(3)), again=False)
+    torch.testing.assert_close(slope(Gaussian(2, Fresh(3)).frozen(), again=True), plain)
+    # What the README warns of; if this ever holds, so does the warning no more.
+    assert not torch.allclose(slope(Gaussian(2, Fresh(3)), again=True), plain, rtol=1e-3)
+    # Frozen anew in every step, the noise of the steps still differs.
+    estimator = Gaussian(2, Fresh(3))
+    first, second = (slope(estimator.frozen(), again=True) for _ in range(2))
+    assert not torch.allclose(first, second, rtol=1e-3)
+
+
+def test_an_estimator_made_anew_begins_anew():
+    layout = Layout.from_lengths([5])
+    numbers = [Bernoulli(3).noise.uniform(layout, 3) for _ in range(2)]
+    assert torch.equal(*numbers)
+    noise = Bernoulli(3).noise
+    assert not torch.equal(noise.uniform(layout, 3), noise.uniform(layout, 3))

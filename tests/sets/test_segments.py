@@ -168,6 +168,65 @@ def test_the_type_that_goes_in_comes_out(dtype: torch.dtype) -> None:
         assert segment_matmul(torch.ones(2, sum(sizes), dtype=torch.bool), x, layout).dtype == dtype
 
 
+@pytest.mark.parametrize("sizes", [RAGGED, UNIFORM], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64], ids=str)
+def test_whole_numbers_are_counted_in_full(dtype: torch.dtype, sizes: list[int]) -> None:
+    layout = Layout.from_lengths(sizes)
+    for shape in ((), (2,)):
+        x = (200 * (rows(sizes, *shape)[0] > -0.5)).to(dtype)
+        truth = stacked(x.double(), sizes, lambda p: p.sum(0), 0.0)
+        torch.testing.assert_close(segment_sum(x, layout), truth.long())
+        mean, softmax = segment_mean(x, layout), segment_softmax(x, layout)
+        torch.testing.assert_close(mean, stacked(x.double(), sizes, lambda p: p.mean(0), 0.0).float())
+        torch.testing.assert_close(softmax, segment_softmax(x.float(), layout))
+
+
+# One by one, bfloat16 counts to 256 and float16 to 2,048.
+@pytest.mark.parametrize("sizes", [[3000, 1000], [3000, 3000]], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_added_up_in_single(dtype: torch.dtype, sizes: list[int]) -> None:
+    layout, counts = Layout.from_lengths(sizes), torch.tensor(sizes, dtype=torch.float64)
+    for shape in ((), (2,)):
+        ones = torch.ones(sum(sizes), *shape, dtype=dtype)
+        expected = counts.reshape(-1, *[1] * len(shape)).expand(-1, *shape).to(dtype)
+        assert torch.equal(segment_sum(ones, layout), expected)
+        # Sums that the type cannot hold have means that it can.
+        assert torch.equal(segment_mean(100 * ones, layout), torch.full_like(expected, 100))
+        shares = segment_softmax(ones, layout)
+        assert shares.dtype == dtype
+        torch.testing.assert_close(
+            segment_sum(shares, layout).double(), torch.ones_like(expected).double(), rtol=4e-3, atol=0
+        )
+        weights = torch.ones(2, sum(sizes), dtype=dtype)
+        if shape:
+            assert torch.equal(segment_matmul(weights, ones, layout), expected.expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_has_a_gradient_of_its_type(dtype: torch.dtype) -> None:
+    x, layout = rows(RAGGED)
+    for op in (segment_sum, segment_mean, segment_softmax):
+        narrow = x.to(dtype).requires_grad_()
+        wide = narrow.detach().double().requires_grad_()
+        for leaf in (narrow, wide):
+            (op(leaf, layout) ** 2).sum().backward()
+        assert narrow.grad is not None and wide.grad is not None and narrow.grad.dtype == dtype
+        torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("sizes", [RAGGED, UNIFORM, WILD], ids=["ragged", "uniform", "wild"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64], ids=str)
+def test_whole_numbers_keep_their_fractional_weights(dtype: torch.dtype, sizes: list[int]) -> None:
+    layout = Layout.from_lengths(sizes)
+    x = (200 * (rows(sizes, 2)[0] > -0.5)).to(dtype)
+    weights = rows([3], sum(sizes), seed=1)[0]
+    torch.testing.assert_close(segment_matmul(weights, x, layout), segment_matmul(weights, x.double(), layout))
+    for whole in (weights > 0, (3 * weights).to(torch.int32)):
+        found = segment_matmul(whole, x, layout)
+        assert torch.equal(found, segment_matmul(whole.double(), x.double(), layout).long())
+    assert segment_matmul(weights[:0], x, layout).dtype == torch.float64
+
+
 @settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_a_set_alone_gives_what_it_gives_in_a_batch(sizes: list[int]) -> None:

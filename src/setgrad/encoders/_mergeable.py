@@ -14,6 +14,7 @@ from setgrad.encoders._passes import Kept, Passes
 from setgrad.encoders._pooling import item_features, require_sets
 from setgrad.encoders._state import State
 from setgrad.errors import DataError, OptionError, ShapeError, StateError
+from setgrad.implicit.modules import batch_norms
 from setgrad.sets import Layout, Sets, segment_sum
 
 
@@ -217,10 +218,8 @@ def require_itemwise(phi: ItemEncoder, name: str) -> None:
 
 def refuse_batch_norm(encoder: ChunkedEncoder) -> None:
     """Refuse an encoder that normalises items by the others of their chunk. The head sees whole sets only."""
-    for name, part in encoder.named_modules():
-        if name.partition(".")[0] == "head" or not isinstance(part, nn.modules.batchnorm._BatchNorm):
-            continue
-        if part.training or not part.track_running_stats:
+    for name, _ in batch_norms(encoder):
+        if name.partition(".")[0] != "head":
             raise OptionError(
                 f"{name} normalises over the items of a chunk, so that the result would depend on the partition; put "
                 "it into evaluation mode (encoder.eval()) with running statistics, or use LayerNorm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -89,6 +90,21 @@ def _drawn_so_far(chunk: Sets) -> Tensor:
     """What changes when a module draws for a chunk."""
     cpu = torch.get_rng_state()
     return torch.cat([cpu, torch.cuda.get_rng_state(chunk.device)]) if chunk.device.type == "cuda" else cpu
+
+
+def versions(encoder: nn.Module) -> list[tuple[Tensor, int]]:
+    """What an encoder reads items with, and torch's count of its changes in place: to look at it waits for nothing."""
+    named = itertools.chain(encoder.named_parameters(), encoder.named_buffers())
+    # The head reads no items, and may well keep statistics of its own.
+    return [(t, 0 if t.is_inference() else t._version) for name, t in named if name.partition(".")[0] != "head"]
+
+
+def is_changed(encoder: nn.Module, before: list[tuple[Tensor, int]]) -> bool:
+    """Whether an encoder holds other tensors than before, or one was written to, be it with the same numbers."""
+    now = versions(encoder)
+    return len(now) != len(before) or any(
+        a is not b or one != other for (a, one), (b, other) in zip(now, before, strict=True)
+    )
 
 
 def require_known(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> None:

@@ -23,7 +23,7 @@ from setgrad.encoders._base import place_of
 from setgrad.encoders._chunks import begun, only, watched, without_graph
 from setgrad.encoders._max_state import distinct_items, max_state
 from setgrad.encoders._mergeable import ChunkedEncoder, item_weights, refuse_batch_norm, require_itemwise, wide
-from setgrad.encoders._moment import Moment, only_backward, require_known
+from setgrad.encoders._moment import Moment, is_changed, only_backward, require_known, versions
 from setgrad.encoders._passes import Change, Kept, Passes, Ranks, Read, Winners, winners
 from setgrad.encoders._state import State
 from setgrad.encoders._watch import Watch, require_finite
@@ -217,6 +217,7 @@ class _Sums(torch.autograd.Function):
         ctx.filled = watch.filled
         state = state if way.ranks is None else way.ranks.settle(state)
         ctx.way, ctx.read, ctx.asked = way, read, queries is not None
+        ctx.versions = None if way.samples is None else versions(way.encoder)
         level = state.count.new_zeros(()) if state.level is None else state.level
         ctx.save_for_backward(level, state.sums[0], *([] if queries is None else [queries]), *others)
         ctx.mark_non_differentiable(state.count, level)
@@ -241,6 +242,17 @@ class _Sums(torch.autograd.Function):
         filled = np.array(ctx.filled, dtype=bool).reshape(len(ctx.filled), way.batch)
         weights = None if way.samples is None else draw_pieces(filled, way.samples, way.generator)
         watch, second_sum = Watch(way.batch), torch.zeros_like(first_sum)
+        # Some pieces do not add up to the first pass. All are read again only where the encoder was written to.
+        compared = weights is None or is_changed(way.encoder, ctx.versions)
+
+        def state_of(chunk: Sets) -> State:
+            state: State = ctx.read(way.seen(chunk), item_weights(None, chunk), queries, level if level.dim() else None)
+            return state
+
+        def compare(number: int, chunk: Sets) -> None:
+            """One chunk as in the first pass: whole, without a graph."""
+            with way.moment.drawn(number, chunk):
+                second_sum.add_(state_of(chunk).sums[0])
 
         def add(number: int, chunk: Sets) -> None:
             """One chunk. In a function of its own, so that nothing of it is left when the next one comes."""
@@ -252,10 +264,11 @@ class _Sums(torch.autograd.Function):
                 if not way.moment.draws:
                     chunk = only(chunk, weights[number] > 0)
             with torch.enable_grad(), way.moment.drawn(number, chunk):
-                state = ctx.read(way.seen(chunk), item_weights(None, chunk), queries, level if level.dim() else None)
+                state = state_of(chunk)
                 slopes = [g.to(s) for g, s in zip(asked, state.sums, strict=True)]
                 found = torch.autograd.grad(state.sums, wanted, slopes, allow_unused=True)
-            second_sum.add_(state.sums[0].detach())
+            if weights is None:
+                second_sum.add_(state.sums[0].detach())
             for total, gradient in zip(totals, found, strict=True):
                 if gradient is not None:
                     total.add_(gradient)
@@ -263,17 +276,24 @@ class _Sums(torch.autograd.Function):
         with way.moment.again():
             for number, chunk in enumerate(way.chunks()):
                 watch.note(chunk)
+                if compared and weights is not None:
+                    compare(number, chunk)
                 if weights is None or (number < len(weights) and weights[number].any()):
                     add(number, chunk)
             way.moment.remember(watch.close())
-        checked = weights is None and first_sum.numel() > 0
-        if checked and bool((second_sum - first_sum).abs().amax() > _CHANGED * first_sum.abs().amax()):
-            raise OptionError(
-                "the encoder gave other values for the same items in the second pass; its modules must draw from "
-                "torch's generator or not at all, and keep their weights until the backward pass"
-            )
+        if compared and first_sum.numel():
+            _require_same_sums(first_sum, second_sum)
         found = [total.to(p.dtype) for total, p in zip(totals, wanted, strict=True)]
         return (None, None, *([] if ctx.asked else [None]), *found)
+
+
+def _require_same_sums(first: Tensor, second: Tensor) -> None:
+    """Refuse a second pass that found other numbers than the first."""
+    if bool((second - first).abs().amax() > _CHANGED * first.abs().amax()):
+        raise OptionError(
+            "the encoder gave other values for the same items in the second pass; its modules must draw from torch's "
+            "generator or not at all, and keep their weights and buffers until the backward pass"
+        )
 
 
 def draw_pieces(filled: np.ndarray, samples: int, generator: np.random.Generator | None) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Self, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -110,11 +111,11 @@ class SetFunction(abc.ABC):
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Compute what depends on the sets alone, ready to be asked about subsets."""
 
-    def value(self, sets: Sets, masks: Tensor) -> Tensor:
-        """F of `m` subsets of each set, `(m, b)`, for masks `(m, total)`."""
+    def value(self, sets: Sets, masks: Tensor | Sets) -> Tensor:
+        """F of `m` subsets of each set, `(m, b)`, for masks `(m, total)`, or for one subset as `predict` gives it."""
         return self.bind(sets).value(check_masks(masks, sets))
 
-    def gains(self, sets: Sets, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
+    def gains(self, sets: Sets, masks: Tensor | Sets, coordinates: Tensor | None = None) -> Tensor:
         """Marginal gain of every item at `m` subsets, `(m, total)`, or of the items `coordinates` alone."""
         return self.bind(sets).gains(check_masks(masks, sets), coordinates)
 
@@ -177,8 +178,17 @@ def as_set_function(function: SetFunction | Callable[[Tensor, Tensor], Tensor]) 
     return function if isinstance(function, SetFunction) else FromCallable(function)
 
 
-def check_masks(masks: Tensor, sets: Sets) -> Tensor:
-    """Refuse masks that are not aligned with the items or hold NaN."""
+def real(numbers: Tensor) -> Tensor:
+    """The same as real numbers. Whole ones have no mean among themselves, and would cut fractional masks."""
+    return numbers if numbers.is_floating_point() else numbers.to(torch.get_default_dtype())
+
+
+def check_masks(masks: Tensor | Sets, sets: Sets) -> Tensor:
+    """Refuse masks that are not aligned with the items or hold NaN; a subset as `Sets` is one mask."""
+    if isinstance(masks, Sets):
+        if not np.array_equal(masks.layout.host, sets.layout.host):
+            raise ShapeError(f"the subset {masks!r} belongs to other sets than {sets!r}: their sizes differ")
+        masks = masks.values[None]
     if masks.dim() != 2 or masks.shape[1] != sets.layout.total:
         raise ShapeError(
             f"masks must have shape (m, {sets.layout.total}), one column for each item of all sets, "

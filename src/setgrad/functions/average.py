@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import OptionError
-from setgrad.functions._protocol import BoundSetFunction, SetFunction
+from setgrad.functions._protocol import BoundSetFunction, SetFunction, real
 from setgrad.sets import Sets
 
 
@@ -76,4 +76,4 @@ class BoundAverage(BoundSetFunction):
 
 
 def _mean(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(tuple(parts)).mean(0)
+    return real(parts[0]) if len(parts) == 1 else real(torch.stack(tuple(parts))).mean(0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
 from setgrad.functions._padding import pad_masks, take_items
-from setgrad.functions._protocol import BoundSetFunction, SetFunction
+from setgrad.functions._protocol import BoundSetFunction, SetFunction, real
 from setgrad.sets import Sets
 
 
@@ -35,7 +35,7 @@ class Coverage(SetFunction):
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Compute what every item covers, and pad it."""
-        rates = sets.values if self.cover is None else self.cover(sets.values)
+        rates = real(sets.values if self.cover is None else self.cover(sets.values))
         if rates.dim() != 2 or len(rates) != sets.layout.total:
             raise ShapeError(
                 f"coverage needs one row of topics for each of {sets.layout.total} items, not shape "

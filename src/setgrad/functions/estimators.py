@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
-from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function
+from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function, real
 from setgrad.functions.noise import Fresh, Frozen, Noise
 from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.sets import Sets, segment_sum, unpad
@@ -285,11 +285,6 @@ def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates
         gains = noise.symmetrise(real(bound.gains(masks)).mean(0))
         return gains if coordinates is None else gains[coordinates]
     return real(bound.gains(masks, coordinates)).mean(0)
-
-
-def real(values: Tensor) -> Tensor:
-    """Values as real numbers: a function that counts gives whole ones, whose mean is none."""
-    return values if values.is_floating_point() else values.to(torch.get_default_dtype())
 
 
 def along(gradient: Callable[[Tensor], Tensor], psi: Tensor, vector: Tensor) -> Tensor:

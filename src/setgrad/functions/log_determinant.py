@@ -39,20 +39,22 @@ class LogDeterminant(SetFunction):
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Compare all pairs once, and make sure that every determinant is positive."""
-        pairs = kernel(self.similarity, sets) / self.ridge
+        narrow = kernel(self.similarity, sets)
+        # There are no factors and determinants of matrices in half precision, nor room for a small ridge.
+        pairs = narrow.to(torch.promote_types(narrow.dtype, torch.float32)) / self.ridge
         _refuse_indefinite(pairs.detach())
-        return _BoundLogDeterminant(sets, pairs)
+        return _BoundLogDeterminant(sets, pairs, torch.result_type(narrow, self.ridge))
 
 
 @final
 class _BoundLogDeterminant(BoundSetFunction):
     relaxed = True
 
-    def __init__(self, sets: Sets, pairs: Tensor) -> None:
-        self.sets, self.pairs = sets, pairs
+    def __init__(self, sets: Sets, pairs: Tensor, dtype: torch.dtype) -> None:
+        self.sets, self.pairs, self.dtype = sets, pairs, dtype
 
     def value(self, masks: Tensor) -> Tensor:
-        return torch.linalg.slogdet(_one_plus(self._fractions(masks)[..., None] * self.pairs))[1]
+        return torch.linalg.slogdet(_one_plus(self._fractions(masks)[..., None] * self.pairs))[1].to(self.dtype)
 
     def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
         x = self._fractions(masks)
@@ -63,7 +65,7 @@ class _BoundLogDeterminant(BoundSetFunction):
         inverse = torch.linalg.inv(_one_plus(x[..., None] * self.pairs))
         out = inverse.diagonal(dim1=2, dim2=3)
         q = (self.pairs * inverse.mT).sum(3)
-        return take_items(torch.log1p((1 - x) * q) - out.log(), self.sets, coordinates)
+        return take_items(torch.log1p((1 - x) * q) - out.log(), self.sets, coordinates).to(self.dtype)
 
     def _fractions(self, masks: Tensor) -> Tensor:
         # Gaussian masks leave [0, 1]; below 0 the determinant may change its sign, above 1 all is well.

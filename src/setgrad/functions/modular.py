@@ -9,7 +9,7 @@ from typing import final
 from torch import Tensor
 
 from setgrad.errors import ShapeError
-from setgrad.functions._protocol import BoundSetFunction, SetFunction
+from setgrad.functions._protocol import BoundSetFunction, SetFunction, real
 from setgrad.sets import Sets, segment_matmul
 
 
@@ -36,7 +36,7 @@ class Modular(SetFunction):
         scores = _sum_of_features(sets.values) if self.score is None else self.score(sets.values)
         if scores.shape not in ((total,), (total, 1)):
             raise ShapeError(f"score must return one number for each of {total} items, not shape {tuple(scores.shape)}")
-        return BoundModular(sets, scores.reshape(total))
+        return BoundModular(sets, real(scores.reshape(total)))
 
 
 @final

@@ -151,8 +151,11 @@ class ItemNoise(Noise):
         """Give identical items of a set the mean of their results."""
         if not len(x):
             return x
-        total = torch.zeros_like(x).index_add(0, self._group, x)
-        return (total / torch.zeros_like(x).index_add(0, self._group, torch.ones_like(x)))[self._group]
+        # One by one, half precision counts to 256 and no further.
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        total = torch.zeros_like(wide).index_add(0, self._group, wide)
+        count = torch.zeros_like(wide).index_add(0, self._group, torch.ones_like(wide))
+        return (total / count)[self._group].to(x.dtype)
 
 
 def _hash_items(values: Tensor) -> Tensor:

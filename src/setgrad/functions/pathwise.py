@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.functions._protocol import BoundSetFunction
+from setgrad.functions._protocol import BoundSetFunction, real
 from setgrad.functions.estimators import (
     Estimator,
     along,
     check_relaxed,
     check_samples,
     mean_gains,
-    real,
     relaxed_tangent,
     second_differences,
 )

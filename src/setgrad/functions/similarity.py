@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import ShapeError
+from setgrad.functions._protocol import real
 from setgrad.sets import Sets
 
 # Items (b, n, ...) and (b, k, ...) to similarities (b, n, k).
@@ -75,12 +76,12 @@ class _Squares(torch.autograd.Function):
 def kernel(similarity: Similarity | None, sets: Sets) -> Tensor:
     """Compare all pairs of items of each set, `(b, longest, longest)`; 0 where either place holds no item."""
     # Ones rather than zeros in the empty places: a similarity may divide by the norm, and NaN survives masking.
-    items, real = (sets if sets.dtype.is_floating_point else sets.to(torch.get_default_dtype())).padded(fill=1.0)
-    pairs = (similarity or rbf())(items, items)
-    count, longest = real.shape
+    items, there = sets.with_values(real(sets.values)).padded(fill=1.0)
+    pairs = real((similarity or rbf())(items, items))
+    count, longest = there.shape
     if pairs.shape != (count, longest, longest):
         raise ShapeError(
             f"the similarity returned shape {tuple(pairs.shape)} for items of shape {tuple(items.shape)}; "
             f"it must return one number for each pair, {(count, longest, longest)}"
         )
-    return torch.where(real[:, :, None] & real[:, None], pairs, torch.zeros_like(pairs))
+    return torch.where(there[:, :, None] & there[:, None], pairs, torch.zeros_like(pairs))

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit._loop import Limits, Solver, iterate
 from setgrad.implicit._status import Outcome, Status, describe_failure, is_status, settle
 from setgrad.implicit._theorem import Function, Implicit, Problem, Record
 from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStep
+from setgrad.implicit.modules import with_parameters
 from setgrad.implicit.solvers import Newton, Picard
 from setgrad.implicit.tracking import has_tangent, is_tracked, levels
 
@@ -74,7 +75,7 @@ def fixed_point(
 
     Args:
         fn: The map, from `(*batch, n)` and the arguments to `(*batch, n)`; samples must not mix. A module's parameters
-            count as arguments.
+            count as arguments, its buffers as constants.
         y0: Where to start; the last axis is the unknown, every other axis a sample.
         *args: Tensors to differentiate with respect to. Anything captured by `fn` that requires a gradient is refused.
         solver: `Picard()` by default; `Anderson()`, `Newton()`, `Broyden()`.
@@ -101,7 +102,7 @@ def fixed_point(
         >>> torch.allclose(y, (a * y).cos(), atol=1e-6)
         True
     """
-    call, values = with_parameters(fn, args)
+    call, values, constants = with_parameters(fn, y0, args)
     # A series for the inverse of I - J knows the residual in the form fn(y) - y only.
     weight = None if isinstance(adjoint, (Neumann, OneStep)) else weight
 
@@ -112,6 +113,7 @@ def fixed_point(
         residual_of(call),
         y0,
         values,
+        constants,
         solver or Picard(),
         adjoint or _default_adjoint(y0),
         _limits(y0, tol, max_steps, check_every),
@@ -147,11 +149,12 @@ def root(
         [0.353553, 0.166667]
     """
     _refuse_series(adjoint)
-    call, values = with_parameters(fn, args)
+    call, values, constants = with_parameters(fn, y0, args)
     return _solve(
         lambda y, *a: _same_shape(call(y, *a), y),
         y0,
         values,
+        constants,
         solver or Newton(),
         adjoint or _default_adjoint(y0),
         _limits(y0, tol, max_steps, check_every),
@@ -187,7 +190,7 @@ def argmin(
         [[1.0, 3.0]]
     """
     _refuse_series(adjoint)
-    call, values = with_parameters(objective, args)
+    call, values, constants = with_parameters(objective, y0, args)
 
     def gradient(y: Tensor, *a: Tensor) -> Tensor:
         slope: Tensor = torch.func.grad(lambda v: call(v, *a).sum())(y)
@@ -198,6 +201,7 @@ def argmin(
         gradient,
         y0,
         values,
+        constants,
         solver or Newton(),
         adjoint or usual,
         _limits(y0, tol, max_steps, check_every),
@@ -211,6 +215,7 @@ def _solve(
     residual: Function,
     y0: Tensor,
     args: tuple[Tensor, ...],
+    constants: tuple[Tensor, ...],
     solver: Solver,
     adjoint: LinearSolver,
     limits: Limits,
@@ -234,7 +239,7 @@ def _solve(
         weighted = f if weight is None else lambda y, *a: -weight(y) * f(y, *a)
         return weighted if mask is None else _masked(weighted, mask)
 
-    function = whole(residual)
+    function, shown, args = whole(residual), len(args), (*args, *constants)
     begun = _check(function, y0, args)
 
     def solve(f: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
@@ -249,25 +254,13 @@ def _solve(
     record = Record()
     if weight is not None and precondition is None and isinstance(adjoint, _PRECONDITIONED):
         precondition = lambda y, *_: 1 / weight(y)  # noqa: E731
-    straight = None if near is None else lambda y, *a: whole(near(y, *a))
-    problem = Problem(function, solve, adjoint, policy, precondition, record, straight)
+    inverse = precondition
+    # What the caller gave knows of no constants.
+    diagonal = None if inverse is None else lambda y, *a: inverse(y, *a[:shown])
+    straight = None if near is None else lambda y, *a: whole(near(y, *a[:shown]))
+    problem = Problem(function, solve, adjoint, policy, diagonal, record, straight)
     value, status, norm, steps = Implicit.apply(problem, y0, *args)
     return Solution(value, status, norm, steps, record)
-
-
-def with_parameters(fn: Function, args: tuple[Tensor, ...]) -> tuple[Function, tuple[Tensor, ...]]:
-    """A module as a function of its parameters, which then count as arguments."""
-    if not isinstance(fn, nn.Module):
-        return fn, args
-    names, parameters = zip(*fn.named_parameters(), strict=True) if any(True for _ in fn.parameters()) else ((), ())
-    count = len(args)
-
-    def call(y: Tensor, *values: Tensor) -> Tensor:
-        own = dict(zip(names, values[count:], strict=True))
-        out: Tensor = torch.func.functional_call(fn, own, (y, *values[:count]))
-        return out
-
-    return call, (*args, *parameters)
 
 
 def _refuse_series(adjoint: LinearSolver | None) -> None:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from setgrad.errors import MissingDependencyError, OptionError, ShapeError
 from setgrad.implicit._loop import Residual, Solver
-from setgrad.implicit._solve import Solution, argmin, fixed_point, root, with_parameters
+from setgrad.implicit._solve import Solution, argmin, fixed_point, root
 from setgrad.implicit._theorem import Function
 from setgrad.implicit.linear import LinearSolver
+from setgrad.implicit.modules import with_parameters
 from setgrad.implicit.solvers import Newton, Picard
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def compare_gradients(
         >>> found.worst < 1e-6
         True
     """
-    call, values = with_parameters(fn, args)
+    call, values, constants = with_parameters(fn, y0, args)
     if not values:
         raise OptionError("there is nothing to differentiate: give the tensors that fn takes after y")
     generator = generator or torch.Generator().manual_seed(0)
@@ -171,7 +172,8 @@ def compare_gradients(
         measure = loss
 
     def solve(start: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        found = problem(call, start, *inputs, solver=solver, adjoint=adjoint, tol=tol, max_steps=max_steps)
+        given = (*inputs, *constants)
+        found = problem(call, start, *given, solver=solver, adjoint=adjoint, tol=tol, max_steps=max_steps)
         return found.value
 
     inputs = tuple(value.detach().clone().requires_grad_() for value in values)
@@ -180,7 +182,7 @@ def compare_gradients(
 
     residual = _residual(problem, call)
     way = unrolled_solver or _usual_solver(problem)
-    end = _walk(way, lambda y: residual(y, *inputs), y0.detach(), unroll)[-1][0]
+    end = _walk(way, lambda y: residual(y, *inputs, *constants), y0.detach(), unroll)[-1][0]
     unrolled = torch.autograd.grad(measure(end), inputs, materialize_grads=True)
 
     def loss_at(place: int, value: Tensor) -> Tensor:

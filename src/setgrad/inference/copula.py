@@ -65,7 +65,9 @@ class CopulaRecognition(Recognition):
 
     def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
         """Logit plus the logit of a correlated uniform number."""
-        logits, own, shared = _split(self.outputs(sets))
+        outputs = self.outputs(sets)
+        # The normal distribution has no half precision, which autocast gives.
+        logits, own, shared = _split(outputs.to(torch.promote_types(outputs.dtype, torch.float32)))
         # One call for all numbers, because a fixed source gives the same ones to every call.
         normals = noise.normal(sets.layout, (1 + self.rank) * samples).to(logits.dtype)
         first, rest = normals.split([samples, self.rank * samples])
@@ -74,7 +76,7 @@ class CopulaRecognition(Recognition):
         common = (segment_sum(rest.T, sets) / size[:, None]).index_select(0, sets.layout.ids)
         pull = torch.einsum("tr,trm->mt", shared, common.unflatten(1, (self.rank, samples)))
         normal = own * first + pull
-        scores = logits + log_ndtr(normal) - log_ndtr(-normal)
+        scores = (logits + log_ndtr(normal) - log_ndtr(-normal)).to(outputs.dtype)
         if self.marginal_entropy:
             return Draw(scores, segment_sum(bernoulli_entropy(logits), sets))
         # Given z, the item is in with probability Phi((quantile of psi + w . z) / d), independently of the others.

@@ -2,7 +2,8 @@
 
 The first argument holds one row for each item, `(total, ...)`; the second says where the sets are. Nothing here
 waits for the device, and the result for a set does not depend on its batch mates, but for the rounding of sums: a
-batch of equal sizes is summed by a quicker way, in another order.
+batch of equal sizes is summed by a quicker way, in another order. Half precision is added up in single precision, and
+comes back as it came; whole numbers and booleans are added up as int64.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from setgrad.errors import DataError, ShapeError
 from setgrad.sets._layout import Layout
 from setgrad.sets._sets import Sets
 
+# Types in which sums are made as they come.
+_WIDE = (torch.float32, torch.float64)
+
 
 def segment_sum(x: Tensor, sets: Sets | Layout) -> Tensor:
-    """Sum over the items of each set, `(b, ...)`; 0 for an empty set."""
-    layout = _layout(x, sets)
-    if layout.uniform:
-        return x.reshape(len(layout), layout.longest, *x.shape[1:]).sum(1)
-    return x.new_zeros(len(layout), *x.shape[1:]).index_add(0, layout.ids, x)
+    """Sum over the items of each set, `(b, ...)`; 0 for an empty set. Whole numbers and booleans give int64."""
+    return _as_given(_total(x, _layout(x, sets)), x)
 
 
 def segment_mean(x: Tensor, sets: Sets | Layout) -> Tensor:
-    """Mean over the items of each set, `(b, ...)`; 0 for an empty set."""
+    """Mean over the items of each set, `(b, ...)`; 0 for an empty set. That of whole numbers is a default float."""
     layout = _layout(x, sets)
-    count = layout.lengths.clamp(min=1).to(x.dtype).reshape(-1, *[1] * (x.dim() - 1))
-    return segment_sum(x, layout) / count
+    kind = torch.get_default_dtype() if _is_whole(x.dtype) else _sum_type(x.dtype)
+    count = layout.lengths.clamp(min=1).to(kind).reshape(-1, *[1] * (x.dim() - 1))
+    return _as_given(_total(x, layout) / count, x)
 
 
 def segment_max(x: Tensor, sets: Sets | Layout, empty: float = -torch.inf) -> Tensor:
@@ -50,11 +52,11 @@ def segment_max(x: Tensor, sets: Sets | Layout, empty: float = -torch.inf) -> Te
 
 def segment_softmax(x: Tensor, sets: Sets | Layout) -> Tensor:
     """Softmax over the items of each set, of the shape of `x`."""
-    layout = _layout(x, sets)
+    layout, wide = _layout(x, sets), _cast(x, _sum_type(x.dtype))
     # The shift cancels in value and in derivative, so it needs no graph.
-    top = segment_max(x.detach(), layout, empty=0.0)
-    e = (x - top[layout.ids]).exp()
-    return e / segment_sum(e, layout)[layout.ids]
+    top = segment_max(wide.detach(), layout, empty=0.0)
+    e = (wide - top[layout.ids]).exp()
+    return _as_given(e / segment_sum(e, layout)[layout.ids], x)
 
 
 def segment_order(x: Tensor, sets: Sets | Layout, descending: bool = True) -> Tensor:
@@ -93,11 +95,18 @@ def segment_top_k(x: Tensor, sets: Sets | Layout, k: int | Sequence[int] | np.nd
 
 
 def segment_matmul(weights: Tensor, x: Tensor, sets: Sets | Layout) -> Tensor:
-    """Weighted sums over each set for many weightings at once: `(m, total)` and `(total, h)` give `(m, b, h)`."""
+    """Weighted sums over each set for many weightings at once: `(m, total)` and `(total, h)` give `(m, b, h)`.
+
+    They have the type of `x`; where `x` holds whole numbers, that of the weights, or int64 if these are whole too.
+    """
     layout = _layout(x, sets)
+    if not x.is_floating_point():
+        kind = torch.promote_types(weights.dtype, x.dtype)
+        x = x.to(torch.int64 if _is_whole(kind) else kind)
     m, (count, longest) = len(weights), (len(layout), layout.longest)
-    # Padding turns the work into one batched product, which pays unless the sizes differ wildly.
-    if count * longest <= 2 * layout.total + 4096:
+    # Padding turns the work into one batched product, which pays unless the sizes differ wildly. A GPU has none of
+    # whole numbers.
+    if count * longest <= 2 * layout.total + 4096 and not _is_whole(x.dtype):
         padded_x, _ = Sets(x, layout).padded()
         padded_w, _ = Sets(weights.T, layout).padded()
         # A sum over many items needs the digits that the caller gave it.
@@ -106,6 +115,35 @@ def segment_matmul(weights: Tensor, x: Tensor, sets: Sets | Layout) -> Tensor:
     if not m:
         return x.new_zeros(0, count, x.shape[1])
     return torch.stack([segment_sum(w[:, None].to(x.dtype) * x, layout) for w in weights])
+
+
+def _total(x: Tensor, layout: Layout) -> Tensor:
+    """Sum over the items of each set, in the type that it is made in."""
+    kind = _sum_type(x.dtype)
+    if layout.uniform:
+        return x.reshape(len(layout), layout.longest, *x.shape[1:]).sum(1, dtype=kind)
+    return x.new_zeros(len(layout), *x.shape[1:], dtype=kind).index_add(0, layout.ids, _cast(x, kind))
+
+
+def _sum_type(kind: torch.dtype) -> torch.dtype:
+    """Where many numbers can be added up: 256 + 1 is 256 in bfloat16, and 255 + 1 is 0 in uint8."""
+    if kind in _WIDE:
+        return kind
+    return torch.int64 if _is_whole(kind) else torch.promote_types(kind, torch.float32)
+
+
+def _is_whole(kind: torch.dtype) -> bool:
+    return not (kind.is_floating_point or kind.is_complex)
+
+
+def _as_given(result: Tensor, x: Tensor) -> Tensor:
+    """The result in the type of `x`, if that can hold it."""
+    return result if _is_whole(x.dtype) else _cast(result, x.dtype)
+
+
+def _cast(x: Tensor, kind: torch.dtype) -> Tensor:
+    # Asked first, because a conversion to the same type costs small batches time too.
+    return x if x.dtype == kind else x.to(kind)
 
 
 def _layout(x: Tensor, sets: Sets | Layout) -> Layout:

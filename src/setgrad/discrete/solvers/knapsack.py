@@ -34,11 +34,11 @@ class Knapsack(Solver):
     """The items of the largest total worth whose weights together are at most the budget; theta is (*batch, n).
 
     Whole weights are solved by dynamic programming on theta's device, in time n * budget (both divided by the weights'
-    common divisor), exactly up to the rounding of sums in theta's precision. Other weights, and budgets above 20,000
-    steps, go to an integer program on the host (`pip install "setgrad[solvers]"`), where the sum may exceed the budget
-    by no more than the rounding of the weights in their dtype; write prices in cents to stay with whole numbers. Of
-    items equal in worth and weight those of lower index are taken first; items worth 0 or less are never taken. A
-    budget below 0 makes the instance INFEASIBLE.
+    common divisor), exactly up to the rounding of sums in theta's precision; a budget that rounding alone keeps below a
+    whole number is that number. Other weights, and budgets above 20,000 steps, go to an integer program on the host
+    (`pip install "setgrad[solvers]"`), where the sum may exceed the budget by no more than the rounding of the weights
+    in their dtype; write prices in cents to stay with whole numbers. Of items equal in worth and weight those of lower
+    index are taken first; items worth 0 or less are never taken. A budget below 0 makes the instance INFEASIBLE.
 
     Args:
         weights: What each item weighs, 0 or more: (*batch, n).
@@ -99,14 +99,23 @@ class Knapsack(Solver):
         batch, n = theta.shape[:-1], theta.shape[-1]
         weights = to_host(spread("weights", as_tensor(self.weights), batch, n)).reshape(-1, n)
         room = to_host(spread("budget", as_tensor(self.budget), batch)).reshape(-1)
-        # Three times 0.1 is more than 0.3 in floats, and must fit all the same. Rounding changes each weight, and so
-        # their sum, by a part of itself that does not grow with n.
-        kinds = [as_tensor(part).dtype for part in (self.weights, self.budget)]
-        rounding = [torch.finfo(kind).eps for kind in kinds if kind.is_floating_point]
-        if rounding:
-            room = room * (1 + max(rounding) + n * np.finfo(np.float64).eps)
+        # Three times 0.1 is more than 0.3 in floats, and must fit all the same.
+        room = room * (1 + _rounding(as_tensor(self.weights), as_tensor(self.budget)))
         jobs = list(zip(to_host(theta).reshape(-1, n), weights, room.tolist(), strict=True))
         return gather(self.pool.map(partial(_branch_and_bound, self.backend), jobs), theta)
+
+
+def _rounding(weights: Tensor, budget: Tensor) -> float:
+    """By which part of itself a sum of weights may miss the budget because numbers were rounded; 0 for whole ones."""
+    # Rounding changes each weight, and so their sum, by a part of itself that does not grow with n.
+    each = [torch.finfo(part.dtype).eps for part in (weights, budget) if part.is_floating_point()]
+    return float(max(each) + weights.shape[-1] * np.finfo(np.float64).eps) if each else 0.0
+
+
+def _floor(budget: Tensor, rounding: float) -> Tensor:
+    """The whole number below, or the one above where only rounding keeps the budget from it: 0.29 * 100 is 29."""
+    nearest = budget.round()
+    return torch.where(nearest - budget <= rounding * budget, nearest, budget.floor()).long()
 
 
 def _steps(weights: Tensor, budget: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -117,8 +126,8 @@ def _steps(weights: Tensor, budget: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     divisor = max(1, int(np.gcd.reduce(whole.reshape(-1).cpu().numpy())))
     # More than all items weigh is no different from just that.
-    budget = budget.double().clamp(-1, float(whole.sum(-1).max())).floor().long()
-    room = torch.div(budget, divisor, rounding_mode="floor")
+    limit = budget.double().clamp(-1, float(whole.sum(-1).max()))
+    room = torch.div(_floor(limit, _rounding(weights, budget)), divisor, rounding_mode="floor")
     return (whole // divisor, room) if int(room.max()) <= MOST_STEPS else None
 
 

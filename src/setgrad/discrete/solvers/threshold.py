@@ -20,7 +20,7 @@ class Threshold(Solver):
     An entry that equals the threshold is 0.
 
     Args:
-        threshold: A number, or a tensor that broadcasts to theta.
+        threshold: A number, or a tensor that broadcasts to theta: (*batch, 1) is one number for each instance.
 
     Example:
         >>> Threshold(0.5)(torch.tensor([0.2, 0.5, 0.9]))
@@ -31,5 +31,7 @@ class Threshold(Solver):
 
     def solve(self, theta: Tensor) -> Tensor:
         """Compare; for the smallest product both sides come with their signs changed."""
-        level = spread("threshold", as_tensor(self.threshold).to(theta), theta.shape[:-1], theta.shape[-1])
+        level = as_tensor(self.threshold).to(theta)
+        own = 1 if level.shape[-1:] == (1,) else theta.shape[-1]
+        level = spread("threshold", level, theta.shape[:-1], own)
         return torch.gt(theta, level if self.sense == "max" else -level).to(theta.dtype)
