@@ -141,11 +141,11 @@ def compare(task: Task, rates: Sequence[float], plan: Plan, seed: int, device: t
     """All that is measured on one task with one seed, ready for JSON; a time that was never reached is None."""
     # Libraries choose their kernels by the shapes of a task, so each trial has a warm-up of its own.
     train_baseline(task, rates[0], WARM_UP, device)
-    train_default(task, WARM_UP, device)
-    train_default(task, WARM_UP, device, members=1)
+    several = train_default(task, WARM_UP, device)[1].model_.config.members > 1
+    if several:
+        train_default(task, WARM_UP, device, members=1)
     rivals = {rate: train_baseline(task, rate, plan, device, seed) for rate in rates}
     own, selector = train_default(task, plan, device, seed)
-    several = selector.model_.config.members > 1
     single = train_default(task, plan, device, seed, members=1)[0] if several else own
     flips, masks = time_passes(selector.model_, task.train, plan.repeats, device)
     return {

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Self, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -186,7 +185,7 @@ def real(numbers: Tensor) -> Tensor:
 def check_masks(masks: Tensor | Sets, sets: Sets) -> Tensor:
     """Refuse masks that are not aligned with the items or hold NaN; a subset as `Sets` is one mask."""
     if isinstance(masks, Sets):
-        if not np.array_equal(masks.layout.host, sets.layout.host):
+        if not masks.layout.same_as(sets.layout):
             raise ShapeError(f"the subset {masks!r} belongs to other sets than {sets!r}: their sizes differ")
         masks = masks.values[None]
     if masks.dim() != 2 or masks.shape[1] != sets.layout.total:

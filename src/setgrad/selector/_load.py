@@ -40,7 +40,7 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
         selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
         _check(config, selector, model_config)
-        _compare_shapes(tensors, model_config, phi)
+        _compare_shapes(tensors, model_config)
         # The weights are overwritten at once, so the random start must not advance the caller's generator.
         with torch.random.fork_rng(devices=[]):
             own = None if phi is None or model_config.phi is not None else copy.deepcopy(phi).cpu().float()
@@ -60,7 +60,7 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
     return selector
 
 
-def _compare_shapes(tensors: dict[str, Tensor], model_config: ModelConfig, phi: nn.Module | None) -> None:
+def _compare_shapes(tensors: dict[str, Tensor], model_config: ModelConfig) -> None:
     """Refuse weights of other sizes before a model is made, which may not fit into memory."""
     if model_config.members > len(tensors):
         raise ValueError(f"there are {model_config.members} members and {len(tensors)} tensors")

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
-from pyarrow import compute, types
+from pyarrow import types
 
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.files import replacing
@@ -110,9 +111,10 @@ def _ids(path: Path, given: Sequence[Any] | np.ndarray | range, count: int, what
         array = _as_text(array, argument)
     missing = array.is_null(nan_is_null=True)
     if types.is_string(array.type) or types.is_large_string(array.type):
-        missing = compute.or_(missing, compute.equal(array.fill_null(""), ""))
-    if missing.index(True).as_py() >= 0:
-        raise DataError(f"{argument} has no value at entry {missing.index(True).as_py()}; give one for each {what}")
+        missing = pc.or_(missing, pc.equal(array.fill_null(""), ""))
+    first = missing.index(True).as_py()
+    if first >= 0:
+        raise DataError(f"{argument} has no value at entry {first}; give one for each {what}")
     if len(array) != count:
         raise ShapeError(f"{argument} has {len(array)} entries for {count} {what}s; give one for each {what}")
     return array
