@@ -1,7 +1,8 @@
 """The contenders: options of each by name, what they see of images and drug-target pairs, and what a search may change.
 
 Rivals get the encoder that was published for a kind of item. The default and direct, whose items look at each other,
-get the same network followed by attention.
+get the same network followed by attention, for images beside a linear map of the pixels. Where images are vectors of
+their pixels, all get what they have for vectors.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks._tasks import PIXELS
 from setgrad import SubsetSelector
 from setgrad.selector import PRESETS
 from setgrad.selector._fit import MEMBERS
@@ -26,8 +28,9 @@ MODELS: dict[str, Options] = {
     **PRESETS,
 }
 
-# Kinds of items that are no plain vectors, by the first word of the task.
-_KINDS = {"anomaly": "image", "celeba": "image", "compounds": "pair", "bindingdb": "pair"}
+# Kinds of items that are no plain vectors, by the first word of the task: what rivals see of them, and ours.
+_IMAGES, _PAIRS = ("image", "picture+context"), ("pair", "pair+context")
+_KINDS = {"anomaly": _IMAGES, "celeba": _IMAGES, "compounds": _PAIRS, "bindingdb": _PAIRS}
 # For all contenders alike. With 720 training sets, batches of 128 would make 6 steps an epoch; the published 4 would
 # make 180, at a cost that no table of ours can pay.
 _PAIR_BATCH = 16
@@ -85,11 +88,12 @@ def options_of(model: str, task: str, *, quick: bool = False, tuned: Mapping[str
         if model in _SLOW_ON_TEXT:
             options["learning_rate"] = MODELS[model]["learning_rate"]
     options |= _QUICK if quick else {}
-    kind = _KINDS.get(task.partition(":")[0])
+    kind = None if task.endswith(PIXELS) else _KINDS.get(task.partition(":")[0])
     if kind is not None:
+        theirs, ours = kind
         # Such steps are not short: the default has one member there, on a GPU too.
-        options |= {"members": 1, "phi": kind if model in PRESETS else f"{kind}+context"}
-    if kind == "pair":
+        options |= {"members": 1, "phi": theirs if model in PRESETS else ours}
+    if kind is _PAIRS:
         options["batch_size"] = _PAIR_BATCH
     changes = dict(tuned or {})
     if "rho_layers" in changes:

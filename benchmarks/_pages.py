@@ -31,9 +31,9 @@ _SPLITS = {
 _HEAD = """# Table 2
 
 Mean ± standard deviation over folds or seeds; the best of a row is bold. "se" is the standard error of the difference,
-fold by fold, or split by split, where they differ. "Published" numbers are those of arXiv:2412.11239 (one held-out test
-part, BERT vectors for Amazon, times on an A100): not the same data, so only roughly comparable. All options are in the
-JSON lines.
+fold by fold, or split by split, where they differ; several fits of one fold count as one, their mean. ":pixels" are
+images as plain vectors. "Published" numbers are those of arXiv:2412.11239 (one held-out test part, BERT vectors for
+Amazon, times on an A100): not the same data, so only roughly comparable. All options are in the JSON lines.
 """
 
 

@@ -10,6 +10,7 @@ from typing import final
 
 from benchmarks._fits import Record
 from benchmarks._published import ALGORITHMS, SMALL_CATEGORIES
+from benchmarks._tasks import FOLDS
 from setgrad.datasets import AMAZON_PROTOCOLS
 from setgrad.selector import PRESETS
 
@@ -112,12 +113,21 @@ def latest(records: Sequence[Record]) -> list[Record]:
 
 
 def values_of(records: Sequence[Record], score: str) -> dict[str, dict[str, dict[int, float]]]:
-    """One number of each record, by task, model and number; records that lack it are left out."""
-    values: dict[str, dict[str, dict[int, float]]] = {}
+    """One number of each record, by task, model and number; records that lack it are left out.
+
+    Fits of one fold with several seeds are one number, their mean: they share their data, so that only folds tell how
+    far a score would differ on others.
+    """
+    found: dict[str, dict[str, dict[int, list[float]]]] = {}
     for record in latest(records):
         if record.get(score) is not None:
-            values.setdefault(record["task"], {}).setdefault(record["model"], {})[record["seed"]] = record[score]
-    return values
+            number = record["seed"] % FOLDS if record.get("splits") == "folds" else record["seed"]
+            of_task = found.setdefault(record["task"], {})
+            of_task.setdefault(record["model"], {}).setdefault(number, []).append(record[score])
+    return {
+        task: {model: {number: statistics.fmean(them) for number, them in row.items()} for model, row in rows.items()}
+        for task, rows in found.items()
+    }
 
 
 def collect(records: Sequence[Record], score: str) -> dict[str, dict[str, Summary]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,7 +10,7 @@ from benchmarks._published import AMAZON_PAIRS
 from setgrad import datasets
 from setgrad.datasets import Task
 from setgrad.errors import unknown_name
-from setgrad.sets import Choices
+from setgrad.sets import Choices, Sets
 
 SPLITS = ("folds", "published")
 FOLDS = 5
@@ -18,6 +18,10 @@ FOLDS = 5
 # which folds would undo: they are drawn anew for each seed, or, where the split was published, fitted with many seeds.
 FOLDED = ("gaussian", "moons", "amazon", "compounds")
 DRAWN = ("digits", "anomaly", "bundles")
+
+# Images as plain vectors of their pixels, for contenders without a network for images: after the name of the task.
+PIXELS = ":pixels"
+_PICTURED = ("anomaly", "celeba")
 
 # Sets for training on the published split, and the work of one set relative to 30 vectors: only to start long fits
 # first.
@@ -40,11 +44,14 @@ def expand(wanted: Sequence[str], categories: Sequence[str], protocols: Sequence
     Example:
         >>> expand(["compounds", "amazon:toys"], ["toys"], ["random"])
         ['compounds:davis:diverse', 'compounds:kiba:diverse', 'amazon:toys:random']
+        >>> expand(["anomaly:mnist", "celeba:pixels"], [], [])
+        ['anomaly:mnist', 'celeba:pixels']
     """
-    known = datasets.names()
+    named = datasets.names()
+    known = [*named, *(name + PIXELS for name in named if name.partition(":")[0] in _PICTURED)]
     found: list[str] = []
     for name in wanted:
-        members = [k for k in known if k == name or k.startswith(f"{name}:")]
+        members = [name] if name in known else [k for k in known if k.startswith(f"{name}:")]
         if not members:
             raise unknown_name("task", name, datasets.LOADERS)
         if name not in known:
@@ -76,9 +83,12 @@ def work_of(task: str) -> float:
 
 
 def load_task(name: str, *, splits: str, number: int, data_dir: str | None, quick: bool) -> Task:
-    """The splits of one fit: fold `number`, those drawn with that seed, or the published one, the same for all."""
+    """The splits of one fit: a fold, those drawn with that seed, or the published one, the same for all.
+
+    There are five folds; number 5 is the first of them again, for a fit with other weights.
+    """
     if splits == "folds":
-        return _fold(name, number, data_dir, quick)
+        return _fold(name, number % FOLDS, data_dir, quick)
     return _load(name, number if splits == "drawn" else 0, data_dir, quick)
 
 
@@ -87,8 +97,12 @@ def _fold(name: str, number: int, data_dir: str | None, quick: bool) -> Task:
     return datasets.fold(_load(name, 0, data_dir, quick), number, FOLDS)
 
 
-@lru_cache(maxsize=1)
+# Two, because pixels are made from images.
+@lru_cache(maxsize=2)
 def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
+    if name.endswith(PIXELS):
+        task = _load(name.removesuffix(PIXELS), seed, data_dir, quick)
+        return _with_parts(task, lambda part: Choices(_flat(part.sets), part.subsets, item_ids=part.item_ids))
     if quick and not name.startswith("compounds:"):
         few = _QUICK_SETS
         return datasets.load(name, seed=seed, data_dir=data_dir, n_train=few, n_validation=few, n_test=few)
@@ -96,9 +110,12 @@ def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
     if not quick:
         return task
     # Kept compound tasks have the usual number of sets, and other numbers would be built anew.
-    parts = {part: _first(getattr(task, part)) for part in ("train", "validation", "test")}
-    return replace(task, **parts)
+    return _with_parts(task, lambda part: Choices(part.sets[:_QUICK_SETS], part.subsets[:_QUICK_SETS]))
 
 
-def _first(choices: Choices) -> Choices:
-    return Choices(choices.sets[:_QUICK_SETS], choices.subsets[:_QUICK_SETS])
+def _with_parts(task: Task, change: Callable[[Choices], Choices]) -> Task:
+    return replace(task, **{part: change(getattr(task, part)) for part in ("train", "validation", "test")})
+
+
+def _flat(sets: Sets) -> Sets:
+    return sets.with_values(sets.values.flatten(1))

@@ -29,18 +29,20 @@ def _fitted(task: Task, **options: object) -> SubsetSelector:
 
 def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -> None:
     for model in MODELS:
-        wanted = "" if model in PRESETS else "+context"
-        assert options_of(model, "anomaly:mnist")["phi"] == f"image{wanted}"
-        assert options_of(model, "compounds:davis:diverse")["phi"] == f"pair{wanted}"
+        theirs = model in PRESETS
+        assert options_of(model, "anomaly:mnist")["phi"] == ("image" if theirs else "picture+context")
+        assert options_of(model, "compounds:davis:diverse")["phi"] == ("pair" if theirs else "pair+context")
         assert options_of(model, "compounds:davis:diverse")["batch_size"] == 16
-        assert options_of(model, "moons").get("phi") == MODELS[model].get("phi")
+        for vectors in ("moons", "anomaly:mnist:pixels"):
+            assert options_of(model, vectors).get("phi") == MODELS[model].get("phi")
+            assert options_of(model, vectors)["members"] == MODELS[model]["members"]
 
 
 def test_a_contender_is_the_selector_with_its_options() -> None:
     options = options_of("default", "anomaly:mnist", tuned={"width": 64})
     made = make_selector(options, seed=3, device="cpu")
-    assert (made.phi, made.width, made.random_state) == ("image+context", 64, 3)
-    assert "image+context" in describe(options)
+    assert (made.phi, made.width, made.random_state) == ("picture+context", 64, 3)
+    assert "picture+context" in describe(options)
 
 
 def test_own_scores_are_those_of_the_selector(task: Task) -> None:
@@ -109,6 +111,19 @@ def test_people_are_drawn_anew_for_each_seed_and_stay_apart(data_dir: Path) -> N
     assert people[0] != people[1]
 
 
+def test_pixels_are_the_same_sets_as_vectors(data_dir: Path) -> None:
+    images, vectors = (
+        load_task(name, splits="drawn", number=1, data_dir=str(data_dir), quick=True)
+        for name in ("anomaly:olivetti", "anomaly:olivetti:pixels")
+    )
+    for part in ("train", "validation", "test"):
+        before, after = getattr(images, part), getattr(vectors, part)
+        assert tuple(after.sets.item_shape) == (64 * 64,)
+        assert torch.equal(after.sets.values.reshape(before.sets.values.shape), before.sets.values)
+        assert torch.equal(after.subsets.values, before.subsets.values)
+        assert np.array_equal(after.item_ids, before.item_ids)
+
+
 def test_outliers_are_far_from_the_mean_of_their_set() -> None:
     test = _choices([[1, 2, 9], [50, 51, 52, 40], []], [[2], [3], []])
     task = Task("made", "", test, test, test, "")
@@ -125,6 +140,11 @@ def test_images_are_fitted(model: str, data_dir: Path) -> None:
 def test_a_name_that_says_all_is_taken_as_it_is() -> None:
     assert expand(["compounds:kiba:active"], [], []) == ["compounds:kiba:active"]
     assert expand(["amazon:toys:random", "moons"], [], []) == ["amazon:toys:random", "moons"]
+    assert expand(["anomaly:mnist"], [], []) == ["anomaly:mnist"]
+    assert set(expand(["anomaly"], [], [])) == {
+        f"anomaly:{pictures}{kind}" for pictures in ("mnist", "olivetti") for kind in ("", ":pixels")
+    }
+    assert expand(["anomaly:mnist:pixels"], [], []) == ["anomaly:mnist:pixels"]
 
 
 def _choices(ids: list[list[int]], chosen: list[list[int]]) -> Choices:

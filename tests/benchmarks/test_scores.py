@@ -51,6 +51,14 @@ def _rows(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
+def test_fits_of_one_fold_count_as_one() -> None:
+    twice = _records("amazon:toys:farthest", {"default": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 10.0]})
+    assert values_of(twice, "true_size") == {
+        "amazon:toys:farthest": {"default": {0: 5.0, 1: 6.0, 2: 3.0, 3: 4.0, 4: 5.0}}
+    }
+    assert len(values_of(_records("moons", {"direct": [1.0] * 7}, "published"), "true_size")["moons"]["direct"]) == 7
+
+
 def test_summary_by_hand() -> None:
     summary = summarise([1.0, 2.0, 3.0, 6.0])
     assert summary.mean == 3

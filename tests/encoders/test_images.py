@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from setgrad.encoders import ContextItems, ImageItems, ItemWise, MLPItems, Stacked
+from setgrad.encoders import ContextItems, ImageItems, ItemWise, MLPItems, PictureItems, Stacked
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import DeepSet
 from setgrad.sets import Sets
@@ -82,6 +82,27 @@ def test_only_images_are_read(seeded):
         encoder = ImageItems((1, 28, 28), 16)
     with pytest.raises(ShapeError, match=r"items of shape \(1, 28, 28\).*\(28, 28\)"):
         encoder(Sets.from_lengths(draw(2, 28, 28), [2]))
+
+
+def test_a_picture_is_read_by_the_network_and_by_its_pixels(seeded):
+    with seeded(0):
+        encoder = PictureItems((1, 28, 28), 16)
+    images = draw(3, 1, 28, 28)
+    sets = Sets.from_lengths(images, [1, 2])
+    expected = encoder.network(sets) + images.flatten(1) @ encoder.pixels.weight.T + encoder.pixels.bias
+    torch.testing.assert_close(encoder(sets), expected)
+
+
+def test_a_picture_tells_places_apart_that_the_network_does_not(seeded):
+    with seeded(0):
+        encoder = PictureItems((1, 64, 64), 16)
+    # The same spot, moved by the product of the three strides, where no border is near.
+    images = torch.zeros(2, 1, 64, 64)
+    images[0, 0, 26:28, 26:28] = images[1, 0, 26:28, 34:36] = 1
+    sets = Sets.from_lengths(images, [2])
+    blind, seen = encoder.network(sets), encoder(sets)
+    torch.testing.assert_close(blind[0], blind[1])
+    assert (seen[0] - seen[1]).norm() > 1e-2
 
 
 def test_stacked_is_one_after_the_other(seeded):

@@ -40,8 +40,8 @@ class SubsetSelector:
             differentiated alone), "implicit" (settled, with its true gradient), started by a recognition network
             ("amortised", "copula"), or "direct", a plain score for each item.
         function: The form of F: "deepset", or its rivals "inset" and "horse".
-        phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image", "pair"
-            (of letters), or one of these and then attention, as "image+context"; in Python also a module.
+        phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image",
+            "picture", "pair" (of letters), or one of these and then attention, as "picture+context"; or a module.
         width: Number of features of phi.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi.

@@ -1,0 +1,39 @@
+"""The item encoder for images that the default goes with: what is seen, and where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+from torch import Tensor, nn
+
+from setgrad.encoders._base import ItemEncoder, flat_items
+from setgrad.encoders.images import ImageItems
+from setgrad.sets import Sets
+
+
+@final
+class PictureItems(ItemEncoder):
+    """The network of `ImageItems`, plus a linear map of all pixels, on each image `(channels, height, width)`.
+
+    The network keeps the largest value of each channel and forgets where it was: right for things that move about, such
+    as handwriting. The linear map knows every place: right for pictures that lie on each other, such as faces, and soon
+    learned from few of them.
+
+    Example:
+        >>> import torch
+        >>> phi = PictureItems((1, 28, 28), width=16)
+        >>> phi(Sets.from_lengths(torch.zeros(3, 1, 28, 28), [2, 0, 1])).shape
+        torch.Size([3, 16])
+    """
+
+    def __init__(self, in_dim: int | Sequence[int], width: int = 256) -> None:
+        super().__init__()
+        self.network = ImageItems(in_dim, width)
+        self.shape, self.out_dim = self.network.shape, width
+        self.pixels = nn.Linear(math.prod(self.shape), width)
+
+    def forward(self, sets: Sets) -> Tensor:
+        """The sum of both."""
+        return self.network(sets) + self.pixels(flat_items(sets, self.shape))
