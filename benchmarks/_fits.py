@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import math
 import multiprocessing
@@ -50,16 +51,28 @@ class Job:
 @final
 @dataclass(frozen=True)
 class Place:
-    """Where fits run, where their data are, and what to write beside every result."""
+    """Where fits run, where their data are, where unfinished ones are kept, and what to write beside every result."""
 
     device: str | None = None
     data_dir: str | None = None
     commit: str = ""
     command: str = ""
+    checkpoints: Path | None = None
+
+    def checkpoint_of(self, job: Job) -> Path | None:
+        """The file that a fit is kept in until it is done, if any; fits with other options have other files."""
+        if self.checkpoints is None:
+            return None
+        mark = hashlib.sha256(describe_options(job).encode()).hexdigest()[:8]
+        name = f"{job.task}-{job.model}-{job.seed}-{job.splits}".replace(":", "-")
+        return self.checkpoints / f"{name}{'-quick' if job.quick else ''}-{mark}.safetensors"
 
 
 def fit(job: Job, place: Place) -> Record:
-    """Fit, score on the test split, and say how it went. Scores are percentages, memory is in bytes."""
+    """Fit, score on the test split, and say how it went. Scores are percentages, memory is in bytes.
+
+    A fit that may have been gone on with took as long as its epochs did.
+    """
     task = load_task(job.task, splits=job.splits, number=job.seed, data_dir=place.data_dir, quick=job.quick)
     origin = {"torch": torch.__version__, "commit": place.commit, "command": place.command}
     if job.model in BASELINES:
@@ -67,7 +80,8 @@ def fit(job: Job, place: Place) -> Record:
         return {**asdict(job), "options": describe_options(job), **scores, "seconds": 0.0, "device": "none", **origin}
     device = resolve_device(place.device)
     options = options_of(job.model, job.task, quick=job.quick, tuned=_tuned(job))
-    selector = make_selector(options, seed=job.seed, device=place.device)
+    checkpoint = place.checkpoint_of(job)
+    selector = make_selector({**options, "checkpoint": checkpoint}, seed=job.seed, device=place.device)
     # What the last fit of this process left behind must not count, nor the start of CUDA in a new one.
     gc.collect()
     if device.type == "cuda":
@@ -76,7 +90,8 @@ def fit(job: Job, place: Place) -> Record:
     started = time.perf_counter()
     selector.fit(*task.train, validation=task.validation)
     wait_for(device)
-    seconds = time.perf_counter() - started
+    fitted = time.perf_counter()
+    seconds = fitted - started if checkpoint is None else sum(epoch["seconds"] for epoch in selector.history_)
     peak = memory_peak(device)
     best = selector.history_[max(0, selector.best_epoch_ - 1)]
     found = score_selector(selector, task.test)
@@ -86,7 +101,7 @@ def fit(job: Job, place: Place) -> Record:
         **found,
         "validation": 100 * best["validation_jaccard"],
         "seconds": round(seconds, 2),
-        "test_seconds": round(time.perf_counter() - started - seconds, 2),
+        "test_seconds": round(time.perf_counter() - fitted, 2),
         "peak_memory": peak,
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
@@ -170,6 +185,9 @@ def run_jobs(jobs: Sequence[Job], place: Place, *, workers: int, results: Path, 
             continue
         done += 1
         append_record(results, outcome)
+        checkpoint = place.checkpoint_of(job)
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
         scores = f"true size {outcome['true_size']:.2f}, own size {outcome['own_size']:.2f}"
         how = f", {outcome['seconds']:.0f} s, epoch {outcome['best_epoch']}" if outcome["seconds"] else ""
         print(f"[{done}/{len(jobs)}] {name}: {scores}{how}", flush=True)

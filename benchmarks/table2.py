@@ -27,6 +27,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_fit_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     """Add what every benchmark of fits can be told."""
     add_run_options(parser, seeds=seeds, seed="folds or seeds", unit="fit")
+    parser.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="FOLDER",
+        help="where unfinished fits are kept, to go on with if killed",
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def _run(jobs: Sequence[Job], options: argparse.Namespace, results: Path, *, kee
         journal = options.study or results.with_suffix(".search.log")
         jobs = search(
             jobs,
-            _place(options),
+            replace(_place(options), checkpoints=None),
             trials=options.search,
             journal=journal,
             workers=options.jobs,
@@ -157,4 +164,6 @@ def _run_missing(jobs: Sequence[Job], options: argparse.Namespace, results: Path
 
 
 def _place(options: argparse.Namespace) -> Place:
-    return Place(options.device, options.data_dir, current_commit(), command_line(options))
+    if options.checkpoints is not None:
+        options.checkpoints.mkdir(parents=True, exist_ok=True)
+    return Place(options.device, options.data_dir, current_commit(), command_line(options), options.checkpoints)

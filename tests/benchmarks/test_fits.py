@@ -1,6 +1,7 @@
 """Fits resume, stop at the limit, survive failures, and give the same numbers in a worker."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks import _fits
 from benchmarks._fits import Job, Place, Record, current_commit, describe_options, read_records, run_jobs, unfinished
 from benchmarks._models import MODELS
+from setgrad.selector._train import Trainer
 
 JOBS = [Job("moons", model, seed, quick=True) for model in ("diffmf", "default", "direct") for seed in (0, 1)]
 
@@ -68,6 +70,37 @@ def test_a_point_of_the_grid_is_another_fit() -> None:
     plain, tuned = (Job("moons", "diffmf", 0, True, "folds", text) for text in ("", '{"rho_layers": 3}'))
     assert json.loads(describe_options(tuned))["hidden"] == [16, 16, 16]
     assert unfinished([plain, tuned], [_record(plain)]) == [tuned]
+
+
+def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, place = JOBS[0], Place(device="cpu", checkpoints=tmp_path)
+    kept = place.checkpoint_of(job)
+    assert kept is not None and kept.parent == tmp_path
+    assert kept not in {place.checkpoint_of(replace(job, seed=1)), place.checkpoint_of(replace(job, quick=False))}
+    plain = _fits.fit(job, replace(place, checkpoints=None))
+    epoch = Trainer._epoch
+
+    def killed(trainer: Trainer) -> dict[str, float]:
+        if trainer.progress.epoch == 1:
+            raise KeyboardInterrupt
+        return epoch(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_epoch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _fits.fit(job, place)
+    assert kept.exists()
+    epochs = []
+    monkeypatch.setattr(Trainer, "_epoch", lambda trainer: epochs.append(trainer.progress.epoch) or epoch(trainer))
+    file = tmp_path / "fits.jsonl"
+    assert run_jobs([job], place, workers=1, results=file, time_limit=None) == 0
+    (record,) = read_records(file)
+    assert epochs == [1]
+    assert {name: record[name] for name in ("true_size", "own_size", "epochs")} == {
+        name: plain[name] for name in ("true_size", "own_size", "epochs")
+    }
+    assert record["seconds"] > 0
+    assert not kept.exists()
 
 
 def test_the_commit_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
