@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from setgrad.discrete.distributions import Categorical, Distribution, KSubset, PlackettLuce, RandomSpanningTree
-from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.errors import DataError, DerivativeError, OptionError, ShapeError
 from tests.discrete.laws import LAWS, Law
 
 every_law = pytest.mark.parametrize("law", LAWS, ids=str)
@@ -293,3 +293,25 @@ def test_samples_of_far_logits_are_points_of_the_law() -> None:
     assert (trees[:, 5].sum(0)[:5] > 0).all()
     items = Categorical(torch.full((3,), -1e20)).sample(300, generator=torch.Generator().manual_seed(0))
     assert (items.mean(0) > 0.2).all()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("ask", [lambda q: q.marginals, lambda q: q.entropy(), lambda q: q.kl(q)])
+def test_tangents_through_trees_are_refused_and_not_lost(ask: Callable[[RandomSpanningTree], Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, move = (torch.randn(3, 3, dtype=torch.float64, generator=generator) for _ in range(2))
+    with forward_ad.dual_level():
+        tree = RandomSpanningTree(forward_ad.make_dual(logits, move))
+        with pytest.raises(DerivativeError, match="use reverse mode"):
+            ask(tree)
+        tangent = forward_ad.unpack_dual(tree.log_partition).tangent
+    ahead, behind = (RandomSpanningTree(logits + step * move).log_partition for step in (1e-6, -1e-6))
+    torch.testing.assert_close(tangent, (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+def test_laws_of_a_single_point_have_derivatives_of_0() -> None:
+    for make, shape in ((RandomSpanningTree, (1, 1)), (lambda x: PlackettLuce(x, 0), (4,))):
+        logits = torch.ones(shape, requires_grad=True)
+        for value in (make(logits).marginals.sum(), make(logits).entropy().sum()):
+            (slope,) = torch.autograd.grad(value, logits)
+            assert not slope.any()

@@ -173,3 +173,8 @@ def test_errors() -> None:
         recall_at(torch.zeros(2, 3), torch.zeros(4, 3), k=1)
     with pytest.raises(OptionError, match="k of 1 or more"):
         recall_loss(torch.ones(3), torch.ones(3), k=0)
+
+
+def test_answers_that_are_true_or_false_are_counted() -> None:
+    z, target = torch.tensor([[True, False], [True, True]]), torch.tensor([True, True])
+    assert hamming(z, target).tolist() == [1.0, 0.0]

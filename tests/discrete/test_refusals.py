@@ -24,7 +24,7 @@ from setgrad.discrete.estimators import (
     StraightThrough,
 )
 from setgrad.discrete.noise import Gumbel
-from setgrad.discrete.solvers import GraphMatching, IntegerProgram, PartitionMatroid, TopK
+from setgrad.discrete.solvers import GraphMatching, IntegerProgram, PartitionMatroid, Threshold, TopK
 from setgrad.errors import DataError, OptionError, ShapeError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
@@ -147,3 +147,19 @@ def test_a_function_in_place_of_a_solver(make: Callable[[object], nn.Module]) ->
 def test_numbers_that_are_not_whole(make: Callable[[], object]) -> None:
     with pytest.raises(OptionError, match=r"(k|length|samples) must be a whole number, not 2.0"):
         make()
+
+
+def test_a_threshold_is_a_number() -> None:
+    for threshold in (float("nan"), torch.tensor([[0.0], [float("nan")]])):
+        with pytest.raises(OptionError, match="threshold holds NaN"):
+            Threshold(threshold)
+
+
+def test_transforms_that_sfess_cannot_follow_are_named() -> None:
+    theta = draws(5)
+    draw = torch.Generator().manual_seed(0)
+    plain = SFESS(2, samples=3, linear=False, generator=draw)
+    slope = torch.func.grad(lambda x: plain(x, lambda z: z[..., 0]))(theta)
+    assert slope.shape == theta.shape
+    with pytest.raises(OptionError, match=r"torch.func cannot follow; .* or SFESS\(linear=False\)"):
+        torch.func.grad(lambda x: SFESS(2, samples=3, generator=draw)(x, lambda z: z[..., 0]))(theta)

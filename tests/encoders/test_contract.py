@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from setgrad.encoders import ITEM_ENCODERS, ContextItems, ImageItems, ItemWise, Stacked
-from setgrad.errors import OptionError, ShapeError
+from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Sets
 
 # Shapes of the items of encoders that do not read three numbers. Pairs are letters: see test_sequences.py.
@@ -76,6 +76,22 @@ def test_gradients_of_a_ragged_batch_are_finite_and_right(encoder, items, seeded
         assert torch.autograd.gradcheck(features, sets.values.clone().requires_grad_())
     encoder(sets).sum().backward()
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in encoder.parameters())
+
+
+def test_items_take_the_type_of_the_weights(encoder, items):
+    sets = items([3, 0, 2])
+    wanted = encoder.float()(sets.to(torch.float32))
+    assert torch.equal(encoder(sets), wanted)
+    assert wanted.dtype == torch.float32
+
+
+def test_bytes_are_no_quantities_until_somebody_says_so(name, encoder, items):
+    if name == "item-wise":
+        pytest.skip("a module of the user's own may read names")
+    sets = items([3]).to(torch.uint8)
+    with pytest.raises(DataError, match=r"items are torch.uint8; .* give sets.to\(torch.float32\)"):
+        encoder(sets)
+    assert encoder(sets.to(torch.float32)).shape == (3, encoder.out_dim)
 
 
 @pytest.mark.parametrize("slots", [None, 4])

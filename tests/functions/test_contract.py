@@ -255,3 +255,15 @@ def test_diminishing_returns_and_growth(case, function):
         outside = ~masks[large]
         assert (gains[small] >= gains[large] - 1e-12)[outside].all()
     assert not case.monotone or bool((gains >= -1e-12).all())
+
+
+def test_masks_of_more_digits_than_the_weights(case: Case, function: SetFunction) -> None:
+    if not isinstance(function, nn.Module):
+        pytest.skip("a function without weights has the type of its items")
+    sets = draw_sets(SIZES).to(torch.float32)
+    bound = function.float().bind(sets)
+    if not bound.relaxed:
+        pytest.skip("takes no fractions")
+    masks = torch.rand(2, sets.layout.total, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(bound.gains(masks), bound.gains(masks.float()), check_dtype=False, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(bound.value(masks), bound.value(masks.float()), check_dtype=False, rtol=1e-4, atol=1e-5)

@@ -283,3 +283,33 @@ def test_entropic_budget_of_items_that_are_surely_in_or_out_has_no_derivative(dt
     torch.testing.assert_close(z.detach(), torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=dtype))
     (slope,) = torch.autograd.grad(z[0, 1], x)
     assert slope.abs().max() < 1e-30
+
+
+@pytest.mark.parametrize("low", [-1e9, -1e15, -1e30, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("project", WITH_BUDGET)
+def test_an_item_far_below_takes_nothing(project: Projection, low: float) -> None:
+    items, weights = torch.tensor([0.5, 0.2, 0.1]), torch.tensor([1.0, 2.0, 3.0])
+    few = items.clone().requires_grad_()
+    many = torch.cat([items, torch.tensor([low])]).requires_grad_()
+    wanted, found = project(few, 1.5), project(many, 1.5)
+    (wanted * weights).sum().backward()
+    (found[:3] * weights).sum().backward()
+    torch.testing.assert_close(found, torch.cat([wanted, torch.zeros(1)]))
+    torch.testing.assert_close(many.grad, torch.cat([few.grad, torch.zeros(1)]))
+
+
+@pytest.mark.parametrize("project", WITH_BUDGET)
+def test_items_far_apart_on_both_sides(project: Projection) -> None:
+    """The one in the middle takes what is left, whatever the others are."""
+    z = project(torch.tensor([3e38, 0.3, -3e38]), 1.25)
+    torch.testing.assert_close(z, torch.tensor([1.0, 0.25, 0.0]))
+    # The budget needs a part of the last item too.
+    torch.testing.assert_close(project(torch.tensor([0.5, 0.2, -3e38]), 2.5), torch.tensor([1.0, 1.0, 0.5]))
+
+
+@pytest.mark.parametrize("project", WITH_BUDGET)
+def test_a_common_offset_changes_nothing(project: Projection) -> None:
+    for offset in (1e9, 1e12, 1e14):
+        items = _items(100) + offset
+        # As they were rounded, but near 0.
+        torch.testing.assert_close(project(items, 30.0), project(items - offset, 30.0), rtol=0, atol=1e-12)

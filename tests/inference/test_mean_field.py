@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from setgrad.errors import OptionError
-from setgrad.functions import Bernoulli, DeepSet, Exact, Fresh, FromCallable, Gaussian, ItemNoise, Modular
+from setgrad.functions import Bernoulli, DeepSet, Exact, Fresh, FromCallable, Gaussian, GraphCut, ItemNoise, Modular
 from setgrad.inference import ConstantScale, Implicit, L2Scale, OneStep, Unrolled, mean_field
 from setgrad.sets import Sets
 
@@ -174,3 +175,22 @@ def test_small_logits_are_solved_for_too():
     scores = torch.tensor([[5e-5], [-3e-5]], dtype=torch.float64)
     found = mean_field(Modular(), Sets.from_lengths(scores, [2]), estimator=Exact(), solver=Implicit())
     torch.testing.assert_close(found.logits, scores[:, 0], rtol=1e-3, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_one_step_is_the_last_of_several_in_forward_mode_too():
+    generator = torch.Generator().manual_seed(0)
+    items, move = (torch.randn(4, 2, dtype=torch.float64, generator=generator) for _ in range(2))
+
+    def found(values, solver):
+        sets = Sets.from_lengths(values, [4])
+        return mean_field(GraphCut(), sets, estimator=Exact(), solver=solver).value.sum()
+
+    start = items.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(found(start, OneStep(3)), start)
+    backward = (slope * move).sum()
+    with forward_ad.dual_level():
+        forward = forward_ad.unpack_dual(found(forward_ad.make_dual(items, move), OneStep(3))).tangent
+        unrolled = forward_ad.unpack_dual(found(forward_ad.make_dual(items, move), Unrolled(3))).tangent
+    torch.testing.assert_close(forward, backward)
+    assert (unrolled - forward).abs() > 1e-4

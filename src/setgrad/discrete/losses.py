@@ -30,6 +30,7 @@ def hamming(z: Tensor, target: Tensor, *, dims: int = 1) -> Tensor:
         tensor([1., 0.])
     """
     _check_shapes("hamming", z, target, dims)
+    z = z if z.is_floating_point() else z.to(torch.get_default_dtype())
     target = target.to(z.dtype)
     return _total(z * (1 - target) + (1 - z) * target, dims)
 

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.errors import OptionError, ShapeError
+from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Sets
 
 
@@ -68,7 +68,11 @@ class ItemWise(ItemEncoder):
     def forward(self, sets: Sets) -> Tensor:
         """Apply the module to all items at once."""
         check_shape(sets, self.shape)
-        return self.module(sets.values)
+        weight = next(self.module.parameters(), None)
+        # Whole numbers may be names, which a module may read as they are.
+        if weight is None or not sets.dtype.is_floating_point:
+            return self.module(sets.values)
+        return self.module(sets.values.to(weight.dtype))
 
 
 def place_of(module: nn.Module) -> Tensor:
@@ -96,3 +100,14 @@ def flat_items(sets: Sets, shape: tuple[int, ...]) -> Tensor:
     """Items as rows of numbers, after a check that they are what the encoder was made for."""
     check_shape(sets, shape)
     return sets.values.reshape(len(sets.values), math.prod(shape))
+
+
+def flat_quantities(sets: Sets, shape: tuple[int, ...], weight: Tensor) -> Tensor:
+    """The same in the type of a weight; whole numbers, which may be names, are refused."""
+    items = flat_items(sets, shape)
+    if not items.dtype.is_floating_point:
+        raise DataError(
+            f"this encoder reads real numbers, and the items are {items.dtype}; if they are quantities, such as the "
+            "bytes of an image, give sets.to(torch.float32)"
+        )
+    return items.to(weight.dtype)

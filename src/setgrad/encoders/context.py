@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, flat_items, item_shape
+from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape
 from setgrad.encoders.attention import InducedAttention, SelfAttention
 from setgrad.errors import OptionError
 from setgrad.sets import Layout, Sets, unpad
@@ -52,7 +52,7 @@ class ContextItems(ItemEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Embed the items, let them look at each other, and normalise."""
-        embedded = self.embed(flat_items(sets, self.shape))
+        embedded = self.embed(flat_quantities(sets, self.shape, self.embed.weight))
         # Empty sets have no items and no features; without them every softmax has something to average.
         lengths = sets.layout.host_lengths
         filled = sets.layout if lengths.all() else Layout.from_lengths(lengths[lengths > 0], sets.device)

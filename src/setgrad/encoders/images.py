@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_max_pool2d, pad
 
-from setgrad.encoders._base import ItemEncoder, flat_items, item_shape
+from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape
 from setgrad.encoders.again import computed_again
 from setgrad.errors import OptionError
 from setgrad.sets import Sets
@@ -54,7 +54,7 @@ class ImageItems(ItemEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply the network to all images."""
-        pieces = flat_items(sets, self.shape).unflatten(1, self.shape).split(self.chunk)
+        pieces = flat_quantities(sets, self.shape, self.linear.weight).unflatten(1, self.shape).split(self.chunk)
         if len(pieces) == 1:
             return self._encode(pieces[0])
         return torch.cat([computed_again(self._encode, piece) for piece in pieces])

@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, flat_items, item_shape
+from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape
 from setgrad.sets import Sets
 
 
@@ -27,4 +27,4 @@ class LinearItems(ItemEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply the layer to all items."""
-        return self.linear(flat_items(sets, self.shape))
+        return self.linear(flat_quantities(sets, self.shape, self.linear.weight))

@@ -9,7 +9,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, flat_items, item_shape
+from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape, place_of
 from setgrad.sets import Sets
 
 
@@ -29,4 +29,4 @@ class MLPItems(ItemEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply the layers to all items."""
-        return self.layers(flat_items(sets, self.shape))
+        return self.layers(flat_quantities(sets, self.shape, place_of(self.layers)))

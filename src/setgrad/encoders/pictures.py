@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, flat_items
+from setgrad.encoders._base import ItemEncoder, flat_quantities
 from setgrad.encoders.images import ImageItems
 from setgrad.sets import Sets
 
@@ -36,4 +36,4 @@ class PictureItems(ItemEncoder):
 
     def forward(self, sets: Sets) -> Tensor:
         """The sum of both."""
-        return self.network(sets) + self.pixels(flat_items(sets, self.shape))
+        return self.network(sets) + self.pixels(flat_quantities(sets, self.shape, self.pixels.weight))

@@ -50,6 +50,7 @@ def in_and_out(sums: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
 
     `shares` `(m, k)` says how much of the item they hold. One tensor, so that one chain of kernels serves both.
     """
+    shares = shares.to(rows.dtype)
     return torch.addcmul(sums, torch.stack([1 - shares, -shares])[..., None], rows)
 
 

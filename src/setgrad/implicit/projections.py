@@ -15,6 +15,9 @@ from setgrad.implicit._solve import root
 from setgrad.implicit.solvers import Bisection
 from setgrad.implicit.tracking import is_transformed
 
+# Beyond such a distance a sigmoid is 0 or 1 in double precision, wherever the sum comes to its target.
+_FAR = 2000.0
+
 
 def softmax(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The point of the simplex that is nearest in entropy: the z that maximises x'z + entropy(z).
@@ -87,8 +90,10 @@ def project_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None) 
     kind = x.dtype
     x, mask, bad = _prepare(x, mask)
     k = _budget(k, x, mask)
-    # In double precision, because a long set in single precision would lose track of its sum.
+    # In double precision, because a long set in single precision would lose track of its sum. The ceil(k)-th largest
+    # item is above the level by 1 at most: seen from there it has digits, and what is farther away is surely in or out.
     where = x.detach().double()
+    where = (where - _nth_largest(where, k, mask)).clamp(-2.0, 2.0)
     level = _level(where, k.detach().double(), mask)
     height = where - level
     # Rounding must not free an entry that sits on its bound.
@@ -125,6 +130,8 @@ def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None)
     total = seen.sum(-1, keepdim=True).to(x.dtype)
     inner = torch.where(edge, 0.0, side)
     target = torch.where(edge, total / 2, rest).log()
+    # Seen from the item where the sum comes to its target; what is farther away is surely in or out.
+    inner = (inner - _nth_largest(inner.detach(), target.exp(), seen)).clamp(-_FAR, _FAR)
     top = inner.detach().masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
     span = (top - inner.detach().masked_fill(~seen, torch.inf).amin(-1, keepdim=True)).clamp(min=0.0)
     inner = inner - top
@@ -199,6 +206,14 @@ def _budget(k: float | Tensor, x: Tensor, mask: Tensor) -> Tensor:
                 f"of {int(count.flatten()[first])}"
             )
     return k
+
+
+def _nth_largest(x: Tensor, n: Tensor, mask: Tensor) -> Tensor:
+    """The ceil(n)-th largest of the items that count, `(*batch, 1)`; 0 where none does."""
+    last = mask.sum(-1, keepdim=True) - 1
+    place = (n.detach().ceil().long() - 1).minimum(last).clamp(min=0)
+    ordered = x.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
+    return torch.where(last < 0, 0.0, ordered.gather(-1, place))
 
 
 def _level(x: Tensor, k: Tensor, mask: Tensor) -> Tensor:

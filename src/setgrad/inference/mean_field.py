@@ -112,7 +112,8 @@ class OneStep(MeanFieldSolver):
         psi = psi.detach()
         with torch.no_grad():
             for _ in range(self.steps - 1):
-                psi = equation.step(psi)
+                # Forward mode goes on without a graph, but not past this.
+                psi = equation.step(psi).detach()
         logits = equation.logits(psi, coordinates)
         return MeanField(logits, coordinates, equation.change(logits, psi, coordinates), self.steps)
 

@@ -8,10 +8,11 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from setgrad.discrete.distributions._logs import DEEPEST
 from setgrad.discrete.solvers._parameters import check_counts, check_floats
-from setgrad.errors import DataError, OptionError, ShapeError
+from setgrad.errors import DataError, DerivativeError, OptionError, ShapeError
 
 
 class Distribution(ABC):
@@ -115,6 +116,12 @@ def within_bounds(chances: Tensor) -> Tensor:
 @torch._disable_dynamo
 def gradient(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     """Gradient of a function of each instance, in every grad mode; where autograd records, it has a gradient too."""
+    # Of tangents `requires_grad` says nothing, and the copy below would lose them.
+    if forward_ad.unpack_dual(logits).tangent is not None:
+        raise DerivativeError(
+            "forward mode cannot follow marginals, entropy and divergence of this distribution; use reverse mode: "
+            "backward() or torch.autograd.grad"
+        )
     differentiable = torch.is_grad_enabled() and logits.requires_grad
     with torch.inference_mode(False), torch.enable_grad():
         logits = logits if differentiable else logits.detach().clone().requires_grad_()

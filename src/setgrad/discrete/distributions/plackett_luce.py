@@ -92,15 +92,17 @@ class PlackettLuce(Distribution):
         if self.places >= logits.shape[-1] - 1:
             # An item stands behind another with probability sigmoid(difference); the item itself counts 1/2.
             return 0.5 + torch.sigmoid(logits[..., None, :] - logits[..., :, None]).sum(-1)
-        mean = torch.full_like(logits, self.places + 1)
+        # Without places the mean is the same for all logits, and says so to autograd.
+        mean = 0 * logits + (self.places + 1)
         for place, (masses, _, following) in enumerate(prefixes(logits, self.places)):
             mean = mean - (self.places - place) * (masses[..., None] * following.exp()).sum(-2)
         return mean
 
     def entropy(self) -> Tensor:
         """Sum over places: the mean entropy of the item there, given which came before."""
-        total = self.logits.new_zeros(self.logits.shape[:-1])
-        for masses, _, following in prefixes(floored(self.logits), self.places):
+        logits = floored(self.logits)
+        total = 0 * logits.sum(-1)
+        for masses, _, following in prefixes(logits, self.places):
             total = total - (masses * (following.exp() * following).sum(-1)).sum(-1)
         return total
 

@@ -82,7 +82,8 @@ class RandomSpanningTree(Distribution):
     @property
     def marginals(self) -> Tensor:
         """Probability of each edge, at both of its places: the gradient of the log-partition."""
-        return within_bounds(gradient(self._log_sum, self.logits))
+        # A single node has no edge that depends on the logits; autograd asks for a path all the same.
+        return within_bounds(gradient(self._log_sum, self.logits)) + 0 * self._scores(self.logits)
 
     def entropy(self) -> Tensor:
         """Log-partition minus the mean score."""

@@ -54,6 +54,11 @@ class SFESS(nn.Module):
         z = q.sample(self.samples, generator=generator or self.generator).to(theta.dtype)
         if not self.linear or not torch.is_grad_enabled():
             return rloo(loss(z), q.log_prob(z))
+        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            raise OptionError(
+                "SFESS differentiates the loss by itself, which torch.func cannot follow; use backward(), "
+                "or SFESS(linear=False)"
+            )
         losses = loss(z.requires_grad_())
         if losses.shape != z.shape[:-1]:
             raise ShapeError(f"losses must have shape {tuple(z.shape[:-1])}, one for each sample, got {losses.shape}")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from setgrad.discrete._solver import Solver
 from setgrad.discrete.solvers._parameters import as_tensor, spread
+from setgrad.errors import OptionError
 
 
 @final
@@ -28,6 +29,10 @@ class Threshold(Solver):
     """
 
     threshold: float | Tensor = 0.0
+
+    def __post_init__(self) -> None:
+        if as_tensor(self.threshold).isnan().any():
+            raise OptionError("threshold holds NaN")
 
     def solve(self, theta: Tensor) -> Tensor:
         """Compare; for the smallest product both sides come with their signs changed."""
