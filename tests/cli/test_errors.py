@@ -47,7 +47,7 @@ WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]
     "item twice": (lambda r: swap(r, 2, 1, "p0"), FIT, ("'product'", "row 2", "'p0'")),
     "not boolean": (lambda r: swap(r, 5, 4, "perhaps"), FIT, ("'bought'", "row 5", "'perhaps'")),
     "no rows": (lambda r: r[:1], FIT, ("no rows",)),
-    "one set": (lambda r: r[:5], FIT, ("at least 2 sets",)),
+    "one set": (lambda r: r[:5], FIT, ("at least 2 sets", "or give --validation TABLE")),
     "index of a data frame": (
         lambda r: [["" if n == 0 else str(n), *cells] for n, cells in enumerate(r)],
         FIT,
@@ -76,6 +76,10 @@ def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, c
         (["--scale", "huge"], ("scale 'huge'",)),
         (["--checkpoint", "run.ckpt"], ("--checkpoint needs --random-state",)),
         (["--validation-fraction", "2"], ("--validation-fraction must lie between 0 and 1",)),
+        (["--phi", "picture+context"], ("--phi picture+context reads images", "rows of numbers")),
+        (["--steps", "2"], ("--method 'unrolled' with --steps 2", "use --estimator 'gaussian'")),
+        # Whatever is there, this is more.
+        (["--width", "4000000", "--heads", "1"], ("the memory is not enough; take a smaller --batch-size, --width",)),
     ],
 )
 def test_wrong_option(run: Callable, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]) -> None:

@@ -379,8 +379,23 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert link.is_symlink() and "set_id" in target.read_text()
 
 
-@pytest.mark.parametrize("found", [[1.0, float("nan")], ["a", ""], ["a", None]])
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("found", "ending"),
+    [
+        ([1.0, float("nan")], "csv"),
+        ([1.0, float("nan")], "parquet"),
+        (["a", None], "csv"),
+        (["a", None], "parquet"),
+        # A file with types has empty texts too.
+        (["a", ""], "csv"),
+    ],
+)
 def test_ids_that_could_not_be_read_are_not_written(tmp_path: Path, found: list[Any], ending: str) -> None:
     with pytest.raises(DataError, match="has no value at entry 1"):
         write_table(tmp_path / f"picks.{ending}", Sets.from_list([[True], [False]]), set_ids=found)
+
+
+def test_an_empty_text_is_an_id_where_the_file_has_types(tmp_path: Path) -> None:
+    path = tmp_path / "picks.parquet"
+    write_table(path, Sets.from_list([[True], [False]]), set_ids=["a", ""])
+    assert pyarrow.parquet.read_table(path)["set_id"].to_pylist() == ["a", ""]

@@ -10,12 +10,26 @@ from typing import Any
 from setgrad.cli._columns import Columns, check_same_features, declare_columns, read_to_fit
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._limits import LIMIT_WORDS, check_limits, declare_limits, read_limits
-from setgrad.cli._options import declare_selector, make_selector
+from setgrad.cli._options import declare_selector, make_selector, option_words
 from setgrad.cli._places import check_checkpoint
 from setgrad.cli._words import in_words
+from setgrad.errors import OptionError
 from setgrad.report import size_rule_grid
 from setgrad.selector import RULES, SubsetSelector, check_model_folder, load
 from setgrad.sets import Choices
+
+# What `SubsetSelector.fit` calls an argument, as options of the command line.
+_FIT_WORDS = {
+    **LIMIT_WORDS,
+    **option_words(),
+    "sample_weight": "--weights",
+    "pass validation=": "give --validation TABLE",
+    "method='": "--method '",
+    "estimator='": "--estimator '",
+    "device='": "--device '",
+    "steps=": "--steps ",
+    "keep standardize=True": "leave out --no-standardize",
+}
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -42,6 +56,11 @@ def _declare(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
+    if str(selector.phi).startswith(("image", "picture")):
+        raise OptionError(
+            f"--phi {selector.phi} reads images, and items of a table are rows of numbers; use context, mlp or paper, "
+            "or fit in Python"
+        )
     check_limits(args)
     tables = {"the table that is read": args.table, "the table of held-out sets": args.validation}
     check_checkpoint(selector.checkpoint, tables, start=args.start)
@@ -53,7 +72,7 @@ def _run(args: Namespace) -> Answer:
     constraint = read_limits(args.table, columns.set_id, choices.sets, args)
     validation = None if args.validation is None else _validation(args, columns)
     started = time.perf_counter()
-    with in_words(LIMIT_WORDS):
+    with in_words(_FIT_WORDS):
         selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start, constraint=constraint)
     seconds = time.perf_counter() - started
     selector.save(args.output)

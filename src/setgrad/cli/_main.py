@@ -66,6 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("stopped; a fit with --checkpoint goes on from there when it is started again", args.json, 130)
     except (SetgradError, OSError) as error:
         return _fail(str(error), args.json, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        remedy = (
+            "take a smaller --batch-size, --width or --samples" if args.command == "fit" else "take a smaller table"
+        )
+        return _fail(f"the memory is not enough; {remedy}", args.json, 1)
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether memory was asked for in vain; torch says so in words on a CPU."""
+    return isinstance(error, MemoryError) or any(word in str(error) for word in ("out of memory", "allocate memory"))
 
 
 def _say(data: dict[str, Any]) -> int:

@@ -130,6 +130,11 @@ def declare_selector(parser: ArgumentParser) -> None:
         option.declare(group)
 
 
+def option_words() -> dict[str, str]:
+    """Options of the estimator as flags; those of one word alone may stand for other things in a sentence."""
+    return {option.name: option.flag for option in options_of(SubsetSelector) if "_" in option.name}
+
+
 def make_selector(args: Namespace, **usual: Any) -> SubsetSelector:
     """Build the selector that the options describe; `usual` holds what this command takes where nothing is said."""
     given = {name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)}
@@ -137,7 +142,7 @@ def make_selector(args: Namespace, **usual: Any) -> SubsetSelector:
     quiet = {"verbose": 0} if args.json else {}
     selector = PRESETS[args.preset](**{**usual, **quiet, **given})
     # A mistyped name must not wait until a large table has been read.
-    with in_words({option.name: option.flag for option in options_of(SubsetSelector) if "_" in option.name}):
+    with in_words(option_words()):
         check_options(selector.get_params())
     if selector.checkpoint is not None and selector.random_state is None:
         raise OptionError("--checkpoint needs --random-state N, or the same run could not be told from another")

@@ -52,16 +52,19 @@ class ItemWise(ItemEncoder):
         try:
             with torch.no_grad():
                 example = module(torch.zeros(1, *self.shape, dtype=kind.dtype, device=kind.device))
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             raise ShapeError(
                 f"phi cannot read items of shape {self.shape}; make its input fit them: {error}"
             ) from error
         finally:
             for part, training in modes.items():
                 part.training = training
-        if example.dim() != 2 or len(example) != 1:
+        if not isinstance(example, Tensor) or example.dim() != 2 or len(example) != 1:
+            given = tuple(example.shape) if isinstance(example, Tensor) else f"a {type(example).__name__}"
+            raise ShapeError(f"phi must map items (total, ...) to features (total, width); one item gave {given}")
+        if example.is_floating_point() and example.dtype != kind.dtype:
             raise ShapeError(
-                f"phi must map items (total, ...) to features (total, width); one item gave {tuple(example.shape)}"
+                f"phi has weights of {kind.dtype} and features of {example.dtype}; let it keep to one type"
             )
         self.out_dim = example.shape[1]
 

@@ -112,11 +112,13 @@ class SetFunction(abc.ABC):
 
     def value(self, sets: Sets, masks: Tensor | Sets) -> Tensor:
         """F of `m` subsets of each set, `(m, b)`, for masks `(m, total)`, or for one subset as `predict` gives it."""
-        return self.bind(sets).value(check_masks(masks, sets))
+        bound = self.bind(sets)
+        return bound.value(check_masks(masks, bound.sets))
 
     def gains(self, sets: Sets, masks: Tensor | Sets, coordinates: Tensor | None = None) -> Tensor:
         """Marginal gain of every item at `m` subsets, `(m, total)`, or of the items `coordinates` alone."""
-        return self.bind(sets).gains(check_masks(masks, sets), coordinates)
+        bound = self.bind(sets)
+        return bound.gains(check_masks(masks, bound.sets), coordinates)
 
 
 @final

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from setgrad.errors import OptionError, ShapeError, unknown_name
+from setgrad.errors import DataError, OptionError, ShapeError, unknown_name
 from setgrad.selector._member import ESTIMATORS, FUNCTIONS, PHIS, SOLVERS, make_scale
 from setgrad.selector._train import LOSSES
 from setgrad.sets import Sets
@@ -40,8 +42,7 @@ def check_options(options: dict[str, Any]) -> None:
     """Raise for the first option that has an unknown name or a number out of its range."""
     for key, choices in _NAMES.items():
         left_open = key == "estimator" and options[key] is None
-        # A list, because what was given may have no hash.
-        if not left_open and options[key] not in list(choices):
+        if not left_open and (not isinstance(options[key], str) or options[key] not in choices):
             raise unknown_name(key, options[key], choices)
     if not isinstance(options["phi"], nn.Module) and options["phi"] not in PHIS:
         raise unknown_name("phi", options["phi"], PHIS)
@@ -58,8 +59,10 @@ def check_options(options: dict[str, Any]) -> None:
     hidden = options["hidden"]
     if not isinstance(hidden, Sequence) or not hidden or any(not isinstance(h, Integral) or h < 1 for h in hidden):
         raise OptionError(f"hidden must name at least one layer of at least 1 unit, as a tuple (256,), not {hidden!r}")
-    if not isinstance(options["standardize"], bool):
+    if not isinstance(options["standardize"], bool | np.bool_):
         raise OptionError(f"standardize must be True or False, not {options['standardize']!r}")
+    if options["checkpoint"] is not None and not isinstance(options["checkpoint"], str | PathLike):
+        raise OptionError(f"checkpoint must be the name of a file, not {options['checkpoint']!r}")
     seed = options["random_state"]
     if seed is not None and (not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64):
         raise OptionError(f"random_state must be None or a whole number of at least 0 and below 2**64, not {seed!r}")
@@ -87,6 +90,9 @@ def check_scores(scores: Any, sets: Sets) -> None:
         )
     if not scores.layout.same_as(sets.layout):
         raise ShapeError("scores belong to other sets; pass what decision_function gave for these")
+    wrong = ~scores.values.isfinite()
+    if bool(wrong.any()):
+        raise DataError(f"the scores of set {int(scores.layout.ids[wrong][0])} are not all finite; give real numbers")
 
 
 def _check_number(key: str, value: Any, low: float, *, closed: bool, whole: bool) -> None:

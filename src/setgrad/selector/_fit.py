@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -20,12 +21,19 @@ from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.selector._allowed import allowed_parts, sample_choices
 from setgrad.selector._check import check_options
 from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoint
-from setgrad.selector._infer import SETTLED, infer_logits
+from setgrad.selector._infer import SETTLED, finite_logits, infer_logits
 from setgrad.selector._member import ModelConfig, make_solver
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._progress import training_display
 from setgrad.selector._rows import PLAIN_METHODS
-from setgrad.selector._train import Trainer, TrainOptions, restore_trainer, seed_torch, trainer_state
+from setgrad.selector._train import (
+    Trainer,
+    TrainOptions,
+    restore_trainer,
+    seed_torch,
+    torch_draws,
+    trainer_state,
+)
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, subset_sizes
@@ -92,27 +100,61 @@ def fit_selector(
     train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (train, held_out))
     config = _model_config(options, train, _members(options, train.sets, start, allowed is not None))
     make_solver(config)
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.enable_grad():
-        seed_torch(seed, device)
-        # A copy: fitting again starts from the module as it was given, and the caller's stays as it is.
-        phi = copy.deepcopy(options["phi"]).cpu().float() if isinstance(options["phi"], nn.Module) else None
-        model = ChoiceModel(config, phi).to(device)
+    with torch.enable_grad(), ExitStack() as training:
+        with ExitStack() as building:
+            building.enter_context(torch_draws(device))
+            seed_torch(seed, device)
+            phi = own_phi(options["phi"])
+            model = ChoiceModel(config, phi).to(device)
+            if phi is not None:
+                check_double(model, train.sets)
+                # It may draw in training too.
+                training.enter_context(building.pop_all())
         if start is None:
             model.learn_features(train.sets)
         else:
             _begin_with(model, start)
         steering = _train_options(options, seed, len(train))
-        trainer = Trainer(model, train, held_out, weights, steering, allowed)
+        names = "validation set {}".format if held is None else lambda number: f"set {held[number]}"
+        trainer = Trainer(model, train, held_out, weights, steering, allowed, names)
         save = _resume(trainer, options, start)
         with training_display(options["verbose"], steering.max_epochs) as display:
             progress = trainer.run(display, save)
     _warn_unsettled(progress.history)
     model.eval()
-    logits = infer_logits(model, held_out.sets, samples=prediction_samples(options))
-    smallest = int(min(subset_sizes(train.subsets).min(), subset_sizes(held_out.subsets).min()))
+    logits = finite_logits(
+        infer_logits(model, held_out.sets, samples=prediction_samples(options)), held_out.sets, names
+    )
+    smallest = min(_smallest(train.subsets), _smallest(held_out.subsets))
     rule, scores = calibrate(logits, held_out.subsets, smallest)
     return Fitted(model, rule, scores, smallest, progress.history, progress.best_epoch)
+
+
+def own_phi(phi: str | nn.Module | None) -> nn.Module | None:
+    """A copy of a user's module, in the type of the other weights; None for a name.
+
+    Fitting again starts from the module as it was given, and the caller's stays as it is.
+    """
+    return copy.deepcopy(phi).cpu().to(torch.get_default_dtype()) if isinstance(phi, nn.Module) else None
+
+
+def check_double(model: ChoiceModel, sets: Sets) -> None:
+    """Refuse a phi of the user's own that runs in one type alone, before the work and not after it."""
+    precise = copy.deepcopy(model).eval().double()
+    first = int(np.flatnonzero(sets.layout.host_lengths)[0])
+    try:
+        with torch.no_grad():
+            precise.bind(sets[first : first + 1].to(torch.float64))
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(
+            "phi must also run in float64, in which predictions are computed: let it take the type of its items, and "
+            f"cast nothing inside of forward ({shorten(str(error).splitlines()[0], 200)})"
+        ) from error
+
+
+def _smallest(subsets: Sets) -> int:
+    """The size of the smallest subset; sets without items say nothing."""
+    return int(subset_sizes(subsets)[subsets.layout.host_lengths > 0].min())
 
 
 def _warn_unsettled(history: list[dict[str, float]]) -> None:

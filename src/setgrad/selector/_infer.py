@@ -80,12 +80,13 @@ def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0,
     return logits
 
 
-def finite_logits(logits: Tensor, sets: Sets) -> Tensor:
+def finite_logits(logits: Tensor, sets: Sets, names: Callable[[int], str] = "set {}".format) -> Tensor:
     """Pass logits on if all of them are numbers; else say which set is to blame."""
     wrong = ~logits.isfinite()
     if bool(wrong.any()):
+        name = names(int(sets.layout.ids[wrong][0]))
         raise DataError(
-            f"the features of set {int(sets.layout.ids[wrong][0])} are too large for the model to judge it; look for "
-            "values far beyond those that it was fitted on"
+            f"the features of {name} are too large for the model to judge it; look for values far beyond those that it "
+            "was fitted on"
         )
     return logits

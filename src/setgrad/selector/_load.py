@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from torch import Tensor, nn
 from setgrad.errors import FileFormatError
 from setgrad.selector import _files
 from setgrad.selector._check import check_options
-from setgrad.selector._fit import resolve_device
+from setgrad.selector._fit import own_phi, resolve_device
 from setgrad.selector._member import ModelConfig, make_solver
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._train import torch_draws
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
 
@@ -37,14 +37,18 @@ def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None
         model_config = ModelConfig.from_json(config["model"])
         if model_config.phi is None and phi is None:
             raise FileFormatError(f"{folder} was fitted with a phi of your own; pass the module: load(folder, phi=...)")
+        if phi is not None and (model_config.phi is not None or not isinstance(phi, nn.Module)):
+            kept = "a module" if model_config.phi is None else repr(model_config.phi)
+            raise FileFormatError(
+                f"{folder} was fitted with {kept} as phi, not {phi!r:.80}; a name is kept: leave phi out"
+            )
         params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
         selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
         _check(config, selector, model_config)
         _compare_shapes(tensors, model_config)
         # The weights are overwritten at once, so the random start must not advance the caller's generator.
-        with torch.random.fork_rng(devices=[]):
-            own = None if phi is None or model_config.phi is not None else copy.deepcopy(phi).cpu().float()
-            model = ChoiceModel(model_config, own)
+        with torch_draws():
+            model = ChoiceModel(model_config, own_phi(phi))
         model.load_state_dict(tensors)
         selector.model_ = model.to(place).eval()
         selector.size_rule_ = rule_from_json(config["size_rule"])

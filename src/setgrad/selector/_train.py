@@ -7,8 +7,10 @@ exactly as it would have.
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -21,6 +23,7 @@ from setgrad.functions import Fresh
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
 from setgrad.selector._allowed import Allowed
 from setgrad.selector._constrained import ConstrainedLoss
+from setgrad.selector._infer import finite_logits
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._rows import RowWeights, can_be_rows, together_pays
 from setgrad.selector._weights import Batch, Descent, OwnWeights, Weights, part_of
@@ -30,6 +33,9 @@ from setgrad.sets import Choices, subset_sizes
 LOSSES = ("all", "negatives")
 # Draws of the noise that judge an epoch under a constraint.
 _JUDGE_SAMPLES = 8
+# Validation features so many times as large as those of training are to blame for what a model cannot judge.
+_EXTREME = 100
+_DRAWING = threading.RLock()
 
 
 @final
@@ -76,8 +82,11 @@ class Trainer:
         weights: Tensor | None,
         options: TrainOptions,
         allowed: tuple[Allowed, Allowed] | None = None,
+        names: Callable[[int], str] = "validation set {}".format,
     ) -> None:
         self.model, self.train_data, self.validation, self.options = model, train, validation, options
+        # What a user calls a validation set.
+        self.names = names
         # The constraints on the training and on the validation subsets, if they were chosen under one.
         self.allowed = allowed
         self.weights = None if weights is None else weights.to(train.sets.device)
@@ -104,8 +113,9 @@ class Trainer:
     def _epoch(self) -> dict[str, float]:
         options, progress, started = self.options, self.progress, time.perf_counter()
         seeds = np.random.SeedSequence([options.seed, progress.epoch]).generate_state(4)
-        # Nothing of ours draws from torch's own generators, but a phi of the user's own may, for dropout.
-        seed_torch(int(seeds[3]), self.train_data.sets.device)
+        if self.model.config.phi is None:
+            # Nothing of ours draws from torch's own generators, but a phi of the user's own may, for dropout.
+            seed_torch(int(seeds[3]), self.train_data.sets.device)
         noise, losses = Fresh(int(seeds[0])), self._losses(int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
         batches = np.array_split(order, max(1, math.ceil(len(order) / options.batch_size)))
@@ -117,11 +127,7 @@ class Trainer:
         progress.epoch += 1
         mean_loss, settled = (total / len(order)).tolist()
         if not math.isfinite(mean_loss):
-            raise TrainingError(
-                f"the loss is {mean_loss} in epoch {progress.epoch}: training diverged. Lower learning_rate "
-                f"(now {options.learning_rate}) or clip (now {options.clip}), or keep standardize=True; "
-                "look for features of extreme size"
-            )
+            raise self._diverged(f"the loss is {mean_loss}")
         score = self._validate()
         if score > progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
@@ -136,6 +142,14 @@ class Trainer:
         }
         progress.history.append(record)
         return record
+
+    def _diverged(self, what: str) -> TrainingError:
+        options = self.options
+        return TrainingError(
+            f"{what} in epoch {self.progress.epoch}: training diverged. Lower learning_rate (now "
+            f"{options.learning_rate}) or clip (now {options.clip}), or keep standardize=True; look for features of "
+            "extreme size"
+        )
 
     def _losses(self, seed: int) -> Callable[[np.ndarray], SubsetLoss]:
         """The loss of an epoch, for the training sets with given numbers."""
@@ -161,6 +175,11 @@ class Trainer:
         sets, subsets = self.validation
         self.model.eval()
         logits = self.parts.infer(sets)
+        if not bool(logits.isfinite().all()):
+            held, known = (float(self.model.standardised(s).values.abs().max()) for s in (sets, self.train_data.sets))
+            if held <= _EXTREME * known:
+                raise self._diverged("logits of the validation sets are not finite")
+            finite_logits(logits, sets, self.names)
         if self.allowed is None:
             top = pick_top(logits, sets, self.validation_sizes)
             loss = AllItems()(logits, subsets, None, None)
@@ -171,6 +190,17 @@ class Trainer:
             loss = judge(logits, subsets, None, None)
         # Rounded, so that among equally good epochs the one with the better likelihood wins.
         return round(float(jaccard(top, subsets).mean()), 5), -float(loss)
+
+
+@contextmanager
+def torch_draws(device: torch.device | None = None) -> Iterator[None]:
+    """Torch's own generators, of the CPU and of one device, for us alone; the caller finds them as they were.
+
+    They are one for all threads, so that fits in several threads take turns.
+    """
+    on_device = device is not None and device.type == "cuda"
+    with _DRAWING, torch.random.fork_rng(devices=[device] if on_device else []):
+        yield
 
 
 def seed_torch(seed: int, device: torch.device) -> None:

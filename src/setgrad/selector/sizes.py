@@ -152,7 +152,10 @@ class ExpectedJaccard(SizeRule):
 
 def given_sizes(size: int | Sequence[int], sets: Sets) -> Tensor:
     """Sizes `(b,)` from one number or one for each set; no set gives more items than it has."""
-    wanted = np.asarray(size)
+    try:
+        wanted = np.asarray(size)
+    except ValueError:
+        raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}") from None
     if not np.issubdtype(wanted.dtype, np.integer) or wanted.ndim > 1 or (wanted < 0).any():
         raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}")
     if wanted.ndim == 1 and len(wanted) != len(sets):

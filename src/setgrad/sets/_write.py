@@ -110,7 +110,8 @@ def _ids(path: Path, given: Sequence[Any] | np.ndarray | range, count: int, what
     if not format_of(path).typed and _is_bytes(array.type):
         array = _as_text(array, argument)
     missing = array.is_null(nan_is_null=True)
-    if types.is_string(array.type) or types.is_large_string(array.type):
+    # In a file without types an empty text cannot be told from nothing.
+    if not format_of(path).typed and (types.is_string(array.type) or types.is_large_string(array.type)):
         missing = pc.or_(missing, pc.equal(array.fill_null(""), ""))
     first = missing.index(True).as_py()
     if first >= 0:
