@@ -129,9 +129,10 @@ def entropic_budget(x: Tensor, k: float | Tensor, *, mask: Tensor | None = None)
     seen = mask | edge
     total = seen.sum(-1, keepdim=True).to(x.dtype)
     inner = torch.where(edge, 0.0, side)
-    target = torch.where(edge, total / 2, rest).log()
+    goal = torch.where(edge, total / 2, rest)
+    target = goal.log()
     # Seen from the item where the sum comes to its target; what is farther away is surely in or out.
-    inner = (inner - _nth_largest(inner.detach(), target.exp(), seen)).clamp(-_FAR, _FAR)
+    inner = (inner - _nth_largest(inner.detach(), goal, seen)).clamp(-_FAR, _FAR)
     top = inner.detach().masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
     span = (top - inner.detach().masked_fill(~seen, torch.inf).amin(-1, keepdim=True)).clamp(min=0.0)
     inner = inner - top
