@@ -94,3 +94,11 @@ def test_options_of_the_wrong_kind(choices, options, message):
     fitted = SubsetSelector(**{**TINY, "standardize": np.bool_(True)}).fit(*choices)
     with pytest.raises(OptionError, match="size must be a whole number"):
         fitted.predict(choices.sets, size=[[1], [2, 3]])
+
+
+def test_a_fit_in_inference_mode_is_the_same(choices):
+    wanted = SubsetSelector(**TINY).fit(*choices).decision_function(choices.sets).values
+    with torch.inference_mode():
+        items = choices.sets.with_values(choices.sets.values * 1)
+        found = SubsetSelector(**TINY).fit(items, choices.subsets).decision_function(choices.sets).values
+    assert torch.equal(found, wanted)

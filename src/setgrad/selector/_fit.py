@@ -67,6 +67,8 @@ class Fitted:
     best_epoch: int
 
 
+# A fit needs gradients, whatever the caller's mode is.
+@torch.inference_mode(mode=False)
 def fit_selector(
     options: dict[str, Any],
     sets: Any,
@@ -223,7 +225,9 @@ def _held_out(validation: Any) -> tuple[Choices | None, Any]:
 
 def _apart(choices: Choices) -> Choices:
     """Without the graph that items may come with: a selector trains itself, not the network that made them."""
-    return Choices(choices.sets.with_values(choices.sets.values.detach()), choices.subsets)
+    items = choices.sets.values.detach()
+    # What inference mode made cannot be learned from, but a copy can.
+    return Choices(choices.sets.with_values(items.clone() if items.is_inference() else items), choices.subsets)
 
 
 def _split(
