@@ -33,10 +33,15 @@ def test_phis_that_could_never_predict_are_refused_before_the_work(choices, seed
         def forward(self, x):
             return self.net(x.float())
 
+    class Halves(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).half()
+
     with seeded(0):
-        casts, tuples = Casts(), torch.nn.GRU(2, 8)
-    with pytest.raises(OptionError, match="phi must also run in float64"):
-        SubsetSelector(**{**TINY, "phi": casts}).fit(*choices)
+        casts, halves, tuples = Casts(), Halves(2, 8), torch.nn.GRU(2, 8)
+    for phi in (casts, halves):
+        with pytest.raises(OptionError, match=r"phi must run in torch.float32, and in float64"):
+            SubsetSelector(**{**TINY, "phi": phi}).fit(*choices)
     with pytest.raises(ShapeError, match="one item gave a tuple"):
         SubsetSelector(**{**TINY, "phi": tuples}).fit(*choices)
 

@@ -62,10 +62,6 @@ class ItemWise(ItemEncoder):
         if not isinstance(example, Tensor) or example.dim() != 2 or len(example) != 1:
             given = tuple(example.shape) if isinstance(example, Tensor) else f"a {type(example).__name__}"
             raise ShapeError(f"phi must map items (total, ...) to features (total, width); one item gave {given}")
-        if example.is_floating_point() and example.dtype != kind.dtype:
-            raise ShapeError(
-                f"phi has weights of {kind.dtype} and features of {example.dtype}; let it keep to one type"
-            )
         self.out_dim = example.shape[1]
 
     def forward(self, sets: Sets) -> Tensor:

@@ -109,7 +109,7 @@ def fit_selector(
             phi = own_phi(options["phi"])
             model = ChoiceModel(config, phi).to(device)
             if phi is not None:
-                check_double(model, train.sets)
+                check_types(model, train.sets)
                 # It may draw in training too.
                 training.enter_context(building.pop_all())
         if start is None:
@@ -140,18 +140,20 @@ def own_phi(phi: str | nn.Module | None) -> nn.Module | None:
     return copy.deepcopy(phi).cpu().to(torch.get_default_dtype()) if isinstance(phi, nn.Module) else None
 
 
-def check_double(model: ChoiceModel, sets: Sets) -> None:
-    """Refuse a phi of the user's own that runs in one type alone, before the work and not after it."""
-    precise = copy.deepcopy(model).eval().double()
+def check_types(model: ChoiceModel, sets: Sets) -> None:
+    """Refuse a phi of the user's own that does not run in both types, before the work and not after it."""
     first = int(np.flatnonzero(sets.layout.host_lengths)[0])
-    try:
-        with torch.no_grad():
-            precise.bind(sets[first : first + 1].to(torch.float64))
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(
-            "phi must also run in float64, in which predictions are computed: let it take the type of its items, and "
-            f"cast nothing inside of forward ({shorten(str(error).splitlines()[0], 200)})"
-        ) from error
+    one = sets[first : first + 1]
+    for kind in (model.dtype, torch.float64):
+        try:
+            with torch.no_grad():
+                bound = copy.deepcopy(model).eval().to(kind).bind(one)
+                bound.value(torch.ones(1, one.layout.total, dtype=torch.bool, device=one.device))
+        except (RuntimeError, TypeError) as error:
+            raise OptionError(
+                f"phi must run in {model.dtype}, and in float64, in which predictions are computed: let it take the "
+                f"type of its items, and cast nothing inside of forward ({shorten(str(error).splitlines()[0], 200)})"
+            ) from error
 
 
 def _smallest(subsets: Sets) -> int:
