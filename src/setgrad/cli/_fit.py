@@ -18,10 +18,9 @@ from setgrad.report import size_rule_grid
 from setgrad.selector import RULES, SubsetSelector, check_model_folder, load
 from setgrad.sets import Choices
 
-# What `SubsetSelector.fit` calls an argument, as options of the command line.
+# What `SubsetSelector.fit` calls an argument, beside the options of the selector, as options of the command line.
 _FIT_WORDS = {
     **LIMIT_WORDS,
-    **option_words(),
     "sample_weight": "--weights",
     "pass validation=": "give --validation TABLE",
     "method='": "--method '",
@@ -72,7 +71,7 @@ def _run(args: Namespace) -> Answer:
     constraint = read_limits(args.table, columns.set_id, choices.sets, args)
     validation = None if args.validation is None else _validation(args, columns)
     started = time.perf_counter()
-    with in_words(_FIT_WORDS):
+    with in_words(option_words() | _FIT_WORDS):
         selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start, constraint=constraint)
     seconds = time.perf_counter() - started
     selector.save(args.output)

@@ -155,7 +155,8 @@ def given_sizes(size: int | Sequence[int], sets: Sets) -> Tensor:
     try:
         wanted = np.asarray(size)
     except ValueError:
-        raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}") from None
+        # Lists of different lengths have no shape; as objects they are no whole numbers.
+        wanted = np.asarray(size, dtype=object)
     if not np.issubdtype(wanted.dtype, np.integer) or wanted.ndim > 1 or (wanted < 0).any():
         raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}")
     if wanted.ndim == 1 and len(wanted) != len(sets):
