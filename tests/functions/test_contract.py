@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setgrad.functions import BoundSetFunction, SetFunction
+from setgrad.functions import Average, BoundSetFunction, DeepSet, Direct, Horse, Inset, SetFunction
 from setgrad.sets import Sets
 from tests.functions.contract import CASES, Case, draw_sets
 
@@ -267,3 +267,26 @@ def test_masks_of_more_digits_than_the_weights(case: Case, function: SetFunction
     masks = torch.rand(2, sets.layout.total, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(bound.gains(masks), bound.gains(masks.float()), check_dtype=False, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(bound.value(masks), bound.value(masks.float()), check_dtype=False, rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_is_the_function_of_some_of_the_sets(case, function):
+    sets, numbers = draw_sets(SIZES), torch.tensor([3, 1, 4])
+    items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
+    for bound in (function.bind(sets), function.bind(sets).prepared()):
+        found = bound.part(numbers, items)
+        if found is None:
+            pytest.skip("cannot be divided")
+        alone = function.bind(sets.take(numbers))
+        assert torch.equal(found.sets.values, alone.sets.values) and found.sets.layout.same_as(alone.sets.layout)
+        for masks in some_masks(alone.sets, case):
+            torch.testing.assert_close(found.value(masks), alone.value(masks), **CLOSE)
+            torch.testing.assert_close(found.gains(masks), alone.gains(masks), **CLOSE)
+
+
+def test_learned_functions_can_be_divided(seeded):
+    sets, numbers = draw_sets(SIZES), torch.tensor([0])
+    items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
+    with seeded(0):
+        made = [kind(2, phi="mlp", width=4) for kind in (DeepSet, Direct, Horse, Inset)]
+    for function in (*made, Average(made)):
+        assert function.bind(sets.to(torch.float32)).part(numbers, items) is not None

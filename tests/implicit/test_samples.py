@@ -12,6 +12,7 @@ from setgrad.implicit import (
     CG,
     GMRES,
     LBFGS,
+    AdaptivePicard,
     Anderson,
     Bisection,
     Broyden,
@@ -404,3 +405,38 @@ def test_running_away_is_no_success() -> None:
     assert not found.converged.any()
     slope = argmin(lambda y: y.sum(-1), torch.zeros(1, 2), solver=LBFGS(), max_steps=200, on_failure="mask")
     assert not slope.converged.any()
+
+
+@pytest.mark.parametrize("given", [None, torch.tensor([[True] * 4] * 4 + [[True, True, False, True]] * 4)], ids=str)
+@pytest.mark.parametrize("solver", [Picard(), AdaptivePicard(), Anderson(), Newton(), Broyden()], ids=str)
+def test_samples_that_are_done_are_left_out(solver, given):
+    # The weaker the coupling, the sooner the plain iteration is done.
+    weight = (
+        draw(8, 4, 4) * torch.tensor([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 40.0], dtype=torch.float64)[:, None, None]
+    )
+    bias, seen = draw(8, 4, seed=1), []
+
+    def fn(y, weight, bias):
+        seen.append(len(y))
+        return torch.tanh((weight @ y[..., None])[..., 0]) + bias
+
+    def run(part):
+        seen.clear()
+        args = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        found = fixed_point(
+            fn, torch.zeros_like(bias), *args, solver=solver, on_failure="mask", mask=given, part=part, max_steps=50
+        )
+        asked = sum(seen)
+        return found, asked, torch.autograd.grad(found.value[:7].sum(), args)
+
+    whole, all_asked, slopes = run(None)
+    parted, asked, its_slopes = run(lambda rows, weight, bias: lambda y: fn(y, weight[rows], bias[rows]))
+    refused = run(lambda rows, weight, bias: None)
+    assert bool(whole.converged[:7].all())
+    for found in (parted, refused[0]):
+        assert torch.equal(found.status, whole.status) and torch.equal(found.steps, whole.steps)
+        torch.testing.assert_close(found.value, whole.value, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.residual, whole.residual, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(its_slopes, slopes, rtol=1e-10, atol=1e-12)
+    if isinstance(solver, Picard | AdaptivePicard | Anderson):
+        assert asked < all_asked

@@ -6,8 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from setgrad.functions import DeepSet, Estimator, Exact, Gaussian, ItemNoise, Pathwise, SecondDifference
+from setgrad.functions import (
+    DeepSet,
+    Estimator,
+    Exact,
+    Gaussian,
+    Horse,
+    Inset,
+    ItemNoise,
+    Pathwise,
+    SecondDifference,
+)
 from setgrad.inference import Implicit, OneStep, mean_field
+from setgrad.sets import Sets
 from tests.inference.oracle import amplify, by_the_theorem, cosine, draw, gradient, relative
 
 SETS = draw()
@@ -73,3 +84,34 @@ def test_slopes_lead_astray_where_items_are_strongly_coupled(make):
     one_step = gradient(function, SETS, OneStep(), start=psi)
     assert relative(second, exact) < 0.1 < relative(one_step, exact) < relative(pathwise, exact)
     assert torch.equal(psi, psi.clamp(0.01, 0.99)), "nothing is sure"
+
+
+@pytest.mark.parametrize("scale", [None, "l2"])
+@pytest.mark.parametrize("kind", [Gaussian, Pathwise])
+@pytest.mark.parametrize("function", [DeepSet, Inset, Horse])
+def test_sets_that_have_settled_are_left_out(seeded, monkeypatch, function, kind, scale):
+    drawn = draw(sizes=(5, 0, 12, 1, 3, 9, 9, 2), seed=1)
+    # Noise that knows of twins among the items must be divided too.
+    sets = Sets.cat([drawn, Sets.from_lengths(drawn.values[[5, 6, 5, 5, 7, 6]], [6])])
+    with seeded(3):
+        made = function(2, "mlp", width=16, hidden=(32, 32)).double()
+    amplify(made.rho, 3.0)
+    asked, bound = [], type(made.bind(sets))
+    plain = bound.gains
+    monkeypatch.setattr(bound, "gains", lambda self, *args: (asked.append(len(self.sets)), plain(self, *args))[1])
+
+    def run():
+        asked.clear()
+        made.zero_grad()
+        found = mean_field(made, sets, estimator=kind(4, ItemNoise(sets)), solver=Implicit(tol=1e-9), scale=scale)
+        found.logits.square().sum().backward()
+        slopes = torch.cat([p.grad.flatten() for p in made.parameters() if p.grad is not None])
+        return found.logits.detach(), found.steps, slopes, sum(asked)
+
+    *divided, few = run()
+    monkeypatch.setattr(bound, "part", lambda self, *args: None)
+    *whole, many = run()
+    # Whole subsets follow psi in jumps, so all sets may settle at once.
+    assert few < many or kind is Pathwise
+    for a, b in zip(divided, whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)

@@ -27,6 +27,21 @@ class BoundSetFunction(abc.ABC):
 
     sets: Sets
     relaxed: bool = False
+    # The attributes, tensors or lists of them, that have a row for each item, and those with one for each set. None
+    # where what belongs to a set cannot be told.
+    of_items: tuple[str, ...] | None = None
+    of_sets: tuple[str, ...] = ()
+
+    def part(self, numbers: Tensor, items: Sets) -> Self | None:
+        """F for the sets with these numbers alone, whose items are given by their flat numbers; None if it cannot."""
+        if self.of_items is None:
+            return None
+        other = self.with_tensors(self.tensors())
+        other.sets = items.with_values(self.sets.values[items.values])
+        for names, rows in ((self.of_items, items.values), (self.of_sets, numbers)):
+            for name in names:
+                setattr(other, name, _rows(getattr(self, name), rows))
+        return other
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What F is made of and a derivative can reach: every attribute, or member of a list, of real numbers.
@@ -177,6 +192,12 @@ class _BoundCallable(BoundSetFunction):
 def as_set_function(function: SetFunction | Callable[[Tensor, Tensor], Tensor]) -> SetFunction:
     """Return a set function as it is, and wrap any other callable in `FromCallable`."""
     return function if isinstance(function, SetFunction) else FromCallable(function)
+
+
+def _rows(x: Tensor | list[Tensor] | None, rows: Tensor) -> Tensor | list[Tensor] | None:
+    if isinstance(x, list):
+        return [one[rows] for one in x]
+    return None if x is None else x[rows]
 
 
 def real(numbers: Tensor) -> Tensor:

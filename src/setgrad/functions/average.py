@@ -70,6 +70,12 @@ class BoundAverage(BoundSetFunction):
             return None
         return _mean([gains for gains, _ in known]), _mean([jacobian for _, jacobian in known])
 
+    def part(self, numbers: Tensor, items: Sets) -> BoundAverage | None:
+        """That of every part of the mean, where all have one."""
+        found = [part.part(numbers, items) for part in self.parts]
+        known = [part for part in found if part is not None]
+        return BoundAverage(known) if len(known) == len(found) else None
+
     def prepared(self) -> BoundAverage:
         """Prepare every part."""
         return BoundAverage([part.prepared() for part in self.parts])

@@ -68,6 +68,7 @@ class DeepSet(nn.Module, SetFunction):
 @final
 class _BoundDeepSet(BoundSetFunction):
     relaxed = True
+    of_items = ("features", "scores")
 
     def __init__(self, function: DeepSet, sets: Sets) -> None:
         self.sets, self.chunk = sets, function.chunk

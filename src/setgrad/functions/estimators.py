@@ -41,6 +41,10 @@ class Estimator(abc.ABC):
         """The same with one draw for all calls."""
         return self
 
+    def part(self, items: Sets) -> Estimator | None:
+        """The same for some of the sets, whose items are given by their flat numbers; None if it cannot be had."""
+        return None
+
     def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
         """The same function with what many calls at different psi share computed once."""
         return bound
@@ -219,6 +223,11 @@ class Gaussian(Estimator):
         eps = self._draw(bound)
         straight = relaxed_tangent(bound, psi, self.samples, lambda p: self._masks(p, eps), self.noise)
         return straight or super().tangent(bound, psi)
+
+    def part(self, items: Sets) -> Gaussian | None:
+        """With the numbers of these items."""
+        noise = self.noise.part(items)
+        return None if noise is None else Gaussian(self.samples, noise)
 
     def frozen(self) -> Gaussian:
         """One draw of normal numbers."""

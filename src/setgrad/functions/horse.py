@@ -88,6 +88,7 @@ class Horse(nn.Module, SetFunction):
 @final
 class _BoundHorse(BoundSetFunction):
     relaxed = True
+    of_items, of_sets = ("weighted", "weights"), ("base",)
 
     def __init__(self, function: Horse, sets: Sets) -> None:
         self.sets, self.chunk = sets, function.chunk

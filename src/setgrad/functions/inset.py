@@ -69,6 +69,7 @@ class _BoundInset(BoundSetFunction):
     """F as a sum over perceptrons; number p starts from `bases[p]` and moves by `moves[p]` times the sum over S."""
 
     relaxed = True
+    of_items, of_sets = ("features",), ("bases",)
 
     def __init__(self, function: Inset, sets: Sets) -> None:
         self.sets, self.chunk = sets, function.chunk

@@ -44,6 +44,7 @@ class BoundModular(BoundSetFunction):
     """A score for each item, however it was found; gains do not look at the masks."""
 
     relaxed = True
+    of_items = ("scores",)
 
     def __init__(self, sets: Sets, scores: Tensor) -> None:
         self.sets, self.scores = sets, scores

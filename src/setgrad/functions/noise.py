@@ -7,6 +7,7 @@ from the item itself: a set then gets the same result alone, in any batch, in an
 from __future__ import annotations
 
 import abc
+import copy
 from typing import final
 
 import torch
@@ -34,6 +35,10 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def symmetrise(self, x: Tensor) -> Tensor:
         """Make a result `(total,)` equal for items that cannot be told apart."""
+
+    def part(self, items: Sets) -> Noise | None:
+        """The same for some of the sets, whose items are given by their flat numbers; None if it cannot be had."""
+        return None
 
     def normal(self, layout: Layout, samples: int) -> Tensor:
         """Standard normal numbers, `(samples, total)`."""
@@ -71,6 +76,10 @@ class Fresh(Noise):
         """Leave the result as it is."""
         return x
 
+    def part(self, items: Sets) -> Fresh:
+        """New numbers have no owner."""
+        return self
+
     def twin(self) -> Fresh:
         """Another source that will give the same numbers as this one from now on."""
         other = Fresh(self.seed)
@@ -97,6 +106,15 @@ class Frozen(Noise):
     def symmetrise(self, x: Tensor) -> Tensor:
         """As the other noise does."""
         return self.noise.symmetrise(x)
+
+    def part(self, items: Sets) -> Frozen | None:
+        """The numbers of these items."""
+        noise = self.noise.part(items)
+        if noise is None:
+            return None
+        other = Frozen(noise)
+        other._drawn = {key: (items.layout, drawn[:, items.values]) for key, (_, drawn) in self._drawn.items()}
+        return other
 
     def _keep(self, kind: str, layout: Layout, samples: int) -> Tensor:
         key = (kind, samples)
@@ -156,6 +174,13 @@ class ItemNoise(Noise):
         total = torch.zeros_like(wide).index_add(0, self._group, wide)
         count = torch.zeros_like(wide).index_add(0, self._group, torch.ones_like(wide))
         return (total / count)[self._group].to(x.dtype)
+
+    def part(self, items: Sets) -> ItemNoise:
+        """The keys of these items, and who is identical with whom."""
+        other = copy.copy(self)
+        other.layout, other._keys = items.layout, self._keys[items.values]
+        other._group = self._group[items.values].unique(return_inverse=True)[1]
+        return other
 
 
 def _hash_items(values: Tensor) -> Tensor:

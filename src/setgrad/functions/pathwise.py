@@ -26,6 +26,7 @@ from setgrad.functions.estimators import (
 )
 from setgrad.functions.noise import Fresh, Frozen, Noise
 from setgrad.implicit.tracking import has_tangent, is_tracked
+from setgrad.sets import Sets
 
 
 @final
@@ -65,6 +66,11 @@ class Pathwise(Estimator):
         """By the Jacobian of each set, where the function has it."""
         straight = relaxed_tangent(bound, psi, self.samples, lambda p: self._masks(bound, p), self.noise)
         return straight or super().tangent(bound, psi)
+
+    def part(self, items: Sets) -> Pathwise | None:
+        """With the numbers of these items."""
+        noise = self.noise.part(items)
+        return None if noise is None else Pathwise(self.samples, noise)
 
     def frozen(self) -> Pathwise:
         """One draw of uniform numbers; the subsets still follow psi."""
@@ -113,6 +119,11 @@ class SecondDifference(Estimator):
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Mean second differences times the vector."""
         return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
+
+    def part(self, items: Sets) -> SecondDifference | None:
+        """With the numbers of these items."""
+        noise = self.noise.part(items)
+        return None if noise is None else SecondDifference(self.samples, noise)
 
     def frozen(self) -> SecondDifference:
         """One draw of uniform numbers; the subsets still follow psi."""

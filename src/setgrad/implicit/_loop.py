@@ -1,14 +1,15 @@
 """The one loop that all iterative solvers run in.
 
 It decides when a sample is done, freezes it, keeps the best iterate and records how each sample ended. Solvers only
-say how to take a step. Samples never look at each other, so a sample ends the same alone and in any batch.
+say how to take a step. Samples never look at each other, so a sample ends the same alone and in any batch, and where
+the equation can be had for some samples alone, those that are done are left out.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 import torch
@@ -24,6 +25,8 @@ _RUNNING = -1
 _DIVERGED = 1e10
 # A residual that has not fallen to this part is no solution, however large the iterate that it is compared with.
 _FALLEN = 0.9
+# Once so few of the samples are left, making the equation of these alone costs less than it saves.
+_FEW = 0.5
 # Stuck, a sample whose residual is this many times its best has run away rather than stopped.
 _RAN_AWAY = 2.0
 
@@ -50,6 +53,10 @@ class Solver(abc.ABC):
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: Any) -> Step:
         """Take one step for all samples; the loop drops the steps of those that are done."""
 
+    def part(self, state: Any, rows: Tensor) -> Any:
+        """The state of the samples with these numbers, where samples have one axis; NotImplemented if there is none."""
+        return NotImplemented
+
 
 @final
 @dataclass(frozen=True)
@@ -73,6 +80,35 @@ class Limits:
             raise OptionError(f"check_every must be at least 1, not {self.check_every}")
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Where samples stand: the last and the best iterate, what the first residual was, and how long they have run."""
+
+    y: Tensor
+    residual: Tensor
+    norm: Tensor
+    first: Tensor
+    fallen: Tensor
+    best: Tensor
+    best_norm: Tensor
+    steps: Tensor
+    since: Tensor
+    status: Tensor
+
+    def part(self, rows: Tensor) -> _Run:
+        """Some of the samples."""
+        return _Run(*(now[rows] for now in self._tensors()))
+
+    def with_part(self, rows: Tensor, part: _Run) -> _Run:
+        """All samples, with what has become of some."""
+        pairs = zip(self._tensors(), part._tensors(), strict=True)
+        return _Run(*(old.to(new.dtype).index_copy(0, rows, new) for old, new in pairs))
+
+    def _tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
 def iterate(
     solver: Solver,
     fn: Residual,
@@ -80,41 +116,67 @@ def iterate(
     limits: Limits,
     scale: Callable[[Tensor], Tensor],
     residual: Tensor | None = None,
+    part: Callable[[Tensor], Residual | None] | None = None,
 ) -> Outcome:
     """Run a solver until every sample is done. `scale` gives the size of the problem at an iterate, `(*batch,)`.
 
-    `residual` is that of the first iterate, where the caller knows it.
+    `residual` is that of the first iterate, where the caller knows it. `part` makes the residual of the samples with
+    given numbers, for samples on one axis, or says None.
     """
+    run = _begin(fn, y, limits, scale, residual)
+    state = solver.begin(fn, y, run.residual) if limits.max_steps else None
+    whole, rows = run, None
+    for count in range(limits.max_steps):
+        running = run.status == _RUNNING
+        if count % limits.check_every == 0:
+            left = int(running.sum())
+            if not left:
+                break
+            if part is not None and left <= _FEW * len(running):
+                kept = running.nonzero()[:, 0]
+                left_rows = kept if rows is None else rows[kept]
+                fewer, its_state = part(left_rows), solver.part(state, kept)
+                if fewer is None or its_state is NotImplemented:
+                    part = None
+                else:
+                    whole = run if rows is None else whole.with_part(rows, run)
+                    fn, run, state, running, rows = fewer, run.part(kept), its_state, running[kept], left_rows
+        step = solver.step(fn, run.y, run.residual, state)
+        run, state = _advance(run, running, step, limits, scale, count), step.state
+    run = run if rows is None else whole.with_part(rows, run)
+    status = torch.where(run.status == _RUNNING, int(Status.MAX_STEPS), run.status)
+    done = is_status(status, Status.CONVERGED)
+    value = torch.where(done[..., None], run.y, run.best)
+    return Outcome(value, status, torch.where(done, run.norm, run.best_norm), run.steps)
+
+
+def _begin(fn: Residual, y: Tensor, limits: Limits, scale: Callable[[Tensor], Tensor], residual: Tensor | None) -> _Run:
     residual = fn(y) if residual is None else residual
     norm = _norm(residual)
-    first, fallen = norm.clamp(min=1.0), _FALLEN * norm
-    best, best_norm = y, norm
+    first = norm.clamp(min=1.0)
     steps = torch.zeros(norm.shape, dtype=torch.long, device=y.device)
-    since = torch.zeros_like(steps)
     status = _judge(torch.full_like(steps, _RUNNING), norm, limits.tol * scale(y), first)
-    state = solver.begin(fn, y, residual) if limits.max_steps else None
-    for count in range(limits.max_steps):
-        running = status == _RUNNING
-        if count % limits.check_every == 0 and not bool(running.any()):
-            break
-        step = solver.step(fn, y, residual, state)
-        keep = running[..., None]
-        y, residual, state = torch.where(keep, step.y, y), torch.where(keep, step.residual, residual), step.state
-        norm = _norm(residual)
-        better = running & (norm < best_norm)
-        best, best_norm = torch.where(better[..., None], y, best), torch.where(better, norm, best_norm)
-        steps = steps + running
-        since = torch.where(better, 0, since + running)
-        if step.singular is not None:
-            status = torch.where(running & step.singular, int(Status.SINGULAR), status)
-        status = _judge(status, norm, torch.minimum(limits.tol * scale(y), fallen), first)
-        if limits.patience is not None and count + 1 >= limits.patience:
-            stuck = (status == _RUNNING) & (since >= limits.patience)
-            ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
-            status = torch.where(stuck, ending, status)
-    status = torch.where(status == _RUNNING, int(Status.MAX_STEPS), status)
-    done = is_status(status, Status.CONVERGED)
-    return Outcome(torch.where(done[..., None], y, best), status, torch.where(done, norm, best_norm), steps)
+    return _Run(y, residual, norm, first, _FALLEN * norm, y, norm, steps, torch.zeros_like(steps), status)
+
+
+def _advance(
+    run: _Run, running: Tensor, step: Step, limits: Limits, scale: Callable[[Tensor], Tensor], count: int
+) -> _Run:
+    """After a step: those that are done stay as they were."""
+    keep = running[..., None]
+    y, residual = torch.where(keep, step.y, run.y), torch.where(keep, step.residual, run.residual)
+    norm = _norm(residual)
+    better = running & (norm < run.best_norm)
+    best, best_norm = torch.where(better[..., None], y, run.best), torch.where(better, norm, run.best_norm)
+    since, status = torch.where(better, 0, run.since + running), run.status
+    if step.singular is not None:
+        status = torch.where(running & step.singular, int(Status.SINGULAR), status)
+    status = _judge(status, norm, torch.minimum(limits.tol * scale(y), run.fallen), run.first)
+    if limits.patience is not None and count + 1 >= limits.patience:
+        stuck = (status == _RUNNING) & (since >= limits.patience)
+        ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
+        status = torch.where(stuck, ending, status)
+    return _Run(y, residual, norm, run.first, run.fallen, best, best_norm, run.steps + running, since, status)
 
 
 def _judge(status: Tensor, norm: Tensor, bound: Tensor, first: Tensor) -> Tensor:

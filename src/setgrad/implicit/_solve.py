@@ -70,6 +70,7 @@ def fixed_point(
     weight: Callable[[Tensor], Tensor] | None = None,
     size: float = 1.0,
     tangent: Callable[..., Function] | None = None,
+    part: Callable[..., Function | None] | None = None,
 ) -> Solution:
     """Find y with fn(y, *args) = y, for each sample, and differentiate it with respect to the arguments.
 
@@ -94,6 +95,8 @@ def fixed_point(
         size: Norm of a small solution, below which `tol` is no longer relative.
         tangent: From (y, *args) a map of y alone that has the value and the first derivatives of fn there, with respect
             to y and to the arguments, and is cheaper to differentiate: the adjoint's products go through it.
+        part: For y0 `(b, n)`: from (rows, *args) the map of the samples with these numbers alone, `(len(rows), n)`, or
+            None. Samples that are done are then left out of the iteration: it pays where a few take many more steps.
 
     Example:
         >>> import torch
@@ -109,6 +112,10 @@ def fixed_point(
     def residual_of(call: Function) -> Function:
         return lambda y, *a: _same_shape(call(y, *a), y) - y
 
+    def residual_of_some(rows: Tensor, *a: Tensor) -> Function | None:
+        made = None if part is None else part(rows, *a)
+        return None if made is None else residual_of(made)
+
     return _solve(
         residual_of(call),
         y0,
@@ -123,6 +130,7 @@ def fixed_point(
         weight,
         size,
         None if tangent is None else lambda y, *a: residual_of(tangent(y, *a)),
+        residual_of_some,
     )
 
 
@@ -225,6 +233,7 @@ def _solve(
     weight: Callable[[Tensor], Tensor] | None = None,
     size: float = 1.0,
     near: Callable[..., Function] | None = None,
+    some: Callable[..., Function | None] | None = None,
 ) -> Solution:
     y0 = y0.detach()
     if y0.dim() == 0 or not y0.is_floating_point():
@@ -247,7 +256,14 @@ def _solve(
         unweighted = lambda r, y: r if weight is None else -r / weight(y)  # noqa: E731
         step = (lambda y: plain(y, *values)) if f is function else (lambda y: unweighted(f(y, *values), y))
         first = None if begun is None else unweighted(begun, start)
-        found = iterate(solver, step, start, limits, _norm_above(size), first)
+
+        def part(rows: Tensor) -> Function | None:
+            made = None if some is None else some(rows, *values[:shown])
+            return made if made is None or mask is None else _masked(made, mask[rows])
+
+        # Mapped by vmap, samples have more axes than the caller knows of.
+        divisible = f is function and start.dim() == 2
+        found = iterate(solver, step, start, limits, _norm_above(size), first, part if divisible else None)
         settle(found, policy, "the equation")
         return found
 

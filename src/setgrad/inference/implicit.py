@@ -14,6 +14,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from setgrad.errors import OptionError
 from setgrad.functions import Exact
@@ -82,6 +83,22 @@ class Implicit(MeanFieldSolver):
             gradient = estimator.tangent(made, _probabilities(z.detach(), sets, joint))
             return lambda v: step(v, gradient)
 
+        numbered = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
+
+        def part(rows: Tensor, *tensors: Tensor) -> Callable[[Tensor], Tensor] | None:
+            items = numbered.take(rows)
+            few, made = estimator.part(items), bound.with_tensors(tensors).part(rows, items)
+            if few is None or made is None:
+                return None
+            longest = items.layout.longest
+
+            def fn(z: Tensor) -> Tensor:
+                found = few.gradient(made, torch.sigmoid(unpad(z[:, :longest], items)))
+                found = found if scale is None else scale(found, items.layout)
+                return pad(items.with_values(found).padded()[0], (0, z.shape[1] - longest))
+
+            return fn
+
         symmetric = isinstance(estimator, Exact) and (scale is None or scale.linear)
 
         def solve() -> Solution:
@@ -99,6 +116,7 @@ class Implicit(MeanFieldSolver):
                 check_every=1 if psi.device.type == "cpu" else _CHECK_EVERY,
                 size=_SIZE,
                 tangent=tangent,
+                part=None if joint else part,
             )
 
         # `torch.compile` may break over the layout of the sets inside the derivatives that the equation takes.

@@ -41,3 +41,7 @@ class AdaptivePicard(Solver):
         found = fn(y)
         turned = dot(residual, found) < 0
         return Step(y, found, torch.where(turned, _SHRINK * state, (_GROW * state).clamp(max=1.0)))
+
+    def part(self, state: Tensor, rows: Tensor) -> Tensor:
+        """Each sample has its own."""
+        return state[rows]

@@ -54,6 +54,10 @@ class Anderson(Solver):
             move = torch.where(stuck, plain, move)
         return Step(y + move, fn(y + move), past)
 
+    def part(self, state: _Past, rows: Tensor) -> _Past:
+        """The window of each sample is its own."""
+        return _Past(state.y[rows], state.residual[rows], state.moves[rows], state.changes[rows])
+
 
 @final
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ class Picard(Solver):
         y = y + self.damping * residual
         return Step(y, fn(y), None)
 
+    def part(self, state: None, rows: Tensor) -> None:
+        """There is nothing to divide."""
+
 
 @final
 @dataclass(frozen=True)
