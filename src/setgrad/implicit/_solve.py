@@ -130,7 +130,7 @@ def fixed_point(
         weight,
         size,
         None if tangent is None else lambda y, *a: residual_of(tangent(y, *a)),
-        residual_of_some,
+        None if part is None else residual_of_some,
     )
 
 
@@ -262,7 +262,7 @@ def _solve(
             return made if made is None or mask is None else _masked(made, mask[rows])
 
         # Mapped by vmap, samples have more axes than the caller knows of.
-        divisible = f is function and start.dim() == 2
+        divisible = some is not None and f is function and start.dim() == 2
         found = iterate(solver, step, start, limits, _norm_above(size), first, part if divisible else None)
         settle(found, policy, "the equation")
         return found
