@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setgrad import Choices, SubsetSelector
-from setgrad.errors import DataError, MissingDependencyError, OptionError, ShapeError
+from setgrad.errors import DataError, MissingDependencyError, NotFittedError, OptionError, ShapeError
 from setgrad.report import Evaluation, Grid, Section, evaluate, write_report
 
 VOID = {"meta", "img", "br"}
@@ -133,3 +133,10 @@ def test_grid_knows_its_numbers() -> None:
 def test_a_negative_number_of_sets(tmp_path: Path, selector: SubsetSelector) -> None:
     with pytest.raises(OptionError, match="0 or more, not -1"):
         write_report(tmp_path / "r.html", [Section("Training", selector)], sets=-1)
+
+
+def test_an_unfitted_selector_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    with pytest.raises(NotFittedError, match=r"'Later' is not fitted yet; call fit"):
+        write_report(page, [Section("Later", SubsetSelector())])
+    assert not page.exists()

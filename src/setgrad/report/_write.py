@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 import setgrad
-from setgrad.errors import MissingDependencyError, OptionError
+from setgrad.errors import MissingDependencyError, NotFittedError, OptionError
 from setgrad.files import replacing
 from setgrad.report import _page
 from setgrad.report._curve import learning_curve
@@ -74,6 +74,11 @@ def write_report(
     require_matplotlib()
     if sets < 0:
         raise OptionError(f"sets says how many sets to draw: 0 or more, not {sets}")
+    for section in sections:
+        if not section.selector.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"the selector of section {section.title!r} is not fitted yet; call fit(sets, subsets) first"
+            )
     body = [_page.heading(1, title)]
     if summary is not None:
         body.append(_page.table(summary))
