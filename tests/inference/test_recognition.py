@@ -32,6 +32,9 @@ NETWORKS = {
     "independent": lambda encoder, hidden: IndependentRecognition(encoder, hidden),
     "copula": lambda encoder, hidden: CopulaRecognition(encoder, hidden, rank=2),
     "copula, published entropy": lambda encoder, hidden: CopulaRecognition(encoder, hidden, 2, marginal_entropy=True),
+    "copula as published": lambda encoder, hidden: CopulaRecognition(
+        encoder, hidden, 2, marginal_entropy=True, free_variance=True
+    ),
 }
 # Of torch's own forward mode, and of functions that it maps one by one.
 TORCH = pytest.mark.filterwarnings(
@@ -554,6 +557,36 @@ def test_the_published_entropy_is_no_bound(make_fixed):
             found[marginal] = -torch.stack([network.loss(function.bind(sets), Fresh(s), 16) for s in range(200)]).mean()
     assert found[True] > top + 0.3
     assert independent + 0.2 < found[False] < top + 0.02
+
+
+def test_free_variance_is_what_the_network_says(make_fixed):
+    network, sets, draws = make_fixed(NUMBERS, marginal_entropy=True, free_variance=True), marked([3]), 60000
+    numbers = torch.tensor(NUMBERS, dtype=torch.float64)
+    own, shared = torch.nn.functional.softplus(numbers[:, 1]), torch.tanh(numbers[:, 2])
+    torch.testing.assert_close(network.correlation(sets)[0].detach(), torch.outer(shared, shared) + own.square().diag())
+    bits = (network.draw(sets, Fresh(2), draws).scores > 0).double()
+    # In where Phi(g) > 1 - psi, and g is a normal number of this deviation.
+    deviation = (own.square() + shared.square()).sqrt()
+    p = torch.special.ndtr(torch.special.ndtri(torch.sigmoid(numbers[:, 0])) / deviation)
+    assert bool(((bits.mean(0) - p).abs() < 4 * (p * (1 - p) / draws).sqrt()).all())
+    with pytest.raises(OptionError, match="marginal_entropy=True too"):
+        make_fixed(NUMBERS, free_variance=True)
+
+
+def test_with_free_variance_psi_stays_near_a_half(make_fixed):
+    """Why the published copula scores better than a correct one: mean field then starts from next to nothing."""
+    sets = marked([2])
+    function = Pairs(torch.tensor([3.0, -3.0], dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64))
+    top = log_partition(function, sets).item()
+    distance = {}
+    for free in (True, False):
+        network = make_fixed([[0.1, 0.0, 0.3], [0.1, 0.0, 0.2]], marginal_entropy=True, free_variance=free)
+        train(network, function.bind(sets), 600, samples=16)
+        with torch.no_grad():
+            bound = -torch.stack([network.loss(function.bind(sets), Fresh(s), 16) for s in range(200)]).mean()
+        distance[free] = (torch.sigmoid(network.start(sets)) - 0.5).abs().max().item()
+        assert bound > top + 0.3 if free else bound < top + 0.02
+    assert distance[True] < 0.35 < 0.42 < distance[False]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

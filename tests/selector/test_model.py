@@ -11,7 +11,7 @@ from setgrad.selector import SubsetSelector
 from tests.selector.conftest import TINY
 
 
-@pytest.mark.parametrize("method", ["amortised", "copula"])
+@pytest.mark.parametrize("method", ["amortised", "copula", "free-copula"])
 def test_mean_field_starts_where_the_recognition_network_says(choices, method):
     model = SubsetSelector(**{**TINY, "method": method, "max_epochs": 1}).fit(*choices).model_
     sets, estimator = choices.sets, Bernoulli(8, ItemNoise(choices.sets))

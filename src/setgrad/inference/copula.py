@@ -38,6 +38,9 @@ class CopulaRecognition(Recognition):
     the sum over the items, as published: never smaller than the true one, so that correlation costs nothing and the
     "bound" may lie above what it should bound.
 
+    `free_variance=True` leaves out the unit variance too, as published. Then q may draw the same subset every time, and
+    psi, which is no longer the probability of anything, pays for none of it and stays near 1/2.
+
     Example:
         >>> import setgrad as sg
         >>> network = CopulaRecognition(sg.encoders.MLPItems(2, 8), hidden=(16,), rank=2)
@@ -57,17 +60,23 @@ class CopulaRecognition(Recognition):
         *,
         tau: float = 0.1,
         marginal_entropy: bool = False,
+        free_variance: bool = False,
     ) -> None:
         if rank < 1:
             raise OptionError(f"a copula needs a rank of at least 1, not {rank}; without one it is independent")
+        if free_variance and not marginal_entropy:
+            raise OptionError(
+                "with free_variance=True psi is not the probability of an item, and the entropy of q cannot be told "
+                "from it: use marginal_entropy=True too, as published"
+            )
         super().__init__(encoder, hidden, 2 + rank, tau)
-        self.rank, self.marginal_entropy = rank, marginal_entropy
+        self.rank, self.marginal_entropy, self.free_variance = rank, marginal_entropy, free_variance
 
     def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
         """Logit plus the logit of a correlated uniform number."""
         outputs = self.outputs(sets)
         # The normal distribution has no half precision, which autocast gives.
-        logits, own, shared = _split(outputs.to(torch.promote_types(outputs.dtype, torch.float32)))
+        logits, own, shared = self._split(outputs.to(torch.promote_types(outputs.dtype, torch.float32)))
         # One call for all numbers, because a fixed source gives the same ones to every call.
         normals = noise.normal(sets.layout, (1 + self.rank) * samples).to(logits.dtype)
         first, rest = normals.split([samples, self.rank * samples])
@@ -84,17 +93,19 @@ class CopulaRecognition(Recognition):
         return Draw(scores, _entropy_bound(given, straight_through(scores, self.tau), sets))
 
     def correlation(self, sets: Sets) -> list[Tensor]:
-        """Correlation matrix of the normals g of each set, `(n, n)`."""
-        _, own, shared = _split(self.outputs(sets))
+        """Correlation matrix of the normals g of each set, `(n, n)`; with `free_variance` their covariance."""
+        _, own, shared = self._split(self.outputs(sets))
         factors = sets.with_values(torch.cat([own[:, None], shared], 1)).to_list()
         return [part[:, 1:] @ part[:, 1:].T + torch.diag(part[:, 0].square()) for part in factors]
 
-
-def _split(outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits `(total,)`, own weights d `(total,)` and shared weights w `(total, rank)`, of unit length together."""
-    own, shared = softplus(outputs[:, 1]) + _OWN, torch.tanh(outputs[:, 2:])
-    scale = (own.square() + shared.square().sum(1)).rsqrt()
-    return outputs[:, 0], own * scale, shared * scale[:, None]
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits `(total,)`, own weights d `(total,)` and shared weights w `(total, rank)`, of unit length together."""
+        own, shared = softplus(outputs[:, 1]), torch.tanh(outputs[:, 2:])
+        if self.free_variance:
+            return outputs[:, 0], own, shared
+        own = own + _OWN
+        scale = (own.square() + shared.square().sum(1)).rsqrt()
+        return outputs[:, 0], own * scale, shared * scale[:, None]
 
 
 def _normal_quantile(logits: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, final
 
@@ -61,6 +62,7 @@ PHIS = (*ITEM_ENCODERS, *(name + AND_CONTEXT for name in ITEM_ENCODERS if name !
 RECOGNITIONS: dict[str, Callable[[ItemEncoder, tuple[int, ...]], Recognition]] = {
     "amortised": IndependentRecognition,
     "copula": CopulaRecognition,
+    "free-copula": partial(CopulaRecognition, marginal_entropy=True, free_variance=True),
 }
 # An epoch needs the direction of a gradient, not its last digits.
 _ADJOINT = GMRES(tol=1e-3, restart=4, max_steps=8)
@@ -74,6 +76,7 @@ SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {
     "one-step": OneStep,
     "amortised": OneStep,
     "copula": OneStep,
+    "free-copula": OneStep,
     "direct": OneStep,
 }
 

@@ -34,6 +34,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "idiffmf-nuclear": {**_COMMON, "method": "implicit", "scale": "nuclear-batch"},
     "equivset-ind": {**_COMMON, "method": "amortised"},
     "equivset-copula": {**_COMMON, "method": "copula"},
+    # What the published code computes: its normals have any variance.
+    "equivset-copula-free": {**_COMMON, "method": "free-copula"},
     "inset": {**_COMMON, "method": "copula", "function": "inset"},
     "horse": {**_COMMON, "method": "copula", "function": "horse"},
 }

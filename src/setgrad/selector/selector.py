@@ -38,7 +38,7 @@ class SubsetSelector:
     Args:
         method: How probabilities are inferred and differentiated: mean field "unrolled", "one-step" (the last step
             differentiated alone), "implicit" (settled, with its true gradient), started by a recognition network
-            ("amortised", "copula"), or "direct", a plain score for each item.
+            ("amortised", "copula", "free-copula"), or "direct", a plain score for each item.
         function: The form of F: "deepset", or its rivals "inset" and "horse".
         phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image",
             "picture", "pair" (of letters), or one of these and then attention, as "picture+context"; or a module.
