@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import final
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -67,6 +67,26 @@ class Estimator(abc.ABC):
     @abc.abstractmethod
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Second derivative times a vector `(total,)`; the sets do not interact."""
+
+
+@dataclass(frozen=True)
+class Sampled(Estimator, abc.ABC):
+    """One that draws `samples` subsets of each set, or what stands for them, from a noise."""
+
+    samples: int
+    noise: Noise = field(default_factory=Fresh)
+
+    def __post_init__(self) -> None:
+        check_samples(self.samples)
+
+    def frozen(self) -> Self:
+        """One draw of random numbers; what is made of them still follows psi."""
+        return replace(self, noise=Frozen(self.noise))
+
+    def part(self, items: Sets) -> Self | None:
+        """With the numbers of these items."""
+        noise = self.noise.part(items)
+        return None if noise is None else replace(self, noise=noise)
 
 
 @final
@@ -146,19 +166,14 @@ class _Tabulated(BoundSetFunction):
 
 @final
 @dataclass(frozen=True)
-class Bernoulli(Estimator):
+class Bernoulli(Sampled):
     """Average over `samples` random subsets, shared by all items of a set: unbiased.
 
     The gain of an item never looks at the item's own bit, so one draw serves every item. The draw cuts the graph to
     psi; use `Gaussian` or `Exact` to differentiate with respect to psi.
     """
 
-    samples: int
-    noise: Noise = field(default_factory=Fresh)
     smooth = False
-
-    def __post_init__(self) -> None:
-        check_samples(self.samples)
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the samples."""
@@ -172,10 +187,6 @@ class Bernoulli(Estimator):
         """Mean second differences: unbiased, and as many times dearer than the gradient as a set has items."""
         return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
 
-    def frozen(self) -> Bernoulli:
-        """One draw of uniform numbers; the subsets still follow psi."""
-        return Bernoulli(self.samples, Frozen(self.noise))
-
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         if (is_tracked(psi) and torch.is_grad_enabled()) or has_tangent(psi):
             raise OptionError(
@@ -187,19 +198,14 @@ class Bernoulli(Estimator):
 
 @final
 @dataclass(frozen=True)
-class Gaussian(Estimator):
+class Gaussian(Sampled):
     """Replace the random subset by a Gaussian mask with the same mean and variance: smooth in psi, slightly biased.
 
     Needs a function that takes relaxed masks. The Hessian-vector product is the exact derivative of the estimated
     gradient.
     """
 
-    samples: int
-    noise: Noise = field(default_factory=Fresh)
     smooth = True
-
-    def __post_init__(self) -> None:
-        check_samples(self.samples)
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the relaxed masks."""
@@ -223,15 +229,6 @@ class Gaussian(Estimator):
         eps = self._draw(bound)
         straight = relaxed_tangent(bound, psi, self.samples, lambda p: self._masks(p, eps), self.noise)
         return straight or super().tangent(bound, psi)
-
-    def part(self, items: Sets) -> Gaussian | None:
-        """With the numbers of these items."""
-        noise = self.noise.part(items)
-        return None if noise is None else Gaussian(self.samples, noise)
-
-    def frozen(self) -> Gaussian:
-        """One draw of normal numbers."""
-        return Gaussian(self.samples, Frozen(self.noise))
 
     def _draw(self, bound: BoundSetFunction) -> Tensor:
         check_relaxed(bound, "Gaussian masks are fractional")

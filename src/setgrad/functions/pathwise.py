@@ -7,7 +7,7 @@ differences of F, which is the derivative of the expected gain.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -16,33 +16,25 @@ from torch import Tensor
 from setgrad.errors import OptionError
 from setgrad.functions._protocol import BoundSetFunction, real
 from setgrad.functions.estimators import (
-    Estimator,
+    Sampled,
     along,
     check_relaxed,
-    check_samples,
     mean_gains,
     relaxed_tangent,
     second_differences,
 )
-from setgrad.functions.noise import Fresh, Frozen, Noise
 from setgrad.implicit.tracking import has_tangent, is_tracked
-from setgrad.sets import Sets
 
 
 @final
 @dataclass(frozen=True)
-class Pathwise(Estimator):
+class Pathwise(Sampled):
     """Random subsets whose bits move with psi: the value of `Bernoulli(m)`, a derivative by the slopes of relaxed F.
 
     Cheap, and biased as far as F bends between the corners. Needs a function that takes relaxed masks.
     """
 
-    samples: int
-    noise: Noise = field(default_factory=Fresh)
     smooth = True
-
-    def __post_init__(self) -> None:
-        check_samples(self.samples)
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the samples."""
@@ -67,15 +59,6 @@ class Pathwise(Estimator):
         straight = relaxed_tangent(bound, psi, self.samples, lambda p: self._masks(bound, p), self.noise)
         return straight or super().tangent(bound, psi)
 
-    def part(self, items: Sets) -> Pathwise | None:
-        """With the numbers of these items."""
-        noise = self.noise.part(items)
-        return None if noise is None else Pathwise(self.samples, noise)
-
-    def frozen(self) -> Pathwise:
-        """One draw of uniform numbers; the subsets still follow psi."""
-        return Pathwise(self.samples, Frozen(self.noise))
-
     def _masks(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         check_relaxed(bound, "a path-wise derivative needs fractional masks")
         kept = psi.detach()
@@ -85,19 +68,14 @@ class Pathwise(Estimator):
 
 @final
 @dataclass(frozen=True)
-class SecondDifference(Estimator):
+class SecondDifference(Sampled):
     """Random subsets with the unbiased derivative of Corollary E.1 of paper 000: mean second differences.
 
     Every product with it costs as many gradients as the largest set has items, twice: for checks, and for functions of
     whole subsets. First derivatives only, in reverse mode: asking for another one raises.
     """
 
-    samples: int
-    noise: Noise = field(default_factory=Fresh)
     smooth = True
-
-    def __post_init__(self) -> None:
-        check_samples(self.samples)
 
     def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         """Mean value of the samples, with their mean gains as derivative."""
@@ -119,15 +97,6 @@ class SecondDifference(Estimator):
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Mean second differences times the vector."""
         return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
-
-    def part(self, items: Sets) -> SecondDifference | None:
-        """With the numbers of these items."""
-        noise = self.noise.part(items)
-        return None if noise is None else SecondDifference(self.samples, noise)
-
-    def frozen(self) -> SecondDifference:
-        """One draw of uniform numbers; the subsets still follow psi."""
-        return SecondDifference(self.samples, Frozen(self.noise))
 
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         if has_tangent(psi):
