@@ -15,6 +15,7 @@ from benchmarks._tasks import load_task
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
+from setgrad.functions.relation import RANK
 from setgrad.selector._fit import MEMBERS
 
 DEFAULT, TRANSFER = "default", "transfer"
@@ -29,7 +30,8 @@ CONTENDERS: dict[str, Options] = {
     "no context": {"phi": "mlp"},
     "one layer": {"layers": 1},
     "smaller rho": {"hidden": (256, 256)},
-    "no skip": {"phi": _NO_SKIP},
+    "no skip": {"phi": _NO_SKIP, "relation": RANK},
+    "no relation": {"relation": 0},
     "negatives": {"loss": "negatives"},
     "no averaging": {"average": 0.0},
     "no decay": {"weight_decay": 1e-5},
@@ -43,6 +45,7 @@ CONTENDERS: dict[str, Options] = {
     "gaussian": {"estimator": "gaussian"},
     "implicit": {"method": "implicit", "scale": "l2"},
     "direct": {"method": "direct"},
+    "related direct": {"method": "direct", "relation": RANK},
     TRANSFER: {},
 }
 

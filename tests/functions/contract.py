@@ -100,6 +100,13 @@ def _volume(s: Callable[[list[float], list[float]], float], ridge: float) -> Tru
     return truth
 
 
+def _related(function: DeepSet | Direct) -> SetFunction:
+    """With a relation that counts: a new one is 0."""
+    assert function.relation is not None
+    nn.init.normal_(function.relation.means.weight)
+    return function
+
+
 CASES = [
     Case("modular", Modular, lambda x, s: sum(sum(x[i]) for i in s), submodular=True, monotone=True),
     Case(
@@ -134,6 +141,8 @@ CASES = [
     Case("deep set, context", lambda: DeepSet(DIM, width=8, hidden=(8, 8))),
     Case("deep set, in pieces", lambda: DeepSet(DIM, "mlp", width=8, hidden=(8, 8), chunk=7)),
     Case("deep set, own phi and skip", lambda: DeepSet(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
+    Case("deep set, related", lambda: _related(DeepSet(DIM, width=8, hidden=(8, 8), relation=3))),
+    Case("deep set, related only", lambda: _related(DeepSet(DIM, "mlp", width=8, hidden=(8,), relation=2))),
     Case("inset", lambda: Inset(DIM, width=8, hidden=(8, 8))),
     Case("inset, complement", lambda: Inset(DIM, "mlp", width=8, hidden=(8, 8), complement=True)),
     Case("inset, one layer in pieces", lambda: Inset(DIM, width=8, hidden=(8,), chunk=7)),
@@ -142,6 +151,7 @@ CASES = [
     Case("horse, mlp in pieces", lambda: Horse(DIM, "mlp", width=8, hidden=(8,), slots=2, piece=2, chunk=7)),
     Case("horse, own phi", lambda: Horse(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
     Case("direct", lambda: Direct(DIM, width=8)),
+    Case("direct, related", lambda: _related(Direct(DIM, width=8, relation=3))),
     Case(
         "average, classical",
         lambda: Average([Coverage(), GraphCut(), Coverage()]),

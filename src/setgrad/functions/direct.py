@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
 from setgrad.functions.deepset import make_item_encoder
 from setgrad.functions.modular import BoundModular
+from setgrad.functions.relation import make_relation
 from setgrad.sets import Sets
 
 
@@ -17,7 +18,8 @@ from setgrad.sets import Sets
 class Direct(nn.Module, SetFunction):
     """F(S, V) = sum over S of a linear score of phi: mean-field inference gives sigmoid(score) at once, exactly.
 
-    With the contextual phi this is a set transformer with a logit for each item.
+    With the contextual phi this is a set transformer with a logit for each item. `relation` adds a bilinear score of
+    the item and the mean of V, of this rank; 0 for none.
 
     Example:
         >>> import torch, setgrad as sg
@@ -27,13 +29,19 @@ class Direct(nn.Module, SetFunction):
     """
 
     def __init__(
-        self, in_dim: int | Sequence[int], phi: str | nn.Module = "context", *, width: int | None = None
+        self,
+        in_dim: int | Sequence[int],
+        phi: str | nn.Module = "context",
+        *,
+        width: int | None = None,
+        relation: int = 0,
     ) -> None:
         super().__init__()
         self.phi = make_item_encoder(in_dim, phi, width)
         self.score = nn.Linear(self.phi.out_dim, 1)
+        self.relation = make_relation(in_dim, relation)
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Score every item once."""
         scores: Tensor = self.score(self.phi(sets)).squeeze(1)
-        return BoundModular(sets, scores)
+        return BoundModular(sets, scores if self.relation is None else scores + self.relation(sets))

@@ -51,6 +51,12 @@ def check_options(options: dict[str, Any]) -> None:
     for key in ("members", "predict_samples", "steps", "max_epochs", "patience"):
         if options[key] is not None:
             _check_number(key, options[key], 1, closed=True, whole=True)
+    if options["relation"] is not None:
+        _check_number("relation", options["relation"], 0, closed=True, whole=True)
+        if options["relation"] and options["function"] != "deepset":
+            raise OptionError(
+                f"function={options['function']!r} has no relation; leave relation out, or use function='deepset'"
+            )
     if options["average"] >= 1:
         raise OptionError(f"average must be a rate below 1, not {options['average']}; 0 turns averaging off")
     fraction = options["validation_fraction"]

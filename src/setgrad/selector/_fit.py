@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from setgrad.discrete import Solver
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
+from setgrad.functions.relation import RANK
 from setgrad.selector._allowed import allowed_parts, sample_choices
 from setgrad.selector._check import check_options
 from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoint
 from setgrad.selector._infer import SETTLED, finite_logits, infer_logits
-from setgrad.selector._member import ModelConfig, make_solver
+from setgrad.selector._member import CONTEXT, ModelConfig, make_solver
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._progress import training_display
 from setgrad.selector._rows import PLAIN_METHODS
@@ -300,6 +301,7 @@ def _model_config(options: dict[str, Any], train: Choices, members: int) -> Mode
         heads=options["heads"],
         slots=_SLOTS if induced else None,
         hidden=tuple(options["hidden"]),
+        relation=_relation(options),
         members=members,
         estimator=options["estimator"] or ("gaussian" if implicit else "bernoulli"),
         samples=options["samples"],
@@ -307,6 +309,14 @@ def _model_config(options: dict[str, Any], train: Choices, members: int) -> Mode
         scale=options["scale"],
         standardize=options["standardize"],
     )
+
+
+def _relation(options: dict[str, Any]) -> int:
+    """The rank asked for; else one where F is a set function of items that look at each other."""
+    if options["relation"] is not None:
+        return int(options["relation"])
+    plain = options["method"] != "direct" and options["function"] == "deepset" and options["phi"] == CONTEXT
+    return RANK if plain else 0
 
 
 def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOptions:

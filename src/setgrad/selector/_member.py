@@ -51,7 +51,7 @@ ESTIMATORS: dict[str, Callable[[int, Noise], Estimator]] = {
 }
 # Set functions by name, made from the shape of an item, phi and the options.
 FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], DeepSet | Horse | Inset]] = {
-    "deepset": lambda c, phi: DeepSet(c.item_shape, phi, hidden=c.hidden),
+    "deepset": lambda c, phi: DeepSet(c.item_shape, phi, hidden=c.hidden, relation=c.relation),
     "inset": lambda c, phi: Inset(c.item_shape, phi, hidden=c.hidden),
     "horse": lambda c, phi: Horse(c.item_shape, phi, hidden=c.hidden, heads=c.heads),
 }
@@ -95,6 +95,7 @@ class ModelConfig:
     heads: int
     slots: int | None
     hidden: tuple[int, ...]
+    relation: int
     members: int
     estimator: str
     samples: int
@@ -108,8 +109,9 @@ class ModelConfig:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> ModelConfig:
-        """The inverse of `to_json`."""
-        return ModelConfig(**{**data, "item_shape": tuple(data["item_shape"]), "hidden": tuple(data["hidden"])})
+        """The inverse of `to_json`; models of the first versions had no relation."""
+        shapes = {name: tuple(data[name]) for name in ("item_shape", "hidden")}
+        return ModelConfig(**{"relation": 0, **data, **shapes})
 
 
 @final
@@ -119,8 +121,12 @@ class Member(nn.Module):
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
         encoder = make_phi(config) if phi is None else phi
+        if config.relation and getattr(encoder, "reads_tokens", False):
+            raise OptionError("relation compares numbers, and these items are letters; leave it out")
         if config.method == "direct":
-            self.function: DeepSet | Direct | Horse | Inset = Direct(config.item_shape, encoder)
+            self.function: DeepSet | Direct | Horse | Inset = Direct(
+                config.item_shape, encoder, relation=config.relation
+            )
         else:
             self.function = FUNCTIONS[config.function](config, encoder)
         self.recognition: Recognition | None = None

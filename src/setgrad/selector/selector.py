@@ -47,6 +47,8 @@ class SubsetSelector:
         heads: Attention heads of the contextual phi.
         attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
         hidden: Units of the layers of rho.
+        relation: Rank of the part of F that compares each item with the mean of its set, 0 for none; None for 64 where
+            function="deepset" and phi="context". With method="direct" None means none: that is the plain baseline.
         members: Models that learn side by side, whose logits are averaged; None for 8 where they learn in one step (on
             a GPU, for phi "context", "mlp" or "paper" and sets of up to 1024 items), and else for 1.
         estimator: Expectation over subsets by "bernoulli" or "pathwise" samples, "gaussian" masks, or "exact"
@@ -94,6 +96,7 @@ class SubsetSelector:
         heads: int = 4,
         attention: str = "auto",
         hidden: Sequence[int] = (512, 256),
+        relation: int | None = None,
         members: int | None = None,
         estimator: str | None = None,
         samples: int = 5,
@@ -123,6 +126,7 @@ class SubsetSelector:
         self.heads = heads
         self.attention = attention
         self.hidden = hidden
+        self.relation = relation
         self.members = members
         self.estimator = estimator
         self.samples = samples
