@@ -15,8 +15,7 @@ from benchmarks._tasks import load_task
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
-from setgrad.functions.relation import RANK
-from setgrad.selector._fit import MEMBERS
+from setgrad.selector._fit import MEMBERS, RELATION, usual_relation
 
 DEFAULT, TRANSFER = "default", "transfer"
 # As a name among the options; the module is made when the shape of an item is known.
@@ -30,8 +29,10 @@ CONTENDERS: dict[str, Options] = {
     "no context": {"phi": "mlp"},
     "one layer": {"layers": 1},
     "smaller rho": {"hidden": (256, 256)},
-    "no skip": {"phi": _NO_SKIP, "relation": RANK},
+    "no skip": {"phi": _NO_SKIP},
+    # One of them is the default: which one depends on the number of training sets.
     "no relation": {"relation": 0},
+    "relation": {"relation": RELATION},
     "negatives": {"loss": "negatives"},
     "no averaging": {"average": 0.0},
     "no decay": {"weight_decay": 1e-5},
@@ -45,7 +46,7 @@ CONTENDERS: dict[str, Options] = {
     "gaussian": {"estimator": "gaussian"},
     "implicit": {"method": "implicit", "scale": "l2"},
     "direct": {"method": "direct"},
-    "related direct": {"method": "direct", "relation": RANK},
+    "related direct": {"method": "direct", "relation": RELATION},
     TRANSFER: {},
 }
 
@@ -106,7 +107,7 @@ def attempt(trial: Trial, place: Place) -> Record:
     """Fit, with the weights of another category to begin with if asked to, and test. Scores are percentages."""
     start = _fitted_source(trial.start, trial.seed, trial.quick, place.device, place.data_dir) if trial.start else None
     task = _load(trial.task, trial.seed, trial.quick, place.data_dir)
-    selector = untrained(trial, tuple(task.train.sets.item_shape), place.device)
+    selector = untrained(trial, tuple(task.train.sets.item_shape), len(task.train), place.device)
     selector.fit(*task.train, validation=task.validation, start=start)
     score = 100 * selector.score_true_size(*task.test)
     return {
@@ -119,15 +120,16 @@ def attempt(trial: Trial, place: Place) -> Record:
     }
 
 
-def untrained(trial: Trial, shape: tuple[int, ...], device: str | None) -> SubsetSelector:
+def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | None) -> SubsetSelector:
     """The selector of a trial. Without the skip it gets a module, whose weights torch's own generator draws."""
     selector = make_selector(_options(trial.task, trial.model, trial.quick), seed=trial.seed, device=device)
     if selector.phi != _NO_SKIP:
         return selector
     context = ContextItems(shape, selector.width, layers=selector.layers, heads=selector.heads)
     # DeepSet gives the modular term to phis that are a ContextItems; behind a module that does nothing it is the same
-    # network, and none is given.
-    return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context))
+    # network, and none is given. The relation is what it is for the default.
+    relation = usual_relation(SubsetSelector().get_params(), sets)
+    return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
 
 
 def _options(task: str, model: str, quick: bool) -> Options:

@@ -8,9 +8,9 @@ score by more than two standard errors, on average over the categories. And how 
 
 Each contender is the default but for one option (column "instead"):
 - in F: "no context" (a perceptron on each item, which also has no modular term), "one layer" of attention, "smaller
-  rho", "no skip" (F without the linear score of each item), "no relation" (F without the bilinear score of each item
-  and the mean of its set), "direct" (no set function: a logit for each item, after the same attention), "related
-  direct" (that and the bilinear score);
+  rho", "no skip" (F without the linear score of each item), "relation" and "no relation" (F with and without the
+  bilinear score of each item and the mean of its set, which the default has in small categories), "direct" (no set
+  function: a logit for each item, after the same attention), "related direct" (that and the bilinear score);
 - in training: "negatives" (cross-entropy over S* and as many other items), "no averaging" of weights, "no decay",
   "raw features", "one sample" (in training; prediction draws 20 as the default does), "patience 6", "rate 1e-4";
 - in inference: "one-step of 5" (five mean-field steps, the last one differentiated, which is all that Bernoulli

@@ -26,7 +26,6 @@ from benchmarks._measure import time_side_by_side
 from benchmarks._tables import seconds, table
 from setgrad import SubsetSelector
 from setgrad.functions import Fresh
-from setgrad.functions.relation import RANK
 from setgrad.inference import AllItems
 from setgrad.selector._fit import MEMBERS, resolve_device
 from setgrad.selector._member import ModelConfig
@@ -86,7 +85,7 @@ def make_weights(count: int, way: str, device: torch.device) -> Weights:
         heads=usual.heads,
         slots=None,
         hidden=tuple(usual.hidden),
-        relation=RANK,
+        relation=0,
         members=count,
         estimator="bernoulli",
         samples=usual.samples,

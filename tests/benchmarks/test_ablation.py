@@ -18,7 +18,7 @@ from benchmarks._fits import Place, Record
 from benchmarks.ablation import CATEGORIES, gaps, mean_gap, plan, show, verdicts
 from setgrad import SubsetSelector
 from setgrad.functions import DeepSet
-from setgrad.selector._fit import prediction_samples
+from setgrad.selector._fit import RELATION, prediction_samples
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
@@ -63,8 +63,8 @@ def test_one_sample_predicts_with_as_many_as_the_default() -> None:
 
 def test_without_skip_is_the_default_network_less_the_modular_term(seeded: Seeded) -> None:
     with seeded(0):
-        selector = untrained(make_trial("safety", "no skip", 0, quick=True), (6,), "cpu")
-        assert not isinstance(selector.phi, str)
+        selector = untrained(make_trial("safety", "no skip", 0, quick=True), (6,), 24, "cpu")
+        assert not isinstance(selector.phi, str) and selector.relation == RELATION
         made = [DeepSet(6, phi, width=16, hidden=(16,)) for phi in (selector.phi, "context")]
     assert made[0].skip is None and made[1].skip is not None
     phi = [sum(p.numel() for p in function.phi.parameters()) for function in made]

@@ -20,7 +20,7 @@ from setgrad.errors import unknown_name
 from setgrad.functions._flips import finish, in_and_out, in_chunks, layers_of, make_rho
 from setgrad.functions._linearise import linearise
 from setgrad.functions._protocol import BoundSetFunction, SetFunction
-from setgrad.functions.relation import RANK, make_relation
+from setgrad.functions.relation import make_relation
 from setgrad.sets import Sets, segment_matmul
 
 
@@ -31,9 +31,8 @@ class DeepSet(nn.Module, SetFunction):
     `phi` is a preset ("context", "mlp", "paper"), an `ItemEncoder`, or any module from items `(total, ...)` to
     features `(total, width)`. `rho` is a perceptron with `hidden` units. `skip` adds a linear score of each chosen
     item; it defaults to true for contextual encoders, whose features already tell most of the story. `relation` adds a
-    bilinear score of the item and the mean of V, of this rank; it defaults to 64 for contextual encoders, else to 0,
-    none. `chunk` bounds how many flipped subsets are evaluated at once; beyond it, pieces are computed again in the
-    backward pass.
+    bilinear score of the item and the mean of V, of this rank; 0 for none. `chunk` bounds how many flipped subsets are
+    evaluated at once; beyond it, pieces are computed again in the backward pass.
 
     Example:
         >>> import setgrad as sg
@@ -52,7 +51,7 @@ class DeepSet(nn.Module, SetFunction):
         width: int | None = None,
         hidden: Sequence[int] | None = None,
         skip: bool | None = None,
-        relation: int | None = None,
+        relation: int = 0,
         chunk: int = 2**17,
     ) -> None:
         super().__init__()
@@ -62,7 +61,7 @@ class DeepSet(nn.Module, SetFunction):
         self.rho = make_rho(self.phi.out_dim, sizes)
         use_skip = contextual if skip is None else skip
         self.skip = nn.Linear(self.phi.out_dim, 1) if use_skip else None
-        self.relation = make_relation(in_dim, RANK * contextual if relation is None else relation)
+        self.relation = make_relation(in_dim, relation)
         self.chunk = chunk
 
     def bind(self, sets: Sets) -> BoundSetFunction:

@@ -15,16 +15,14 @@ from setgrad.sets import Sets, segment_mean
 # The mean of some tens of standardised items is about so many times smaller than an item. A fixed number, and not the
 # root of the size: means stay what they are in sets of other sizes.
 _GAIN = 8.0
-# What suits vectors of some hundred features; more of it changes nothing.
-RANK = 64
 
 
 @final
 class Relation(nn.Module):
     """<P x, Q m> for every item x and the mean m of its set; 0 to begin with.
 
-    What attention must be taught by many sets, such as "unlike the rest of this set" or "goes with what is missing
-    here", is linear in the weights of this score, so that few sets teach it.
+    Attention needs many sets to learn what "unlike the rest" or "goes with what is missing here" means; this needs few.
+    Where there are many it is in the way: what it explains, attention does not learn.
 
     Example:
         >>> relation = Relation(2, rank=4)
@@ -32,7 +30,7 @@ class Relation(nn.Module):
         [0.0, 0.0]
     """
 
-    def __init__(self, in_dim: int | Sequence[int], rank: int = RANK) -> None:
+    def __init__(self, in_dim: int | Sequence[int], rank: int = 64) -> None:
         super().__init__()
         if rank < 1:
             raise OptionError(f"the rank of a relation must be at least 1, not {rank}; leave the relation out instead")
