@@ -195,8 +195,8 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
         if small:
             best = sorted(task for task, m in small.items() if _winner(m) == "default")
             lines.append(
-                f"true size: default the best of all on small categories, {protocol}: {len(best)} of {len(small)}"
-                + (f" ({', '.join(best)})" if best else "")
+                f"true size: default above all others (but itself with one member) on small categories, {protocol}: "
+                f"{len(best)} of {len(small)}" + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
     if mixed:
@@ -231,7 +231,8 @@ def _gap(row: Mapping[str, Mapping[int, float]], rivals: Collection[str], *, pai
 
 
 def _winner(row: Mapping[str, Mapping[int, float]]) -> str:
-    return max(row, key=lambda model: statistics.fmean(row[model].values()))
+    """The best of all; the default with one member is no rival of the default."""
+    return max((model for model in row if model != "single"), key=lambda model: statistics.fmean(row[model].values()))
 
 
 def _category(task: str) -> str:

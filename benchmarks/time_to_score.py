@@ -1,8 +1,8 @@
 """Training time to the same score: the default selector against the published model trained with mask tensors.
 
 Claims checked: on every Amazon category the default reaches the best validation score of the mask-tensor baseline in at
-most a fifth of the time that the baseline needs for it. Found: on seven of the nine large ones with eight members, on
-all nine with one; not on the small ones, whose baseline has its best after 0.15 seconds. Where the default has several
+most a fifth of the time that the baseline needs for it. Found: on eight of the nine large ones with eight members, on
+all nine with one; not on the small ones, whose baseline has its best after 0.2 seconds. Where the default has several
 members, it is timed with one as well.
 
 The baseline is the published way: linear phi of 256, rho 500-500, one step from 1/2 with 5 masks for each item, loss on

@@ -120,6 +120,8 @@ def test_verdicts_name_what_falls_short() -> None:
     assert "small categories, farthest: 1 of 1 (amazon:safety:farthest)" in lines[4]
     assert "random: -5.0" in lines[5]
     assert len(lines) == 8
+    one_member = [{**r, "model": "single", "true_size": 99.0} for r in RECORDS if r["task"] == "amazon:safety:farthest"]
+    assert verdicts([*RECORDS, *one_member], paired=True)[4] == lines[4]
     changed = [*RECORDS, {**RECORDS[0], "seed": 7, "options": "older"}]
     assert "mixed for diffmf" in verdicts(changed, paired=True)[-1]
 

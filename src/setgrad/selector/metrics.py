@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad.errors import DataError
 from setgrad.sets import Sets, segment_rank, segment_sum
 
 
@@ -21,6 +22,13 @@ def jaccard(picked: Sets, right: Sets) -> Tensor:
     both = segment_sum((picked.values & right.values).double(), right)
     either = segment_sum((picked.values | right.values).double(), right)
     return torch.where(either > 0, both / either.clamp(min=1), 1.0)
+
+
+def mean_jaccard(picked: Sets, right: Sets) -> float:
+    """The mean over all sets, of which there must be some."""
+    if not len(right):
+        raise DataError("there are no sets to score on; give at least one")
+    return float(jaccard(picked, right).mean())
 
 
 def pick_top(scores: Tensor, sets: Sets, sizes: np.ndarray | Tensor) -> Sets:

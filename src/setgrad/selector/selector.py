@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.discrete import Solver
-from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, unknown_name
+from setgrad.errors import NotFittedError, OptionError, ShapeError, unknown_name
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
 from setgrad.selector._allowed import Allowed
@@ -22,7 +22,7 @@ from setgrad.selector._fit import fit_selector, prediction_samples
 from setgrad.selector._infer import finite_logits, infer_logits, map_batches
 from setgrad.selector._model import ChoiceModel, Learned
 from setgrad.selector.constraints import Constraint
-from setgrad.selector.metrics import jaccard, pick_top
+from setgrad.selector.metrics import mean_jaccard, pick_top
 from setgrad.selector.presets import PRESETS
 from setgrad.selector.search import constrained_search, greedy, local_search
 from setgrad.selector.sizes import given_sizes, probability, rule_to_json, sizes_above
@@ -295,13 +295,13 @@ class SubsetSelector:
     def score(self, sets: Any, subsets: Any, *, constraint: Constraint | Solver | None = None) -> float:
         """Mean Jaccard score of what `predict` chooses, with the size decided by the model: what a user gets."""
         choices = Choices.of(sets, subsets)
-        return _mean_jaccard(self.predict(choices.sets, constraint=constraint), choices.subsets)
+        return mean_jaccard(self.predict(choices.sets, constraint=constraint), choices.subsets)
 
     def score_true_size(self, sets: Any, subsets: Any) -> float:
         """Mean Jaccard score when the true size of each subset is given away, as the papers report."""
         choices = Choices.of(sets, subsets)
         picked = self.predict(choices.sets, size=subset_sizes(choices.subsets).tolist() if len(choices) else None)
-        return _mean_jaccard(picked, choices.subsets)
+        return mean_jaccard(picked, choices.subsets)
 
     @property
     def function_(self) -> SetFunction:
@@ -392,12 +392,6 @@ class SubsetSelector:
         if size is None:
             return self.size_rule_.sizes_from(self.min_size_, logits, sets)
         return given_sizes(size, sets)
-
-
-def _mean_jaccard(picked: Sets, right: Sets) -> float:
-    if not len(right):
-        raise DataError("there are no sets to score on; give at least one")
-    return float(jaccard(picked, right).mean())
 
 
 def _option_names() -> list[str]:
