@@ -340,8 +340,8 @@ def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOption
 
 def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:
     """Take the weights of another model, and its scale of the features, on which the weights rest."""
-    parts = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden", "members")
-    made_of = (*parts, "standardize", "scale")
+    parts = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden", "relation")
+    made_of = (*parts, "members", "standardize", "scale")
     other = [name for name in made_of if getattr(model.config, name) != getattr(start.config, name)]
     if other:
         told = "; ".join(f"{n} is {getattr(start.config, n)} there, {getattr(model.config, n)} here" for n in other)
