@@ -13,8 +13,8 @@ CPU. Published methods have one. For images and pairs, all have one; tasks named
 Gaussian, moons, Amazon and compounds are cut into five folds (--splits published: the loaders' own split, five seeds).
 The splits of the others hold images, people or customers apart: where none was published they are drawn anew for each
 seed, else the seed varies alone. --seeds 10 fits every fold twice. Contenders run with the options of their presets, or
-with those that --search N finds on validation scores alone. Beside them stand chance, popularity (Amazon) and the
-distance of an item from the mean of its set (anomalies).
+with those that --search N finds on validation scores alone. Beside them stand chance, popularity (Amazon), the distance
+of an item from the mean of its set (anomalies), and the subset whose items are most alike (bundles).
 
 Results go to a JSON-lines file as they come. The same command run again does only what is missing; results of other
 options (a changed default, say) do not count as done. Tables and figures are written beside that file. `--table FILE`

@@ -1,5 +1,6 @@
 """What contenders see and how they are scored: encoders, inference by name, baselines against counting by hand."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from benchmarks._fits import Job, Place, fit
 from benchmarks._inference import infer, inferences, score_selector
 from benchmarks._models import MODELS, describe, make_selector, options_of
-from benchmarks._plain import applies, popularity, score_baseline
+from benchmarks._plain import alike, applies, popularity, score_baseline
 from benchmarks._tasks import expand, load_task
 from setgrad import SubsetSelector
 from setgrad.datasets import Task, load
@@ -129,6 +130,17 @@ def test_outliers_are_far_from_the_mean_of_their_set() -> None:
     task = Task("made", "", test, test, test, "")
     assert score_baseline("outlier", task, 0)["true_size"] == 100
     assert applies("outlier", "anomaly:mnist") and not applies("outlier", "amazon:toys:random")
+
+
+def test_the_items_most_alike_are_found_together() -> None:
+    # By itself the fourth item scores best, as it lies between two pairs; the pair to find is the closer one.
+    angles = [[0.0, 0.5, 1.5, 0.9, 1.6], [0.2, 2.0, 0.1], []]
+    items = [[[math.cos(angle), math.sin(angle)] for angle in row] for row in angles]
+    test = Choices.of(items, [[2, 4], [0, 2], []])
+    task = Task("made", "", test, test, test, "")
+    assert int(alike(task, 0)(test)[:5].argmax()) == 3
+    assert score_baseline("alike", task, 0)["true_size"] == 100
+    assert applies("alike", "bundles:food") and not applies("alike", "moons")
 
 
 @pytest.mark.parametrize("model", ["default", "idiffmf-2", "horse"])
