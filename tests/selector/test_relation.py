@@ -40,13 +40,13 @@ def test_with_few_sets_the_default_has_one(choices, options, wanted):
 
 def test_with_many_sets_it_has_none():
     some = make_choices(10)
-    assert rank(SubsetSelector(**ONCE).fit(*make_choices(500), validation=some)) == 0
-    assert rank(SubsetSelector(**ONCE).fit(*make_choices(499), validation=some)) == RELATION
-    assert rank(SubsetSelector(**ONCE, relation=2).fit(*make_choices(500), validation=some)) == 2
+    assert rank(SubsetSelector(**ONCE).fit(*make_choices(800), validation=some)) == 0
+    assert rank(SubsetSelector(**ONCE).fit(*make_choices(799), validation=some)) == RELATION
+    assert rank(SubsetSelector(**ONCE, relation=2).fit(*make_choices(800), validation=some)) == 2
 
 
 def test_a_start_says_whether_there_is_one(choices):
-    first = SubsetSelector(**ONCE).fit(*make_choices(500), validation=choices)
+    first = SubsetSelector(**ONCE).fit(*make_choices(800), validation=choices)
     assert rank(SubsetSelector(**ONCE).fit(*choices, start=first)) == 0
     with pytest.raises(OptionError, match=r"selector to start from .* relation is 0 there, 64 here"):
         SubsetSelector(**ONCE, relation=RELATION).fit(*choices, start=first)

@@ -48,7 +48,7 @@ class SubsetSelector:
         attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
         hidden: Units of the layers of rho.
         relation: Rank of a part of F that compares each item with the mean of its set, 0 for none; None for 64 where F
-            is a deepset of phi="context" with fewer than 500 training sets, which teach attention little, else for 0.
+            is a deepset of phi="context" with fewer than 800 training sets, which teach attention little, else for 0.
         members: Models that learn side by side, whose logits are averaged; None for 8 where they learn in one step (on
             a GPU, for phi "context", "mlp" or "paper" and sets of up to 1024 items), and else for 1.
         estimator: Expectation over subsets by "bernoulli" or "pathwise" samples, "gaussian" masks, or "exact"
