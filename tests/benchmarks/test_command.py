@@ -58,8 +58,8 @@ def test_more_seeds_than_folds_fit_folds_again() -> None:
 
 def test_jobs_of_the_whole_table_longest_first() -> None:
     jobs = plan_jobs(_options("--tasks", "amazon,moons,gaussian"))
-    # Popularity makes sense for Amazon alone, distances from the mean for anomalies alone.
-    assert len(set(jobs)) == len(jobs) == (12 * 2 * (len(ALL) - 1) + 2 * (len(ALL) - 2)) * 5
+    # Popularity makes sense for Amazon alone, distances from the mean for anomalies alone, likeness for bundles alone.
+    assert len(set(jobs)) == len(jobs) == (12 * 2 * (len(ALL) - 2) + 2 * (len(ALL) - 3)) * 5
     assert (jobs[0].task, jobs[0].model) == ("amazon:feeding:farthest", "idiffmf-nuclear")
     costs = [expected_cost(job) for job in jobs]
     assert costs == sorted(costs, reverse=True)
