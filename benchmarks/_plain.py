@@ -52,32 +52,32 @@ def alike(task: Task, seed: int) -> Callable[[Choices], Tensor]:
     """Score an item by its mean cosine with the others of its set."""
 
     def score(choices: Choices) -> Tensor:
-        units = _units(choices)
+        units = _units(choices.sets)
         others = segment_mean(units, choices.sets)[choices.sets.layout.ids]
         return (units * others).sum(1)
 
     return score
 
 
-def most_alike(scores: Tensor, choices: Choices, sizes: np.ndarray | Tensor) -> Sets:
+def most_alike(scores: Tensor, sets: Sets, sizes: np.ndarray | Tensor) -> Sets:
     """Of all subsets of the given size, the one with the largest sum of cosines: where several are right, one of them.
 
     What items score by themselves makes no difference.
     """
-    layout = choices.sets.layout
+    layout = sets.layout
     if layout.longest > _ENUMERATED:
         raise ValueError(f"all subsets of {layout.longest} items are too many; {_ENUMERATED} are the most")
-    units, there = choices.sets.with_values(_units(choices)).padded()
+    units, there = sets.with_values(_units(sets)).padded()
     # The bits of a number are a subset of every set; those beyond its last item count for nothing.
     bits = (torch.arange(2**layout.longest)[:, None] >> torch.arange(layout.longest)) & 1
     cosines = torch.einsum("mi,bij,mj->mb", bits.double(), units @ units.mT, bits.double())
     fits = bits @ there.long().T == torch.as_tensor(sizes)
     best = torch.where(fits, cosines, -torch.inf).argmax(0)
-    return choices.sets.with_values(bits[best[layout.ids], layout.positions] == 1)
+    return sets.with_values(bits[best[layout.ids], layout.positions] == 1)
 
 
-def _units(choices: Choices) -> Tensor:
-    return normalize(choices.sets.values.flatten(1).double(), dim=1)
+def _units(sets: Sets) -> Tensor:
+    return normalize(sets.values.flatten(1).double(), dim=1)
 
 
 def chance(task: Task, seed: int) -> Callable[[Choices], Tensor]:
@@ -93,7 +93,7 @@ BASELINES: dict[str, Callable[[Task, int], Callable[[Choices], Tensor]]] = {
     "chance": chance,
 }
 # How subsets are made of scores and sizes, where it is not by taking the items that score best.
-_PICKS: dict[str, Callable[[Tensor, Choices, np.ndarray | Tensor], Sets]] = {"alike": most_alike}
+_PICKS: dict[str, Callable[[Tensor, Sets, np.ndarray | Tensor], Sets]] = {"alike": most_alike}
 # Items of the largest set of which all subsets are looked at.
 _ENUMERATED = 12
 
@@ -110,19 +110,15 @@ def applies(name: str, task: str) -> bool:
 
 def score_baseline(name: str, task: Task, seed: int) -> dict[str, float]:
     """Both scores on the test split, and that on validation with the true size, in percent."""
-    rank, pick = BASELINES[name](task, seed), _PICKS.get(name, _pick_top)
+    rank, pick = BASELINES[name](task, seed), _PICKS.get(name, pick_top)
     rule, _ = calibrate(held := rank(task.validation), task.validation.subsets)
     logits = rank(task.test)
 
     def percent(scores: Tensor, choices: Choices, sizes: np.ndarray | Tensor) -> float:
-        return 100 * float(jaccard(pick(scores, choices, sizes), choices.subsets).mean())
+        return 100 * float(jaccard(pick(scores, choices.sets, sizes), choices.subsets).mean())
 
     return {
         "true_size": percent(logits, task.test, subset_sizes(task.test.subsets)),
         "own_size": percent(logits, task.test, rule.sizes(logits, task.test.sets)),
         "validation": percent(held, task.validation, subset_sizes(task.validation.subsets)),
     }
-
-
-def _pick_top(scores: Tensor, choices: Choices, sizes: np.ndarray | Tensor) -> Sets:
-    return pick_top(scores, choices.sets, sizes)
