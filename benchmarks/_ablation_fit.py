@@ -11,7 +11,7 @@ from torch import nn
 from benchmarks._fits import Place, Record
 from benchmarks._models import Options, describe, make_selector, options_of
 from benchmarks._published import AMAZON_PAIRS
-from benchmarks._tasks import load_task
+from benchmarks._tasks import load_split
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
@@ -125,8 +125,8 @@ def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | Non
     selector = make_selector(_options(trial.task, trial.model, trial.quick), seed=trial.seed, device=device)
     if selector.phi != _NO_SKIP:
         return selector
-    context = ContextItems(shape, selector.width, layers=selector.layers, heads=selector.heads)
-    # DeepSet gives the modular term to phis that are a ContextItems; behind a module that does nothing it is the same
+    context = ContextItems(shape, selector.dim, layers=selector.layers, heads=selector.heads)
+    # DeepSetFunction gives the modular term to phis that are a ContextItems; behind a module that does nothing it is the same
     # network, and none is given. The relation is what it is for the default.
     relation = usual_relation(SubsetSelector().get_params(), sets)
     return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
@@ -137,7 +137,7 @@ def _options(task: str, model: str, quick: bool) -> Options:
 
 
 def _load(name: str, number: int, quick: bool, data_dir: str | None) -> Task:
-    return load_task(name, splits="folds", number=number, data_dir=data_dir, quick=quick)
+    return load_split(name, splits="folds", number=number, data_dir=data_dir, quick=quick)
 
 
 # One is kept, because trials that begin with the same weights follow each other.

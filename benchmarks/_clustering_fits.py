@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     parser.add_argument("--batch", type=int, default=Fit.batch, help=f"sets in a step (default: {Fit.batch})")
     parser.add_argument("--points", type=int, default=Fit.points, help=f"points of a set (default: {Fit.points})")
     parser.add_argument("--rate", type=float, default=Fit.rate, help=f"learning rate (default: {Fit.rate})")
-    parser.add_argument("--width", type=int, default=Fit.width, help=f"width of codes (default: {Fit.width})")
+    parser.add_argument("--dim", type=int, default=Fit.width, help=f"width of codes (default: {Fit.width})")
     parser.add_argument("--slots", type=int, default=Fit.slots, help=f"slots (default: {Fit.slots})")
     parser.add_argument("--tests", type=int, default=Fit.tests, help=f"sets to judge on (default: {Fit.tests})")
     parser.add_argument(

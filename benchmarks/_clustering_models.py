@@ -184,7 +184,7 @@ def _dsmil(sizes: Sizes, _: str) -> Clusterer:
 
 def _set_transformer(sizes: Sizes, _: str) -> Clusterer:
     encoder = SetTransformer(
-        sizes.points, sizes.width, outputs=COMPONENTS, layers=2, decode=0, heads=HEADS, inducing=16, phi=_phi(sizes)
+        sizes.points, sizes.width, outputs=COMPONENTS, layers=2, decode=0, heads=HEADS, slots=16, phi=_phi(sizes)
     )
     return Clusterer(encoder, nn.Sequential(Among(sizes.width), nn.Linear(sizes.width, NUMBERS)))
 

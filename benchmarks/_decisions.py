@@ -20,11 +20,22 @@ from torch import Tensor, nn
 from benchmarks._fits import Record
 from benchmarks._tables import table
 from benchmarks._trials import mean_cell
-from setgrad.discrete import AIMLE, IMLE, Blackbox, FenchelYoung, Identity, Margin, Noise, Solver, hamming, regret
+from setgrad.discrete import (
+    AIMLE,
+    IMLE,
+    Blackbox,
+    CombinatorialSolver,
+    FenchelYoung,
+    Identity,
+    Margin,
+    Noise,
+    hamming,
+    regret,
+)
 from setgrad.discrete.projections import resolve_projection
 
 # From answers, an example and its solver to one number for each answer.
-Loss = Callable[[Tensor, "Examples", Solver], Tensor]
+Loss = Callable[[Tensor, "Examples", CombinatorialSolver], Tensor]
 
 
 @final
@@ -56,20 +67,20 @@ class Criterion(nn.Module, ABC):
 
 
 # From a solver and a source of chance to a criterion.
-Method = Callable[[Solver, torch.Generator], Criterion]
+Method = Callable[[CombinatorialSolver, torch.Generator], Criterion]
 
 
-def l1(z: Tensor, batch: Examples, solver: Solver) -> Tensor:
+def l1(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
     """The papers' loss for paths and tours. Its gradient points from the answer to the right one."""
     return (z - batch.answers).abs().flatten(z.ndim - solver.dims).sum(-1)
 
 
-def linear_hamming(z: Tensor, batch: Examples, solver: Solver) -> Tensor:
+def linear_hamming(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
     """The same value, but linear: the gradient is never 0, whether an entry is right or not."""
     return hamming(z, batch.answers, dims=solver.dims)
 
 
-def lost(z: Tensor, batch: Examples, solver: Solver) -> Tensor:
+def lost(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
     """What the answer costs more than the best one."""
     return regret(z, batch.truth, solver=solver, best=batch.answers)
 
@@ -136,7 +147,7 @@ class TwoStage(Criterion):
 class SPOPlus(Criterion):
     """The convex bound on the regret of Elmachtoub and Grigas (2022), one call of the solver for a batch."""
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, solver: CombinatorialSolver) -> None:
         super().__init__()
         self.solver = solver
 
@@ -149,7 +160,7 @@ class SPOPlus(Criterion):
 
 
 def identity(
-    solver: Solver,
+    solver: CombinatorialSolver,
     generator: torch.Generator,
     *,
     loss: Loss,
@@ -161,7 +172,7 @@ def identity(
 
 
 def blackbox(
-    solver: Solver,
+    solver: CombinatorialSolver,
     generator: torch.Generator,
     *,
     loss: Loss,
@@ -174,28 +185,32 @@ def blackbox(
 
 
 def imle(
-    solver: Solver, generator: torch.Generator, *, loss: Loss, noise: Noise, lam: float, samples: int = 1
+    solver: CombinatorialSolver, generator: torch.Generator, *, loss: Loss, noise: Noise, lam: float, samples: int = 1
 ) -> Criterion:
     """Forward differences."""
     return Through(IMLE(solver, noise=noise, lam=lam, samples=samples, generator=generator), loss)
 
 
-def aimle(solver: Solver, generator: torch.Generator, *, loss: Loss, noise: Noise, samples: int = 1) -> Criterion:
+def aimle(
+    solver: CombinatorialSolver, generator: torch.Generator, *, loss: Loss, noise: Noise, samples: int = 1
+) -> Criterion:
     """Central differences, with the usual target."""
     return Through(AIMLE(solver, noise=noise, samples=samples, generator=generator), loss)
 
 
-def fenchel_young(solver: Solver, generator: torch.Generator, *, noise: Noise | None, samples: int = 1) -> Criterion:
+def fenchel_young(
+    solver: CombinatorialSolver, generator: torch.Generator, *, noise: Noise | None, samples: int = 1
+) -> Criterion:
     """Without noise it is the structured perceptron."""
     return Imitate(FenchelYoung(solver, noise=noise, samples=samples, generator=generator))
 
 
-def two_stage(solver: Solver, generator: torch.Generator) -> Criterion:
+def two_stage(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
     """Regression."""
     return TwoStage()
 
 
-def spo_plus(solver: Solver, generator: torch.Generator) -> Criterion:
+def spo_plus(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
     """SPO+, written here."""
     return SPOPlus(solver)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import TSP, Assignment, GraphPath, GridPath, HostPool, Knapsack, Solver, TopK
+from setgrad.discrete import TSP, Assignment, CombinatorialSolver, GraphPath, GridPath, HostPool, Knapsack, TopK
 
 # The step of Blackbox; weights of the loss are at most 1.
 LAMBDA = 0.5
@@ -43,7 +43,7 @@ class Task:
     name: str
     d: int
     shape: tuple[int, ...]
-    solver: Callable[[int], Solver]
+    solver: Callable[[int], CombinatorialSolver]
     plain: Callable[[], Plain]
     places: Tensor | None = None
     model: tuple[str, tuple[Any, ...]] | None = None

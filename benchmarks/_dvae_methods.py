@@ -16,7 +16,8 @@ from setgrad.discrete import (
     IMLE,
     SIMPLE,
     ArgMax,
-    Estimator,
+    CombinatorialSolver,
+    GradientEstimator,
     Gumbel,
     GumbelSoftmax,
     Identity,
@@ -24,7 +25,6 @@ from setgrad.discrete import (
     ReinMax,
     RelaxedTopK,
     SoftSub,
-    Solver,
     SumOfGamma,
     Tempered,
     TopK,
@@ -63,7 +63,7 @@ class Sampler(nn.Module, ABC):
 class Estimated(Sampler):
     """By an estimator that stands for all replicas, or by one for each, where it has a state."""
 
-    def __init__(self, estimators: list[Estimator]) -> None:
+    def __init__(self, estimators: list[GradientEstimator]) -> None:
         super().__init__()
         self.estimators = nn.ModuleList(estimators)
 
@@ -127,7 +127,7 @@ class Setting:
     samples: int
 
     @property
-    def solver(self) -> Solver:
+    def solver(self) -> CombinatorialSolver:
         """One of n, or k of n."""
         return ArgMax() if self.k == 1 else TopK(self.k)
 
@@ -140,7 +140,7 @@ class Model:
     Without a noise it draws from the exact law.
     """
 
-    make: Callable[[Setting], Estimator | Sampler]
+    make: Callable[[Setting], GradientEstimator | Sampler]
     knobs: tuple[float, ...] = (0.0,)
     ks: tuple[int, ...] = (1, 10)
     noises: dict[int, tuple[str, ...]] = field(default_factory=lambda: {1: ("",), 10: ("",)})
@@ -149,35 +149,35 @@ class Model:
 
 
 def _imle(central: bool) -> Model:
-    def make(s: Setting) -> Estimator:
+    def make(s: Setting) -> GradientEstimator:
         return IMLE(s.solver, noise=s.noise, samples=s.samples, lam=s.knob, central=central)
 
     return Model(make, knobs=(1.0, 10.0, 100.0), noises=SOLVER_NOISES)
 
 
 def _aimle(central: bool, mode: str, targets: tuple[float, ...]) -> Model:
-    def make(s: Setting) -> Estimator:
+    def make(s: Setting) -> GradientEstimator:
         return AIMLE(s.solver, noise=s.noise, samples=s.samples, central=central, mode=mode, target=s.knob)
 
     return Model(make, knobs=targets, noises=SOLVER_NOISES, stateful=True)
 
 
 def _identity(projection: str | None) -> Model:
-    def make(s: Setting) -> Estimator:
+    def make(s: Setting) -> GradientEstimator:
         return Identity(s.solver, noise=s.noise, samples=s.samples, projection=projection)
 
     return Model(make, noises=SOLVER_NOISES)
 
 
 def _relaxed(kind: type[SoftSub] | type[RelaxedTopK], hard: bool) -> Model:
-    def make(s: Setting) -> Estimator:
+    def make(s: Setting) -> GradientEstimator:
         return kind(s.k, temperature=s.knob, hard=hard, noise=Gumbel(), samples=s.samples)
 
     return Model(make, knobs=TEMPERATURES, ks=(10,), noises={10: ("gumbel",)})
 
 
 def _gumbel_softmax(hard: bool) -> Model:
-    def make(s: Setting) -> Estimator:
+    def make(s: Setting) -> GradientEstimator:
         return GumbelSoftmax(temperature=s.knob, hard=hard, samples=s.samples)
 
     return Model(make, knobs=TEMPERATURES, ks=(1,))
@@ -214,7 +214,9 @@ def make_sampler(name: str, *, k: int, knob: float, noise: str, samples: int, re
     drawn = NOISES[noise][0](k) if noise else Gumbel()
     made = [model.make(Setting(k, knob, drawn, samples)) for _ in range(replicas if model.stateful else 1)]
     first = made[0]
-    return first if isinstance(first, Sampler) else Estimated([one for one in made if isinstance(one, Estimator)])
+    return (
+        first if isinstance(first, Sampler) else Estimated([one for one in made if isinstance(one, GradientEstimator)])
+    )
 
 
 def law_scale(noise: str, k: int) -> float:

@@ -26,7 +26,7 @@ from benchmarks._machine import forget_peak, memory_peak
 from benchmarks._machine import wait as wait_for
 from benchmarks._models import cost_of, describe, make_selector, options_of
 from benchmarks._plain import BASELINES, score_baseline
-from benchmarks._tasks import load_task, work_of
+from benchmarks._tasks import load_split, work_of
 from setgrad.selector._fit import resolve_device
 
 Record = dict[str, Any]
@@ -73,7 +73,7 @@ def fit(job: Job, place: Place) -> Record:
 
     A fit that may have been gone on with took as long as its epochs did.
     """
-    task = load_task(job.task, splits=job.splits, number=job.seed, data_dir=place.data_dir, quick=job.quick)
+    task = load_split(job.task, splits=job.splits, number=job.seed, data_dir=place.data_dir, quick=job.quick)
     origin = {"torch": torch.__version__, "commit": place.commit, "command": place.command}
     if job.model in BASELINES:
         scores = score_baseline(job.model, task, job.seed)

@@ -37,7 +37,7 @@ def cross_validate(data: str, model: str, seed: int, place: Place, *, steps: int
     bags = mil(data, data_dir=place.data_dir)
     found = np.full(len(bags), math.nan)
     # Always into ten, so that a quick run of a few folds tests what a whole one does.
-    parts = bag_folds(bags, FOLDS, seed=seed)[:folds]
+    parts = bag_folds(bags, FOLDS, random_state=seed)[:folds]
     for train, test in parts:
         scaled = standardised(bags, train)
         found[test] = predict_fold(model, scaled, bags.labels, train, test, seed, steps)

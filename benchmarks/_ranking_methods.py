@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, relu
 
 from setgrad.discrete import (
     Blackbox,
-    Estimator,
+    GradientEstimator,
     Identity,
     InformedMargin,
     Margin,
@@ -48,7 +48,7 @@ class Ranked:
     the relevant should be large: the solver's own answer is a rank, which should be small.
     """
 
-    estimator: Estimator
+    estimator: GradientEstimator
     loss: Loss
     project: bool
     margin: Margin | None

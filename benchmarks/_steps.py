@@ -12,8 +12,8 @@ from torch import Tensor
 
 from benchmarks.baselines.mask_tensor import MaskTensorMeanField
 from setgrad.encoders import ContextItems
-from setgrad.functions import Bernoulli, DeepSet, Fresh
-from setgrad.inference import AllItems, OneStep, SampledNegatives, SubsetLoss, mean_field
+from setgrad.functions import Bernoulli, DeepSetFunction, FreshNoise
+from setgrad.inference import AllItems, OneStepMeanField, SampledNegatives, SubsetLoss, mean_field
 from setgrad.sets import Choices, Sets
 
 SAMPLES = 5
@@ -75,18 +75,18 @@ def make_batch(case: Case, device: torch.device, seed: int = 0) -> Choices:
     return Choices(sets, sets.with_values(torch.from_numpy(chosen.reshape(-1)).to(device)))
 
 
-def _make_function(model: str) -> DeepSet:
+def _make_function(model: str) -> DeepSetFunction:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if model == "paper":
-            return DeepSet(FEATURES, phi="paper", width=256, hidden=(500, 500))
-        return DeepSet(FEATURES, phi=ContextItems(FEATURES, slots=32))
+            return DeepSetFunction(FEATURES, phi="paper", dim=256, hidden=(500, 500))
+        return DeepSetFunction(FEATURES, phi=ContextItems(FEATURES, slots=32))
 
 
-def _setgrad(function: DeepSet, model: str, *, every: bool) -> Step:
+def _setgrad(function: DeepSetFunction, model: str, *, every: bool) -> Step:
     # The calls of the selector's training loop.
-    estimator = Bernoulli(SAMPLES, Fresh(1))
-    loss: SubsetLoss = SampledNegatives(Fresh(2)) if model == "paper" else AllItems()
+    estimator = Bernoulli(SAMPLES, FreshNoise(1))
+    loss: SubsetLoss = SampledNegatives(FreshNoise(2)) if model == "paper" else AllItems()
 
     def forward(batch: Choices) -> Tensor:
         sets, subsets = batch
@@ -94,13 +94,13 @@ def _setgrad(function: DeepSet, model: str, *, every: bool) -> Step:
         sizes = np.full(len(sets), max(1, sets.layout.longest // 10))
         coordinates = loss.coordinates(subsets, sizes)
         asked = None if every else coordinates
-        logits = mean_field(function, sets, estimator=estimator, solver=OneStep(), coordinates=asked).logits
+        logits = mean_field(function, sets, estimator=estimator, solver=OneStepMeanField(), coordinates=asked).logits
         return loss(logits[coordinates] if every and coordinates is not None else logits, subsets, coordinates, None)
 
     return forward
 
 
-def _mask_tensor(function: DeepSet) -> Step:
+def _mask_tensor(function: DeepSetFunction) -> Step:
     rival = MaskTensorMeanField(function, samples=SAMPLES, seed=1)
 
     def forward(batch: Choices) -> Tensor:

@@ -82,7 +82,7 @@ def work_of(task: str) -> float:
     return sets * each
 
 
-def load_task(name: str, *, splits: str, number: int, data_dir: str | None, quick: bool) -> Task:
+def load_split(name: str, *, splits: str, number: int, data_dir: str | None, quick: bool) -> Task:
     """The splits of one fit: a fold, those drawn with that seed, or the published one, the same for all.
 
     There are five folds; number 5 is the first of them again, for a fit with other weights.
@@ -105,8 +105,8 @@ def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
         return _with_parts(task, lambda part: Choices(_flat(part.sets), part.subsets, item_ids=part.item_ids))
     if quick and not name.startswith("compounds:"):
         few = _QUICK_SETS
-        return datasets.load(name, seed=seed, data_dir=data_dir, n_train=few, n_validation=few, n_test=few)
-    task = datasets.load(name, seed=seed, data_dir=data_dir)
+        return datasets.load_task(name, random_state=seed, data_dir=data_dir, n_train=few, n_validation=few, n_test=few)
+    task = datasets.load_task(name, random_state=seed, data_dir=data_dir)
     if not quick:
         return task
     # Kept compound tasks have the usual number of sets, and other numbers would be built anew.

@@ -18,7 +18,7 @@ from benchmarks._models import Options
 from benchmarks.baselines.mask_tensor import MaskTensorMeanField
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
-from setgrad.functions import DeepSet, Fresh
+from setgrad.functions import DeepSetFunction, FreshNoise
 from setgrad.inference import AllItems
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector._model import ChoiceModel
@@ -110,7 +110,7 @@ def train_baseline(task: Task, rate: float, plan: Plan, device: torch.device, se
     )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        function = DeepSet(tuple(train.sets.item_shape), phi="paper", width=256, hidden=(500, 500)).to(device)
+        function = DeepSetFunction(tuple(train.sets.item_shape), phi="paper", dim=256, hidden=(500, 500)).to(device)
     rival = MaskTensorMeanField(function, samples=SAMPLES, seed=seed)
     optimiser = torch.optim.Adam(function.parameters(), lr=rate, weight_decay=WEIGHT_DECAY, fused=True)
     rng = np.random.default_rng(seed)
@@ -192,14 +192,14 @@ def make_pass(model: ChoiceModel, data: Choices, *, masks: bool) -> Callable[[],
 
 
 def _flip_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
-    noise, member = Fresh(0), model.each()[0]
+    noise, member = FreshNoise(0), model.each()[0]
     return lambda sets: member.infer(model.config, member.function.bind(model.standardised(sets)), noise).logits
 
 
 def _mask_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
     function: Any = model.each()[0].function
     # The rival knows no modular term: it gets the same phi and rho without it, and the term is added here.
-    core = DeepSet(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)
+    core = DeepSetFunction(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)
     core.rho = function.rho
     rival = MaskTensorMeanField(core, samples=model.config.samples)
 

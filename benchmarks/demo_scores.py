@@ -69,5 +69,5 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _limit(task: str) -> str:
     if task == "gaussian":
-        return f"{100 * datasets.bayes_jaccard(datasets.load(task, n_train=0, n_validation=0).test):.2f}"
+        return f"{100 * datasets.bayes_jaccard(datasets.load_task(task, n_train=0, n_validation=0).test):.2f}"
     return "100" if task == "moons" else "-"

@@ -42,7 +42,7 @@ from benchmarks._discrete_tasks import LAMBDA, Plain, Task, tasks
 from benchmarks._machine import describe, describe_line
 from benchmarks._measure import Timing
 from benchmarks._tables import seconds, table
-from setgrad.discrete import Blackbox, Identity, Solver
+from setgrad.discrete import Blackbox, CombinatorialSolver, Identity
 
 TARGET, OVERHEAD, OVERHEAD_BATCH = 5.0, 0.20, 256
 BATCHES = (32, 128, 512)
@@ -108,7 +108,7 @@ def measure(task: Task, batch: int, estimator: str, threads: int, clock: Clock) 
     return {"task": task.name, "batch": batch, "estimator": estimator, "ways": found}
 
 
-def setgrad_layer(task: Task, solver: Solver, estimator: str) -> Callable[[Tensor], Tensor]:
+def setgrad_layer(task: Task, solver: CombinatorialSolver, estimator: str) -> Callable[[Tensor], Tensor]:
     """Setgrad's way from rows to rows."""
     made = Identity(solver) if estimator == "identity" else Blackbox(solver, lam=LAMBDA)
     return lambda rows: task.drop(made(task.lift(rows)))

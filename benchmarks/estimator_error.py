@@ -19,11 +19,11 @@ from benchmarks._tables import table
 from setgrad.functions import (
     Bernoulli,
     BoundSetFunction,
-    DeepSet,
-    Estimator,
+    DeepSetFunction,
     Exact,
+    ExtensionEstimator,
     FacilityLocation,
-    Fresh,
+    FreshNoise,
     Gaussian,
     LogDeterminant,
     SetFunction,
@@ -62,7 +62,7 @@ def make_functions() -> dict[str, SetFunction]:
     """One neural and two classical functions, in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        deep = DeepSet(2, "mlp", width=32, hidden=(64, 64)).double()
+        deep = DeepSetFunction(2, "mlp", dim=32, hidden=(64, 64)).double()
         deep.requires_grad_(False)
     return {"deep set": deep, "facility location": FacilityLocation(), "log-determinant": LogDeterminant()}
 
@@ -75,10 +75,10 @@ def make_problem(sizes: tuple[int, ...]) -> tuple[Sets, Tensor, Tensor]:
     return Sets.from_lengths(items, sizes), psi, torch.randn(sum(sizes), generator=generator, dtype=torch.float64)
 
 
-def contenders(counts: tuple[int, ...], repeats: int) -> list[tuple[str, Estimator, int]]:
+def contenders(counts: tuple[int, ...], repeats: int) -> list[tuple[str, ExtensionEstimator, int]]:
     """Estimators with the number of draws to average over."""
     sampled = [
-        (f"{kind.__name__}({count})", kind(count, Fresh(count)), repeats)
+        (f"{kind.__name__}({count})", kind(count, FreshNoise(count)), repeats)
         for kind, count in product((Bernoulli, Gaussian), counts)
     ]
     return [("Exact()", Exact(), 1), *sampled]
@@ -112,7 +112,7 @@ def _expectation(values: Tensor, bits: Tensor, p: Tensor, forced: set[int]) -> T
 
 
 def measure(
-    estimator: Estimator, bound: BoundSetFunction, psi: Tensor, vector: Tensor, truth: tuple[Tensor, Tensor]
+    estimator: ExtensionEstimator, bound: BoundSetFunction, psi: Tensor, vector: Tensor, truth: tuple[Tensor, Tensor]
 ) -> tuple[float, float]:
     """Relative errors of one draw."""
     with torch.no_grad():

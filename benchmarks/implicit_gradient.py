@@ -1,10 +1,10 @@
 """The implicit gradient of whole models against enumeration, and how far samples and one step are from it.
 
-Claims checked: with Exact the gradient through `Implicit` is that of enumerated subsets to 1e-6; with 512 samples of
+Claims checked: with Exact the gradient through `ImplicitMeanField` is that of enumerated subsets to 1e-6; with 512 samples of
 Pathwise its cosine to it is over 0.999 where items interact weakly (factor 1). Where they interact more strongly only
 SecondDifference keeps near that, and Gaussian has a bias everywhere.
 
-Random networks in float64: a DeepSet with phi "mlp" and "context", Inset, Horse, of width 32 and two layers of 64 units
+Random networks in float64: a DeepSetFunction with phi "mlp" and "context", InsetFunction, HorseFunction, of width 32 and two layers of 64 units
 in rho, whose weights are multiplied by a factor, so that items interact weakly to strongly; the largest makes many of
 them sure, and the radius falls again. Sets of 8, 0, 1, 5 and 3 items; the loss is the cross-entropy of random subsets,
 its gradient is with respect to all parameters. The truth is dense algebra on sums over all subsets, which shares no
@@ -29,17 +29,17 @@ from benchmarks._machine import describe, describe_line
 from benchmarks._tables import table
 from setgrad.functions import (
     Bernoulli,
-    DeepSet,
-    Estimator,
+    DeepSetFunction,
     Exact,
-    Fresh,
+    ExtensionEstimator,
+    FreshNoise,
     Gaussian,
-    Horse,
-    Inset,
+    HorseFunction,
+    InsetFunction,
     Pathwise,
     SecondDifference,
 )
-from setgrad.inference import AllItems, Implicit, MeanFieldSolver, OneStep, mean_field
+from setgrad.inference import AllItems, ImplicitMeanField, MeanFieldSolver, OneStepMeanField, mean_field
 from setgrad.sets import Sets
 
 SIZES = (8, 0, 1, 5, 3)
@@ -47,17 +47,17 @@ FACTORS = (1, 3, 5, 8)
 SAMPLES, SEEDS = 512, 5
 EXACT, NEAR = 1e-6, 0.999
 # Sets that do not settle are counted, and have no gradient.
-TIGHT = Implicit(tol=1e-12, max_steps=2000, on_failure="mask")
-SAMPLED = Implicit(tol=1e-6, max_steps=1000, on_failure="mask")
+TIGHT = ImplicitMeanField(tol=1e-12, max_steps=2000, on_failure="mask")
+SAMPLED = ImplicitMeanField(tol=1e-6, max_steps=1000, on_failure="mask")
 
-Network = DeepSet | Inset | Horse
+Network = DeepSetFunction | InsetFunction | HorseFunction
 NETWORKS: dict[str, Callable[[], Network]] = {
-    "DeepSet, mlp": lambda: DeepSet(2, "mlp", width=32, hidden=(64, 64)),
-    "DeepSet, context": lambda: DeepSet(2, "context", width=32, hidden=(64, 64)),
-    "Inset": lambda: Inset(2, width=32, hidden=(64, 64)),
-    "Horse": lambda: Horse(2, width=32, hidden=(64, 64)),
+    "DeepSetFunction, mlp": lambda: DeepSetFunction(2, "mlp", dim=32, hidden=(64, 64)),
+    "DeepSetFunction, context": lambda: DeepSetFunction(2, "context", dim=32, hidden=(64, 64)),
+    "InsetFunction": lambda: InsetFunction(2, dim=32, hidden=(64, 64)),
+    "HorseFunction": lambda: HorseFunction(2, dim=32, hidden=(64, 64)),
 }
-SMOOTH: dict[str, Callable[[int, Fresh], Estimator]] = {
+SMOOTH: dict[str, Callable[[int, FreshNoise], ExtensionEstimator]] = {
     "Gaussian": Gaussian,
     "Pathwise": Pathwise,
     "SecondDifference": SecondDifference,
@@ -151,9 +151,9 @@ def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
     exact = solve(problem, Exact(), TIGHT)
     truth = enumerate_all(problem, exact.logits)
     psi = torch.sigmoid(truth.logits)
-    found = {name: solve(problem, make(samples, Fresh(seed)), SAMPLED) for name, make in SMOOTH.items()}
-    found["one step, Exact"] = solve(problem, Exact(), OneStep(), psi)
-    found["one step, Bernoulli"] = solve(problem, Bernoulli(samples, Fresh(seed)), OneStep(), psi)
+    found = {name: solve(problem, make(samples, FreshNoise(seed)), SAMPLED) for name, make in SMOOTH.items()}
+    found["one step, Exact"] = solve(problem, Exact(), OneStepMeanField(), psi)
+    found["one step, Bernoulli"] = solve(problem, Bernoulli(samples, FreshNoise(seed)), OneStepMeanField(), psi)
     return {
         "radius": truth.radius,
         "exact": distance(exact.gradient, truth.gradient),
@@ -163,7 +163,9 @@ def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
     }
 
 
-def solve(problem: Problem, estimator: Estimator, solver: MeanFieldSolver, start: float | Tensor = 0.5) -> Found:
+def solve(
+    problem: Problem, estimator: ExtensionEstimator, solver: MeanFieldSolver, start: float | Tensor = 0.5
+) -> Found:
     """Infer, and differentiate the loss."""
     found = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
     slope = gradient(problem.loss(found.logits), problem.network)

@@ -3,8 +3,8 @@
 Claims checked: whatever the number of iterations, to 500 of a neural set function and to 2,000 of a pairwise one, the
 peak of forward and backward pass is flat within 5 % with `setgrad.implicit`, where that of unrolling grows.
 
-- Deep set (figure 1 of paper 000): `inference.mean_field` of a DeepSet with 5 Gaussian masks, `Unrolled(K)` against
-  `Implicit()`, for 8 sets of 100 items with 32 features; the gradient is with respect to the network. Unrolling takes
+- Deep set (figure 1 of paper 000): `inference.mean_field` of a DeepSetFunction with 5 Gaussian masks, `UnrolledMeanField(K)` against
+  `ImplicitMeanField()`, for 8 sets of 100 items with 32 features; the gradient is with respect to the network. Unrolling takes
   plain steps.
 - Pairwise: psi -> sigmoid(f + X W X^T (psi - 1/2)), for 32 sets of 1,000 items with 32 features X; the gradient is with
   respect to f, X and W. Unrolling takes damped steps.
@@ -34,9 +34,9 @@ from benchmarks._apart import GIVE_BACK, answer, ask, spread
 from benchmarks._machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
 from benchmarks._measure import Peak
 from benchmarks._tables import seconds, size, table
-from setgrad.functions import DeepSet, Fresh, Gaussian
+from setgrad.functions import DeepSetFunction, FreshNoise, Gaussian
 from setgrad.implicit import GMRES, Picard, fixed_point
-from setgrad.inference import Implicit, Unrolled, mean_field
+from setgrad.inference import ImplicitMeanField, UnrolledMeanField, mean_field
 from setgrad.sets import Sets
 
 QUICK = (5, 20)
@@ -152,7 +152,7 @@ def deep_set(case: Case, device: torch.device) -> Problem:
     """Mean field of a random network; both ways have the same masks at every step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = DeepSet(case.features, "mlp", width=32, hidden=(64, 64)).to(device)
+        network = DeepSetFunction(case.features, "mlp", dim=32, hidden=(64, 64)).to(device)
     with torch.no_grad():
         for layer in network.rho:
             if isinstance(layer, nn.Linear):
@@ -160,10 +160,10 @@ def deep_set(case: Case, device: torch.device) -> Problem:
                 layer.weight.mul_(STRENGTH)
     items = torch.randn(case.sets * case.items, case.features, generator=torch.Generator().manual_seed(0))
     sets = Sets.from_lengths(items, [case.items] * case.sets).to(device)
-    estimator = Gaussian(MASKS, Fresh(0)).frozen()
+    estimator = Gaussian(MASKS, FreshNoise(0)).frozen()
 
     def unroll() -> Tensor:
-        return mean_field(network, sets, estimator=estimator, solver=Unrolled(case.iterations)).value
+        return mean_field(network, sets, estimator=estimator, solver=UnrolledMeanField(case.iterations)).value
 
     def solve() -> Tensor:
         with not_to_settle():
@@ -171,7 +171,7 @@ def deep_set(case: Case, device: torch.device) -> Problem:
                 network,
                 sets,
                 estimator=estimator,
-                solver=Implicit(
+                solver=ImplicitMeanField(
                     Picard(damping=damping(case.iterations)),
                     GMRES(tol=1e-5, restart=10),
                     tol=1e-30,

@@ -57,7 +57,16 @@ from benchmarks._decisions import (
 from benchmarks._fits import Place, Record
 from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets._folder import data_folder, read_arrays
-from setgrad.discrete import Gumbel, Knapsack, NoiseMargin, Normal, Solver, Tempered, normalized_regret, to_pyepo
+from setgrad.discrete import (
+    CombinatorialSolver,
+    Gumbel,
+    Knapsack,
+    NoiseMargin,
+    Normal,
+    Tempered,
+    normalized_regret,
+    to_pyepo,
+)
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
 
@@ -72,7 +81,7 @@ PYEPO = "pyepo spo+"
 class PyEPOLoss(Criterion):
     """PyEPO's SPO+ around the same solver, which it asks for one instance at a time."""
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, solver: CombinatorialSolver) -> None:
         super().__init__()
         losses = importlib.import_module("pyepo.func")
         self.loss = losses.SPOPlus(to_pyepo(solver, SLOTS), processes=1, reduction="sum")
@@ -84,7 +93,7 @@ class PyEPOLoss(Criterion):
         return value
 
 
-def _pyepo(solver: Solver, generator: torch.Generator) -> Criterion:
+def _pyepo(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
     return PyEPOLoss(solver)
 
 
@@ -243,7 +252,7 @@ def make_network(model: str, features: int, start: float) -> nn.Module:
     return nn.Sequential(*body, last, nn.Flatten(-2))
 
 
-def measure(theta: Tensor, test: Examples, solver: Solver) -> Record:
+def measure(theta: Tensor, test: Examples, solver: CombinatorialSolver) -> Record:
     """Regret of the choices that theta leads to, in percent of the best."""
     z = solver(theta)
     regret = normalized_regret(z, test.truth, solver=solver, best=test.answers)
@@ -256,11 +265,11 @@ def show(records: Sequence[Record]) -> str:
     return show_rows(records, ALL, tasks, (("regret", "regret", ".2f"),))
 
 
-def _score(network: nn.Module, *, examples: Examples, solver: Solver) -> float:
+def _score(network: nn.Module, *, examples: Examples, solver: CombinatorialSolver) -> float:
     return float(measure(predict(network, examples.inputs), examples, solver)["regret"])
 
 
-def _examples(features: Tensor, values: Tensor, solver: Solver) -> Examples:
+def _examples(features: Tensor, values: Tensor, solver: CombinatorialSolver) -> Examples:
     return Examples(features, solver(values), values)
 
 

@@ -48,7 +48,7 @@ from benchmarks._decisions import (
 from benchmarks._fits import Place, Record
 from benchmarks._keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
 from benchmarks._trials import add_trial_options, chosen, run_and_show
-from setgrad.discrete import Assignment, Gumbel, InformedMargin, NoiseMargin, Normal, Solver, Tempered
+from setgrad.discrete import Assignment, CombinatorialSolver, Gumbel, InformedMargin, NoiseMargin, Normal, Tempered
 from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/matching.jsonl")
@@ -56,11 +56,11 @@ NEAREST = "nearest"
 WIDTHS = (0.1, 1.0, 10.0)
 
 
-def _cross_entropy(solver: Solver, generator: torch.Generator) -> Criterion:
+def _cross_entropy(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
     return CrossEntropy()
 
 
-def _sinkhorn(solver: Solver, generator: torch.Generator) -> Criterion:
+def _sinkhorn(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
     return Sinkhorn()
 
 

@@ -25,7 +25,7 @@ from benchmarks._machine import describe, describe_line
 from benchmarks._measure import time_side_by_side
 from benchmarks._tables import seconds, table
 from setgrad import SubsetSelector
-from setgrad.functions import Fresh
+from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems
 from setgrad.selector._fit import MEMBERS, resolve_device
 from setgrad.selector._member import ModelConfig
@@ -80,7 +80,7 @@ def make_weights(count: int, way: str, device: torch.device) -> Weights:
         function=usual.function,
         item_shape=(384,),
         phi="context",
-        width=usual.width,
+        dim=usual.width,
         layers=usual.layers,
         heads=usual.heads,
         slots=None,
@@ -108,7 +108,7 @@ def make_weights(count: int, way: str, device: torch.device) -> Weights:
 def measure(count: int, batch: Batch, asked: Sets, device: torch.device, *, quick: bool) -> dict[str, Any]:
     """Seconds of a step and of a question by each way, and how far the losses of an early step are apart."""
     ways = [APART, TOGETHER, *([PLAYED] if device.type == "cuda" else [])]
-    trained = {way: (make_weights(count, way, device), Fresh(0), []) for way in ways}
+    trained = {way: (make_weights(count, way, device), FreshNoise(0), []) for way in ways}
     block, usual = 1 if quick else BLOCK, SubsetSelector()
 
     def work(way: str) -> None:

@@ -38,7 +38,7 @@ from benchmarks._machine import describe as machine
 from benchmarks._machine import describe_line
 from benchmarks._models import describe
 from benchmarks._tables import seconds, table
-from benchmarks._tasks import load_task
+from benchmarks._tasks import load_split
 from benchmarks._time_curves import (
     FULL,
     QUICK,
@@ -131,7 +131,7 @@ def attempt(trial: Trial, place: Place) -> Record:
     device = resolve_device(place.device)
     # Before the work, which is load too.
     ran_on = machine(device)
-    task = load_task(trial.task, splits="published", number=trial.seed, data_dir=place.data_dir, quick=trial.quick)
+    task = load_split(trial.task, splits="published", number=trial.seed, data_dir=place.data_dir, quick=trial.quick)
     found = compare(task, trial.rates, _plan(trial.quick), trial.seed, device)
     ratios = ", ".join(f"{_ratio(row['ratio'])} ({row['learning_rate']:g})" for row in found["baseline"])
     return {**found, "threads": ran_on["threads"], "load": ran_on["load"], "said": f"ratios {ratios}"}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from setgrad.encoders import ContextItems
-from setgrad.functions import Bernoulli, DeepSet, Exact, Gaussian, ItemNoise
+from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise
 from setgrad.selector import SubsetSelector
 from setgrad.selector._replay import Replay, _Recording
 from setgrad.sets import Sets, segment_max, segment_rank, segment_softmax, segment_sum, segment_top_k
@@ -23,7 +23,7 @@ def draw(sizes=SIZES, dtype=torch.float64):
 def make(slots=None):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return DeepSet(2, ContextItems(2, 16, slots=slots), hidden=(16, 16)).double()
+        return DeepSetFunction(2, ContextItems(2, 16, slots=slots), hidden=(16, 16)).double()
 
 
 def close(here, there):

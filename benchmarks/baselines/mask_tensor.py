@@ -16,17 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from setgrad.functions import DeepSet
+from setgrad.functions import DeepSetFunction
 from setgrad.sets import Sets
 
 
 @final
 class MaskTensorMeanField:
-    """Mean field on the very networks of a `DeepSet`, for sets that all have the same size."""
+    """Mean field on the very networks of a `DeepSetFunction`, for sets that all have the same size."""
 
-    def __init__(self, function: DeepSet, *, samples: int, steps: int = 1, seed: int = 0) -> None:
+    def __init__(self, function: DeepSetFunction, *, samples: int, steps: int = 1, seed: int = 0) -> None:
         if function.skip is not None:
-            raise ValueError("the published set function has no modular term; build the DeepSet with skip=False")
+            raise ValueError(
+                "the published set function has no modular term; build the DeepSetFunction with skip=False"
+            )
         self.function, self.samples, self.steps = function, samples, steps
         self.generator = torch.Generator(next(function.parameters()).device).manual_seed(seed)
 

@@ -17,7 +17,7 @@ from benchmarks._ablation_fit import CONTENDERS, DEFAULT, TRANSFER, Trial, attem
 from benchmarks._fits import Place, Record
 from benchmarks.ablation import CATEGORIES, gaps, mean_gap, plan, show, verdicts
 from setgrad import SubsetSelector
-from setgrad.functions import DeepSet
+from setgrad.functions import DeepSetFunction
 from setgrad.selector._fit import RELATION, prediction_samples
 
 Seeded = Callable[..., AbstractContextManager[None]]
@@ -65,7 +65,7 @@ def test_without_skip_is_the_default_network_less_the_modular_term(seeded: Seede
     with seeded(0):
         selector = untrained(make_trial("safety", "no skip", 0, quick=True), (6,), 24, "cpu")
         assert not isinstance(selector.phi, str) and selector.relation == RELATION
-        made = [DeepSet(6, phi, width=16, hidden=(16,)) for phi in (selector.phi, "context")]
+        made = [DeepSetFunction(6, phi, dim=16, hidden=(16,)) for phi in (selector.phi, "context")]
     assert made[0].skip is None and made[1].skip is not None
     phi = [sum(p.numel() for p in function.phi.parameters()) for function in made]
     assert phi[0] == phi[1]
@@ -150,7 +150,7 @@ def test_plan_is_all_contenders_on_all_folds_and_shares_sources() -> None:
 
 def test_results_of_another_default_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_trial("toys", DEFAULT, 0, quick=False)
-    monkeypatch.setitem(CONTENDERS, DEFAULT, {"width": 64})
+    monkeypatch.setitem(CONTENDERS, DEFAULT, {"dim": 64})
     after = make_trial("toys", DEFAULT, 0, quick=False)
     assert before != after and Trial(**{**after.__dict__, "options": before.options}) == before
 

@@ -18,7 +18,7 @@ from benchmarks.clustering import bounds, claims, studied, tables
 from setgrad.errors import OptionError
 
 CPU = torch.device("cpu")
-TINY = Fit("umbc-st", 0, steps=3, batch=4, points=16, width=16, slots=4, tests=3)
+TINY = Fit("umbc-st", 0, steps=3, batch=4, points=16, dim=16, slots=4, tests=3)
 
 
 def test_points_come_from_the_mixtures() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS, main, make_parser
 from benchmarks._fits import expected_cost
-from benchmarks._tasks import load_task
+from benchmarks._tasks import load_split
 from benchmarks.table2 import ALL, plan_jobs
 
 
@@ -52,7 +52,7 @@ def test_unknown_task_and_model_are_refused(capsys: pytest.CaptureFixture[str]) 
 def test_more_seeds_than_folds_fit_folds_again() -> None:
     jobs = plan_jobs(_options("--seeds", "7", "--tasks", "moons", "--models", "direct"))
     assert sorted(job.seed for job in jobs) == list(range(7))
-    first, again = (load_task("moons", splits="folds", number=n, data_dir=None, quick=True) for n in (1, 6))
+    first, again = (load_split("moons", splits="folds", number=n, data_dir=None, quick=True) for n in (1, 6))
     assert first is again
 
 

@@ -11,20 +11,20 @@ from benchmarks._fits import Job, Place, fit
 from benchmarks._inference import infer, inferences, score_selector
 from benchmarks._models import MODELS, describe, make_selector, options_of
 from benchmarks._plain import alike, applies, popularity, score_baseline
-from benchmarks._tasks import expand, load_task
+from benchmarks._tasks import expand, load_split
 from setgrad import SubsetSelector
-from setgrad.datasets import Task, load
+from setgrad.datasets import Task, load_task
 from setgrad.selector import PRESETS
 from setgrad.sets import Choices
 
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    return load("moons", n_train=40, n_validation=20, n_test=20)
+    return load_task("moons", n_train=40, n_validation=20, n_test=20)
 
 
 def _fitted(task: Task, **options: object) -> SubsetSelector:
-    small = {"width": 16, "hidden": (16,), "max_epochs": 2, "random_state": 0, "verbose": 0, "device": "cpu"}
+    small = {"dim": 16, "hidden": (16,), "max_epochs": 2, "random_state": 0, "verbose": 0, "device": "cpu"}
     return SubsetSelector(**{**small, **options}).fit(*task.train, validation=task.validation)
 
 
@@ -40,7 +40,7 @@ def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -
 
 
 def test_a_contender_is_the_selector_with_its_options() -> None:
-    options = options_of("default", "anomaly:mnist", tuned={"width": 64})
+    options = options_of("default", "anomaly:mnist", tuned={"dim": 64})
     made = make_selector(options, seed=3, device="cpu")
     assert (made.phi, made.width, made.random_state) == ("picture+context", 64, 3)
     assert "picture+context" in describe(options)
@@ -55,7 +55,7 @@ def test_own_scores_are_those_of_the_selector(task: Task) -> None:
 
 @pytest.mark.parametrize("name", ["diffmf", "idiffmf-2", "equivset-copula"])
 def test_inference_by_name_is_that_of_a_selector_made_so(task: Task, name: str) -> None:
-    selector = _fitted(task, **{**PRESETS[name], "width": 16, "hidden": (16,), "max_epochs": 2})
+    selector = _fitted(task, **{**PRESETS[name], "dim": 16, "hidden": (16,), "max_epochs": 2})
     own = selector.model_.config
     ways = inferences(own)
     assert (ways["one_step"].steps, ways["converged"].method) == (1, "implicit")
@@ -86,26 +86,26 @@ def test_popularity_counts_choices_of_training() -> None:
 
 
 def test_chance_scores_what_chance_scores() -> None:
-    found = score_baseline("chance", load("gaussian", n_train=0, n_validation=200, n_test=500), 0)
+    found = score_baseline("chance", load_task("gaussian", n_train=0, n_validation=200, n_test=500), 0)
     # 10 of 100 by chance: the mean overlap of 1 gives about 1 / 19.
     assert 4.5 < found["true_size"] < 7
 
 
 def test_folds_of_a_worker_are_those_of_the_data(data_dir: Path) -> None:
     first, again = (
-        load_task("amazon:safety:farthest", splits="folds", number=1, data_dir=str(data_dir), quick=False)
+        load_split("amazon:safety:farthest", splits="folds", number=1, data_dir=str(data_dir), quick=False)
         for _ in range(2)
     )
     assert first is again
     assert (len(first.train), len(first.validation), len(first.test)) == (160, 53, 54)
-    whole = load_task("amazon:safety:farthest", splits="published", number=1, data_dir=str(data_dir), quick=False)
+    whole = load_split("amazon:safety:farthest", splits="published", number=1, data_dir=str(data_dir), quick=False)
     assert len(whole.train) == 89
 
 
 def test_people_are_drawn_anew_for_each_seed_and_stay_apart(data_dir: Path) -> None:
     people = []
     for number in range(2):
-        task = load_task("anomaly:olivetti", splits="drawn", number=number, data_dir=str(data_dir), quick=True)
+        task = load_split("anomaly:olivetti", splits="drawn", number=number, data_dir=str(data_dir), quick=True)
         seen = [set((np.asarray(part.item_ids) // 10).tolist()) for part in (task.train, task.validation, task.test)]
         assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
         people.append(seen[2])
@@ -114,7 +114,7 @@ def test_people_are_drawn_anew_for_each_seed_and_stay_apart(data_dir: Path) -> N
 
 def test_pixels_are_the_same_sets_as_vectors(data_dir: Path) -> None:
     images, vectors = (
-        load_task(name, splits="drawn", number=1, data_dir=str(data_dir), quick=True)
+        load_split(name, splits="drawn", number=1, data_dir=str(data_dir), quick=True)
         for name in ("anomaly:olivetti", "anomaly:olivetti:pixels")
     )
     for part in ("train", "validation", "test"):

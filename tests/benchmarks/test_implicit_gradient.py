@@ -25,7 +25,7 @@ from benchmarks.implicit_gradient import (
     verdict,
 )
 from setgrad.functions import Exact
-from setgrad.inference import Unrolled
+from setgrad.inference import UnrolledMeanField
 
 SMALL = (4, 0, 1, 3)
 
@@ -74,16 +74,16 @@ def test_exact_is_the_truth_to_rounding(name: str, factor: int) -> None:
 
 
 def test_truth_does_not_need_an_accurate_start() -> None:
-    problem = make_problem("DeepSet, context", 3, 0, SMALL)
+    problem = make_problem("DeepSetFunction, context", 3, 0, SMALL)
     truth = enumerate_all(problem, solve(problem, Exact(), TIGHT).logits)
     again = enumerate_all(problem, truth.logits + 1e-2)
     torch.testing.assert_close(again.gradient, truth.gradient)
 
 
 def test_one_step_leaves_out_what_unrolling_has() -> None:
-    problem = make_problem("DeepSet, context", 3, 0, SMALL)
+    problem = make_problem("DeepSetFunction, context", 3, 0, SMALL)
     truth = enumerate_all(problem, solve(problem, Exact(), TIGHT).logits)
-    unrolled = solve(problem, Exact(), Unrolled(100))
+    unrolled = solve(problem, Exact(), UnrolledMeanField(100))
     assert distance(unrolled.gradient, truth.gradient) < 1e-8
     found = measure(problem, 8, 0)
     assert found["distance"]["one step, Exact"] > 0.01
@@ -94,7 +94,7 @@ def test_one_step_leaves_out_what_unrolling_has() -> None:
 def test_the_factor_makes_items_interact() -> None:
     radii = []
     for factor in (1, 3):
-        problem = make_problem("Inset", factor, 0, SMALL)
+        problem = make_problem("InsetFunction", factor, 0, SMALL)
         z = solve(problem, Exact(), TIGHT).logits
         radii.append(float(torch.linalg.eigvals(coupling(make_extension(problem), z)).abs().max()))
     assert radii[1] > 3 * radii[0]
@@ -108,7 +108,7 @@ def test_measures() -> None:
 
 def _case(cosines: float, seed: int) -> dict[str, object]:
     return {
-        "network": "Inset",
+        "network": "InsetFunction",
         "factor": 3,
         "seed": seed,
         "radius": 0.5 + seed / 10,
@@ -121,10 +121,10 @@ def _case(cosines: float, seed: int) -> dict[str, object]:
 
 def test_tables_show_the_worst_beside_the_median() -> None:
     cases = [_case(0.5, 0), _case(0.9995, 1), _case(0.9, 2)]
-    other = {**_case(0.1, 0), "network": "Horse", "radius": 0.6}
+    other = {**_case(0.1, 0), "network": "HorseFunction", "radius": 0.6}
     rows = show([*cases, other], "cosine", min, 4).splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[0] for row in cells] == ["Inset x 3", "Horse x 3", "all x 3"]
+    assert [row[0] for row in cells] == ["InsetFunction x 3", "HorseFunction x 3", "all x 3"]
     assert cells[0][1:] == ["0.60 (0.70)", "1e-12", *["0.9000 (0.5000)"] * len(WAYS)]
     assert cells[2][3:] == ["0.7000 (0.1000)"] * len(WAYS)
     cases[0]["distance"]["Pathwise"] = 0.4
@@ -136,11 +136,11 @@ def test_tables_show_the_worst_beside_the_median() -> None:
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(implicit_gradient, "NETWORKS", {"Inset": NETWORKS["Inset"]})
+    monkeypatch.setattr(implicit_gradient, "NETWORKS", {"InsetFunction": NETWORKS["InsetFunction"]})
     file = tmp_path / "gradient.json"
     assert main(["implicit-gradient", "--quick", "--json", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert "| Inset x 1 " in shown and "| Inset x 5 " in shown and "of 2 networks" in shown
+    assert "| InsetFunction x 1 " in shown and "| InsetFunction x 5 " in shown and "of 2 networks" in shown
     stored = json.loads(file.read_text())
     assert [case["factor"] for case in stored["cases"]] == [1, 5]
     assert set(stored["cases"][0]["cosine"]) == set(WAYS)

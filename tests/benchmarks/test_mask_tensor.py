@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from benchmarks.baselines.mask_tensor import MaskTensorMeanField
-from setgrad.functions import Bernoulli, DeepSet, Exact, Fresh
-from setgrad.inference import OneStep, SampledNegatives, mean_field
+from setgrad.functions import Bernoulli, DeepSetFunction, Exact, FreshNoise
+from setgrad.inference import OneStepMeanField, SampledNegatives, mean_field
 from setgrad.sets import Sets
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
 
-def _function(*, modular: bool) -> DeepSet:
-    function = DeepSet(2, phi="paper", width=8, hidden=(12, 12)).double()
+def _function(*, modular: bool) -> DeepSetFunction:
+    function = DeepSetFunction(2, phi="paper", dim=8, hidden=(12, 12)).double()
     with torch.no_grad():
         # Weights of a fresh network make F nearly modular; larger ones make the tests see a real interaction.
         for layer in (function.rho[0], function.rho[2], function.rho[4]):
@@ -75,12 +75,12 @@ def test_loss_and_gradients_are_equal_for_a_modular_function(seeded: Seeded, ste
         function = _function(modular=True)
     sets, subsets = _batch()
     rival = MaskTensorMeanField(function, samples=2, steps=steps, seed=0)
-    loss = SampledNegatives(Fresh(5))
+    loss = SampledNegatives(FreshNoise(5))
     coordinates = loss.coordinates(subsets, np.array([2, 2]))
     assert coordinates is not None
     negatives = coordinates[~subsets.values[coordinates]]
     assert len(negatives) == 4
-    solver = OneStep(steps)
+    solver = OneStepMeanField(steps)
     found = mean_field(function, sets, estimator=Bernoulli(2), solver=solver, coordinates=coordinates)
     ours = loss(found.logits, subsets, coordinates, None)
     theirs = rival.loss(rival.logits(sets), subsets, negatives)
@@ -96,7 +96,7 @@ def test_steps_before_the_last_move_psi(seeded: Seeded) -> None:
     sets, _ = _batch()
     with torch.no_grad():
         one, three = (MaskTensorMeanField(function, samples=4000, steps=k, seed=0).logits(sets) for k in (1, 3))
-        solver = OneStep(3)
+        solver = OneStepMeanField(3)
         right = mean_field(function, sets, estimator=Exact(), solver=solver).logits.reshape(2, 6)
     assert (one - right).abs().max() > 0.1
     assert (three - right).abs().max() < 0.1
@@ -117,6 +117,6 @@ def test_negatives_are_as_many_as_chosen_and_never_chosen(seeded: Seeded) -> Non
 
 def test_modular_term_is_refused(seeded: Seeded) -> None:
     with seeded():
-        function = DeepSet(2, phi="paper", width=4, hidden=(4,), skip=True)
+        function = DeepSetFunction(2, phi="paper", dim=4, hidden=(4,), skip=True)
     with pytest.raises(ValueError, match="skip=False"):
         MaskTensorMeanField(function, samples=1)

@@ -133,7 +133,7 @@ def test_the_methods_of_the_paper_have_a_verdict_of_their_own() -> None:
     apart = [{**record, "seed": 4} for record in _records("amazon:toys:farthest", {"idiffmf-c": [99.0]})]
     gear = _records("amazon:gear:farthest", {"default": [90.0, 92.0], "diffmf": [87.0, 88.0], "inset": [89.0, 89.0]})
     everyone, paper = verdicts([*toys, *apart, *gear], paired=True)[:2]
-    # Horse: 82 - 78.5; inset: 91 - 89.
+    # HorseFunction: 82 - 78.5; inset: 91 - 89.
     assert "method, large categories, farthest: +2.8 on average over 2, least +2.0 (amazon:gear:farthest)" in everyone
     # On the only fold of idiffmf-2: 79 - 70; diffmf: 91 - 87.5.
     assert "large categories, farthest: +6.2 on average over 2, least +3.5 (amazon:gear:farthest)" in paper

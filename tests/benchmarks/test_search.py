@@ -203,4 +203,4 @@ def test_baselines_have_nothing_to_search(tmp_path: Path) -> None:
 def test_two_processes_work_on_one_study(tmp_path: Path) -> None:
     jobs = [Job("moons", "direct", 0, True, "folds")]
     found = search(jobs, Place("cpu"), trials=3, journal=tmp_path / "j.log", workers=2, time_limit=None)
-    assert set(json.loads(found[0].tuned)) == {"learning_rate", "weight_decay", "width"}
+    assert set(json.loads(found[0].tuned)) == {"learning_rate", "weight_decay", "dim"}

@@ -182,7 +182,7 @@ def test_trials_follow_the_categories_and_tell_the_options_of_the_default() -> N
     assert [trial.task for trial in trials[::2]] == [f"amazon:{name}:farthest" for name in AMAZON_CATEGORIES]
     assert [trial.seed for trial in trials[:4]] == [0, 1, 0, 1]
     told = json.loads(trials[0].options)
-    assert told["width"] == SubsetSelector().width and told["members"] == 1
+    assert told["dim"] == SubsetSelector().width and told["members"] == 1
     some = trials_of(_options("--categories", "toys,bath", "--protocols", "random", "--baseline-lr", "1e-2,1e-3,1e-2"))
     assert [(trial.task, trial.rates) for trial in some] == [
         ("amazon:bath:random", (1e-3, 1e-2)),

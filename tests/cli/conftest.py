@@ -12,7 +12,7 @@ import pytest
 from setgrad.cli import main
 
 TINY = [
-    "--width",
+    "--dim",
     "16",
     "--heads",
     "2",

@@ -20,7 +20,7 @@ def test_list_names_them_all(run: Callable) -> None:
 
 
 def test_one_is_described(run: Callable) -> None:
-    task = sg.datasets.load("digits")
+    task = sg.datasets.load_task("digits")
     data = run("datasets", "digits", "--json").data
     assert data["description"] == task.description
     assert data["splits"]["test"] == {"sets": len(task.test), "items": task.test.sets.layout.total}
@@ -30,8 +30,8 @@ def test_one_is_described(run: Callable) -> None:
 
 
 def test_tables_hold_the_task(run: Callable, tmp_path: Path) -> None:
-    found = run("datasets", "digits", "-o", tmp_path / "deep" / "digits", "--seed", "3", "--json").data
-    task = sg.datasets.load("digits", seed=3)
+    found = run("datasets", "digits", "-o", tmp_path / "deep" / "digits", "--random-state", "3", "--json").data
+    task = sg.datasets.load_task("digits", random_state=3)
     for path, split in zip(found["tables"], (task.train, task.validation, task.test), strict=True):
         back = sg.read_table(path, set_id="set", item_id="item", chosen="chosen")
         assert torch.equal(back.sets.values, split.sets.values)

@@ -8,7 +8,7 @@ import pytest
 
 import setgrad as sg
 
-QUICK = ["--sets", "12,6,8", "--width", "8", "--heads", "1", "--max-epochs", "1", "--device", "cpu"]
+QUICK = ["--sets", "12,6,8", "--dim", "8", "--heads", "1", "--max-epochs", "1", "--device", "cpu"]
 
 
 def test_demo_as_json(run: Callable, tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_demo_as_json(run: Callable, tmp_path: Path) -> None:
     assert (moons["task"], digits["task"]) == ("moons", "digits")
     assert (moons["paper_jaccard_true_size"], moons["limit"]) == (0.5897, 1.0)
     assert (digits["paper_jaccard_true_size"], digits["limit"]) == (None, None)
-    task = sg.datasets.load("moons", n_train=12, n_validation=6, n_test=8)
+    task = sg.datasets.load_task("moons", n_train=12, n_validation=6, n_test=8)
     selector = sg.load(moons["model"], device="cpu")
     assert moons["jaccard"] == selector.score(*task.test)
     assert moons["jaccard_true_size"] == selector.score_true_size(*task.test)
@@ -39,7 +39,7 @@ def test_demo_for_people(run: Callable, tmp_path: Path, monkeypatch: pytest.Monk
     assert "fitting" in found.err
     assert "fitting" not in found.out
     assert found.out.count("gaussian ") == 1
-    task = sg.datasets.load("gaussian", n_train=12, n_validation=6, n_test=8)
+    task = sg.datasets.load_task("gaussian", n_train=12, n_validation=6, n_test=8)
     row = next(line for line in found.out.splitlines() if line.split()[:1] == ["gaussian"]).split()
     selector = sg.load(tmp_path / "gaussian", device="cpu")
     expected = [
@@ -63,7 +63,7 @@ def test_demo_model_works_with_the_tables_of_the_task(run: Callable, tmp_path: P
     assert run("demo", "--tasks", "digits", "--output", tmp_path / "d", *QUICK).code == 0
     written = run("datasets", "digits", "-o", tmp_path / "t", "--json").data["tables"]
     found = run("evaluate", tmp_path / "d" / "digits", written[1], "--json", "--device", "cpu").data
-    task = sg.datasets.load("digits")
+    task = sg.datasets.load_task("digits")
     assert found["jaccard_true_size"] == sg.load(tmp_path / "d" / "digits", device="cpu").score_true_size(
         *task.validation
     )

@@ -70,8 +70,8 @@ def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, c
     [
         (["--method", "magic"], ("unknown method 'magic'", "unrolled")),
         (["--phi", "magic"], ("unknown phi 'magic'", "context")),
-        (["--width", "0"], ("width", "at least 1")),
-        (["--width", "10", "--heads", "4"], ("width", "multiple of heads")),
+        (["--dim", "0"], ("dim", "at least 1")),
+        (["--dim", "10", "--heads", "4"], ("dim", "multiple of heads")),
         (["--device", "abacus"], ("unknown device 'abacus'",)),
         (["--scale", "huge"], ("scale 'huge'",)),
         (["--checkpoint", "run.ckpt"], ("--checkpoint needs --random-state",)),
@@ -79,7 +79,7 @@ def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, c
         (["--phi", "picture+context"], ("--phi picture+context reads images", "rows of numbers")),
         (["--steps", "2"], ("--method 'unrolled' with --steps 2", "use --estimator 'gaussian'")),
         # Whatever is there, this is more.
-        (["--width", "4000000", "--heads", "1"], ("the memory is not enough; take a smaller --batch-size, --width",)),
+        (["--dim", "4000000", "--heads", "1"], ("the memory is not enough; take a smaller --batch-size, --dim",)),
     ],
 )
 def test_wrong_option(run: Callable, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]) -> None:
@@ -317,7 +317,7 @@ def test_wrong_usage_as_json(run: Callable, words: list[str]) -> None:
         ["frobnicate"],
         ["fit"],
         ["fit", "t.csv", *FIT],
-        ["fit", "t.csv", *FIT, "-o", "m", "--width", "wide"],
+        ["fit", "t.csv", *FIT, "-o", "m", "--dim", "wide"],
         ["fit", "t.csv", *FIT, "-o", "m", "--hidden", "8;8"],
         ["fit", "t.csv", *FIT, "-o", "m", "--preset", "magic"],
         ["fit", "t.csv", *FIT, "-o", "m", "--features", "a,,b"],
@@ -337,7 +337,7 @@ def test_wrong_usage(run: Callable, words: list[str]) -> None:
 
 
 def test_wrong_value_says_what_is_wanted(run: Callable) -> None:
-    assert "'wide' is not a whole number" in run("fit", "t.csv", *FIT, "-o", "m", "--width", "wide").err
+    assert "'wide' is not a whole number" in run("fit", "t.csv", *FIT, "-o", "m", "--dim", "wide").err
     assert "whole numbers separated by commas" in run("fit", "t.csv", *FIT, "-o", "m", "--hidden", "x").err
 
 

@@ -22,7 +22,7 @@ ROLES: dict[str, Any] = {"set_id": "basket", "item_id": "product", "features": [
 def by_python(table: Path) -> tuple[sg.SubsetSelector, sg.Choices]:
     choices = sg.read_table(table, **ROLES, chosen="bought")
     options: dict[str, Any] = {
-        "width": 16,
+        "dim": 16,
         "heads": 2,
         "max_epochs": 2,
         "random_state": 0,

@@ -110,14 +110,14 @@ def test_chosen_products_stand_anywhere_in_the_set(folder: Path, protocol: str) 
 
 
 def test_seed_moves_items_but_not_the_registries(folder: Path) -> None:
-    def load(protocol: str, seed: int) -> Task:
-        return amazon("safety", protocol, seed=seed, data_dir=folder.parent)
+    def load_task(protocol: str, seed: int) -> Task:
+        return amazon("safety", protocol, random_state=seed, data_dir=folder.parent)
 
     for protocol in AMAZON_PROTOCOLS:
-        one, same, other = (products(load(protocol, seed).train) for seed in (0, 0, 1))
+        one, same, other = (products(load_task(protocol, seed).train) for seed in (0, 0, 1))
         assert np.array_equal(one, same) and not np.array_equal(one, other)
-    by_farthest = [np.sort(products(load("farthest", seed).train), axis=1) for seed in (0, 1)]
-    by_random = [np.sort(products(load("random", seed).train), axis=1) for seed in (0, 1)]
+    by_farthest = [np.sort(products(load_task("farthest", seed).train), axis=1) for seed in (0, 1)]
+    by_random = [np.sort(products(load_task("random", seed).train), axis=1) for seed in (0, 1)]
     assert np.array_equal(by_farthest[0], by_farthest[1]) and not np.array_equal(by_random[0], by_random[1])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import ANOMALY_PICTURES, Task, anomaly, load
+from setgrad.datasets import ANOMALY_IMAGES, Task, anomaly, load_task
 from setgrad.errors import DataError, FileFormatError, MissingDependencyError, OptionError
 from setgrad.sets import Choices
 
@@ -44,7 +44,7 @@ def write_mnist(root: Path) -> Path:
 WRITERS = {"olivetti": write_olivetti, "mnist": write_mnist}
 
 
-@pytest.fixture(params=ANOMALY_PICTURES)
+@pytest.fixture(params=ANOMALY_IMAGES)
 def pictures(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -56,7 +56,7 @@ def folder(pictures: str, tmp_path: Path) -> Path:
 
 
 def small(pictures: str, folder: Path, seed: int = 0, n_train: int = 60) -> Task:
-    return anomaly(pictures, seed=seed, data_dir=folder, n_train=n_train, n_validation=40, n_test=40)
+    return anomaly(pictures, random_state=seed, data_dir=folder, n_train=n_train, n_validation=40, n_test=40)
 
 
 def labels(pictures: str, numbers: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_items_are_the_images_they_claim_to_be(pictures: str, folder: Path) -> N
 
 
 def test_a_seed_decides_everything(pictures: str, folder: Path) -> None:
-    one, two, other = small(pictures, folder), small(pictures, folder), small(pictures, folder, seed=1)
+    one, two, other = small(pictures, folder), small(pictures, folder), small(pictures, folder, random_state=1)
     assert torch.equal(one.train.sets.values, two.train.sets.values)
     assert torch.equal(one.train.subsets.values, two.train.subsets.values)
     assert not np.array_equal(one.train.item_ids, other.train.item_ids)
@@ -107,7 +107,7 @@ def test_a_seed_decides_everything(pictures: str, folder: Path) -> None:
 
 
 def test_by_name(pictures: str, folder: Path) -> None:
-    task = load(f"anomaly:{pictures}", data_dir=folder, n_train=2, n_validation=0, n_test=1)
+    task = load_task(f"anomaly:{pictures}", data_dir=folder, n_train=2, n_validation=0, n_test=1)
     assert task.name == f"anomaly:{pictures}"
     assert [len(part) for part in splits(task)] == [2, 0, 1]
     assert "licence" in task.source
@@ -163,7 +163,7 @@ def test_wrong_arrays(tmp_path: Path) -> None:
 
 def test_unknown_pictures() -> None:
     with pytest.raises(OptionError, match="unknown pictures 'cats'; choose one of: olivetti, mnist"):
-        load("anomaly:cats")
+        load_task("anomaly:cats")
 
 
 def test_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

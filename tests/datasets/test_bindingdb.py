@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import bindingdb, load, pair_tokens
+from setgrad.datasets import bindingdb, load_task, pair_tokens
 from setgrad.datasets._bindingdb import read_bindingdb
 from setgrad.errors import DataError, FileFormatError, OptionError
 
@@ -74,7 +74,7 @@ def test_task(tmp_path: Path, rows: list[tuple[str, str, str, str]]) -> None:
     # A ligand that RDKit cannot read binds best of all, and must not come in; "active" needs no fingerprint.
     rows += [("C(C(C", "MKV" * n, "0.001", "1") for n in range(1, 5)]
     write(tmp_path / "bindingdb" / "BindingDB_All.tsv", table(rows))
-    task = load("bindingdb", data_dir=tmp_path, **FEW)
+    task = load_task("bindingdb", data_dir=tmp_path, **FEW)
     assert repr(task) == "Task('bindingdb': 3 training, 1 validation, 1 test sets)"
     lines = np.asarray(task.train.item_ids)
     assert lines.max() < 2 + 360

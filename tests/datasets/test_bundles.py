@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import BUNDLE_CATEGORIES, Task, bundles, load
+from setgrad.datasets import BUNDLE_CATEGORIES, Task, bundles, load_task
 from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.sets import Choices
 
@@ -91,13 +91,13 @@ def test_vectors_come_from_titles_and_categories(folder: Path) -> None:
 
 def test_a_seed_decides_everything(folder: Path) -> None:
     one, two = bundles("food", data_dir=root(folder)), bundles("food", data_dir=root(folder))
-    other = bundles("food", seed=1, data_dir=root(folder))
+    other = bundles("food", random_state=1, data_dir=root(folder))
     assert torch.equal(one.train.sets.values, two.train.sets.values)
     assert one.train.set_ids == two.train.set_ids != other.train.set_ids
 
 
 def test_by_name_and_counts(folder: Path) -> None:
-    task = load("bundles:food", data_dir=root(folder), n_train=3, n_validation=0)
+    task = load_task("bundles:food", data_dir=root(folder), n_train=3, n_validation=0)
     assert task.name == "bundles:food" and "licence" in task.source
     assert [len(part) for part in splits(task)][:2] == [3, 0]
     assert len(task.test) > 0
@@ -133,7 +133,7 @@ def test_unreadable_and_missing_files(folder: Path) -> None:
     with pytest.raises(DataError, match="the folder that contains bundle_sun2022/clothing"):
         bundles("clothing", data_dir=root(folder))
     with pytest.raises(OptionError, match="unknown bundle category 'books'; choose one of: clothing, electronic, food"):
-        load("bundles:books")
+        load_task("bundles:books")
 
 
 @pytest.mark.parametrize("category", BUNDLE_CATEGORIES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import Task, celeba, load
+from setgrad.datasets import Task, celeba, load_task
 from setgrad.datasets._celeba import _weights
 from setgrad.errors import DataError, FileFormatError, MissingDependencyError
 from setgrad.sets import Choices
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def small(folder: Path, seed: int = 0, n_train: int = 30) -> Task:
-    return celeba(seed=seed, data_dir=folder.parent, n_train=n_train, n_validation=20, n_test=20)
+    return celeba(random_state=seed, data_dir=folder.parent, n_train=n_train, n_validation=20, n_test=20)
 
 
 def splits(task: Task) -> tuple[Choices, Choices, Choices]:
@@ -87,7 +87,7 @@ def test_only_the_photographs_of_the_sets_are_read(folder: Path) -> None:
 
 
 def test_a_seed_decides_everything(folder: Path) -> None:
-    one, two, other = small(folder), small(folder), small(folder, seed=1)
+    one, two, other = small(folder), small(folder), small(folder, random_state=1)
     assert torch.equal(one.train.sets.values, two.train.sets.values)
     assert torch.equal(one.train.subsets.values, two.train.subsets.values)
     assert not np.array_equal(one.train.item_ids, other.train.item_ids)
@@ -112,7 +112,7 @@ def test_pairs_of_attributes_are_those_of_a_random_face() -> None:
 
 
 def test_by_name(folder: Path) -> None:
-    task = load("celeba", data_dir=folder.parent, n_train=1, n_validation=0, n_test=2)
+    task = load_task("celeba", data_dir=folder.parent, n_train=1, n_validation=0, n_test=2)
     assert task.name == "celeba" and "licence" in task.source
     assert [len(part) for part in splits(task)] == [1, 0, 2]
 

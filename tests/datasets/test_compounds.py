@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import COMPOUND_DATASETS, Task, compounds, load, pair_tokens
+from setgrad.datasets import COMPOUND_DATASETS, Task, compounds, load_task, pair_tokens
 from setgrad.datasets import _diversity as diversity
 from setgrad.datasets import _pair_sets as pair_sets
 from setgrad.errors import DataError, FileFormatError, MissingDependencyError, OptionError
@@ -76,7 +76,7 @@ def test_diverse_ones_are_centres_of_clusters_of_the_active_third(folder: Path) 
     from rdkit import Chem, DataStructs
     from rdkit.Chem import rdFingerprintGenerator
 
-    task = compounds("davis", data_dir=folder, seed=1, **FEW)
+    task = compounds("davis", data_dir=folder, random_state=1, **FEW)
     morgan = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
     prints = [morgan.GetFingerprint(Chem.MolFromSmiles(text)) for text in SMILES]
     kd = kd_of(folder).reshape(-1)
@@ -145,7 +145,7 @@ def test_a_set_without_an_answer_is_drawn_anew() -> None:
 def test_splits_and_seeds_are_independent(folder: Path) -> None:
     few = compounds("davis", "active", data_dir=folder, **FEW)
     more = compounds("davis", "active", data_dir=folder, n_train=6, n_validation=2, n_test=1)
-    other = compounds("davis", "active", data_dir=folder, seed=5, **FEW)
+    other = compounds("davis", "active", data_dir=folder, random_state=5, **FEW)
     assert torch.equal(few.validation.sets.values, more.validation.sets.values)
     assert torch.equal(few.train.sets.values, more.train.sets[:4].values)
     assert not torch.equal(few.train.sets.values, other.train.sets.values)
@@ -153,10 +153,10 @@ def test_splits_and_seeds_are_independent(folder: Path) -> None:
 
 
 def test_load_by_name(folder: Path) -> None:
-    assert load("compounds:davis", data_dir=folder, **FEW).name == "compounds:davis:diverse"
-    assert load("compounds:davis:active", data_dir=folder, **FEW).name == "compounds:davis:active"
+    assert load_task("compounds:davis", data_dir=folder, **FEW).name == "compounds:davis:diverse"
+    assert load_task("compounds:davis:active", data_dir=folder, **FEW).name == "compounds:davis:active"
     with pytest.raises(OptionError, match="unknown compound data set 'biosnap'; choose one of: davis, kiba"):
-        load("compounds:biosnap")
+        load_task("compounds:biosnap")
 
 
 # ---- the cache
@@ -180,9 +180,9 @@ def test_a_kept_task_needs_no_data_and_no_chemistry(
     assert [path.name for path in kept.iterdir()] == ["compounds-davis-diverse-seed0-4-2-2.npz"]
     without(monkeypatch, "rdkit")
     monkeypatch.setenv("SETGRAD_CACHE", str(kept))
-    assert same(task, load("compounds:davis", data_dir=tmp_path / "nowhere", **FEW))
+    assert same(task, load_task("compounds:davis", data_dir=tmp_path / "nowhere", **FEW))
     with pytest.raises(DataError, match="no folder"):
-        compounds("davis", seed=1, data_dir=tmp_path / "nowhere", **FEW)
+        compounds("davis", random_state=1, data_dir=tmp_path / "nowhere", **FEW)
 
 
 def test_damaged_caches_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import Task, fold, folds, load
+from setgrad.datasets import Task, fold, folds, load_task
 from setgrad.errors import OptionError
 from setgrad.sets import Choices, Sets
 
@@ -42,7 +42,7 @@ def test_every_set_is_tested_on_once_and_no_set_is_in_two_parts(task: Task, coun
 
 
 def test_items_ids_weights_and_choices_stay_together(task: Task) -> None:
-    for one in folds(task, 4, seed=3):
+    for one in folds(task, 4, random_state=3):
         for part in (one.train, one.validation, one.test):
             assert part.set_ids is not None and part.item_ids is not None and part.weights is not None
             lengths = [LENGTHS[int(name[1:])] for name in part.set_ids]
@@ -56,11 +56,11 @@ def test_items_ids_weights_and_choices_stay_together(task: Task) -> None:
 
 def test_the_seed_decides_and_one_fold_is_that_of_all(task: Task) -> None:
     assert fold(task, 2).test.set_ids == folds(task)[2].test.set_ids
-    assert any(a.test.set_ids != b.test.set_ids for a, b in zip(folds(task), folds(task, seed=1), strict=True))
+    assert any(a.test.set_ids != b.test.set_ids for a, b in zip(folds(task), folds(task, random_state=1), strict=True))
 
 
 def test_sets_without_ids_are_cut_too() -> None:
-    one = fold(load("moons", n_train=4, n_validation=1, n_test=1), 0, 3)
+    one = fold(load_task("moons", n_train=4, n_validation=1, n_test=1), 0, 3)
     assert (len(one.train), len(one.validation), len(one.test)) == (2, 2, 2)
     assert one.test.item_ids is None
 

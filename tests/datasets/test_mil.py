@@ -57,13 +57,13 @@ def test_folds_share_positives_and_split_no_group(seed: int) -> None:
     labels = [number % 4 == 0 for number in range(83)]
     groups = [number if number > 12 else number // 4 for number in range(83)]
     bags = made(labels, groups)
-    folds = bag_folds(bags, 7, seed=seed)
+    folds = bag_folds(bags, 7, random_state=seed)
     assert sorted(np.concatenate([test for _, test in folds])) == list(range(83))
     for train, test in folds:
         assert sorted([*train, *test]) == list(range(83))
         assert not set(bags.groups[train]) & set(bags.groups[test])
         assert 2 <= sum(labels[number] for number in test) <= 4
-    other = bag_folds(bags, 7, seed=seed + 1)
+    other = bag_folds(bags, 7, random_state=seed + 1)
     assert any(not np.array_equal(a[1], b[1]) for a, b in zip(folds, other, strict=True))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.datasets import Task, load
+from setgrad.datasets import Task, load_task
 from setgrad.sets import Choices
 
 NAMES = pytest.mark.parametrize("name", ["gaussian", "moons", "digits"])
@@ -19,7 +19,7 @@ def make(name: str) -> Callable[..., Task]:
         pytest.importorskip("sklearn", reason="the images of digits come with scikit-learn")
 
     def small(seed: int = 0, n_train: int = 20) -> Task:
-        return load(name, seed=seed, n_train=n_train, n_validation=20, n_test=20)
+        return load_task(name, random_state=seed, n_train=n_train, n_validation=20, n_test=20)
 
     return small
 
@@ -41,7 +41,7 @@ def test_same_seed_same_data(make: Callable[..., Task]) -> None:
 
 @NAMES
 def test_other_seed_other_data(make: Callable[..., Task]) -> None:
-    assert not equal(make().train, make(seed=1).train)
+    assert not equal(make().train, make(random_state=1).train)
 
 
 @NAMES

@@ -56,7 +56,7 @@ def test_impossible_sizes_are_refused(make: Callable[..., Task]) -> None:
         make(n_train=2.5)
     for seed in (-1, 1.5, None):
         with pytest.raises(OptionError, match=f"seed must be a whole number, 0 or more, not {seed}"):
-            make(seed=seed)
+            make(random_state=seed)
 
 
 def test_gaussian_classes() -> None:
@@ -100,7 +100,7 @@ def test_half_circles_are_those_of_scikit_learn() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bayes_limit_of_the_gaussian_task(seed: int) -> None:
-    assert 0.895 < bayes_jaccard(gaussian(seed=seed, n_train=0, n_validation=0).test) < 0.915
+    assert 0.895 < bayes_jaccard(gaussian(random_state=seed, n_train=0, n_validation=0).test) < 0.915
 
 
 @pytest.mark.parametrize("sizes", [{"n_test": 0}, {"n_test": 2, "subset_size": 0}])

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._estimator import GradientEstimator
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators import (
     AIMLE,
     IMLE,
@@ -37,7 +37,7 @@ class Case:
 
     name: str
     # Takes `samples` and `generator` if `sampled`, and a solver if `solves`.
-    make: Callable[..., Estimator]
+    make: Callable[..., GradientEstimator]
     k: int = 2
     sampled: bool = True
     # Whether the output has an axis of samples.
@@ -57,8 +57,8 @@ class Case:
         return self.name
 
     def build(
-        self, *, samples: int = 3, seed: int = 0, solver: Solver | None = None, k: int | None = None
-    ) -> Estimator:
+        self, *, samples: int = 3, seed: int = 0, solver: CombinatorialSolver | None = None, k: int | None = None
+    ) -> GradientEstimator:
         options: dict[str, Any] = {}
         k = self.k if k is None else k
         if self.sampled:
@@ -72,7 +72,7 @@ def soft(theta: Tensor) -> Tensor:
     return theta.softmax(-1)
 
 
-def plain(make: Callable[..., Estimator], **options: Any) -> Callable[..., Estimator]:
+def plain(make: Callable[..., GradientEstimator], **options: Any) -> Callable[..., GradientEstimator]:
     return lambda *args, **more: make(*args, **options, **more)
 
 

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers.top_k import TopK
 
@@ -41,7 +41,7 @@ class Fixed(Noise):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Points(Solver):
+class Points(CombinatorialSolver):
     """The best of listed points, (p, n). On a tie the point number `favourite` wins, else the first."""
 
     points: Tensor
@@ -56,7 +56,7 @@ class Points(Solver):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Matrix(Solver):
+class Matrix(CombinatorialSolver):
     """The k best entries of a matrix."""
 
     dims = 2

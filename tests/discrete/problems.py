@@ -15,6 +15,7 @@ from setgrad.discrete.solvers import (
     ArgMax,
     Assignment,
     CardinalityRange,
+    CombinatorialSolver,
     Custom,
     FromPyEPO,
     GraphMatching,
@@ -26,7 +27,6 @@ from setgrad.discrete.solvers import (
     Matroid,
     PartitionMatroid,
     Ranking,
-    Solver,
     SpanningTree,
     Threshold,
     TopK,
@@ -39,7 +39,7 @@ class Problem:
 
     name: str
     # Builds the solver; `sense` and `on_failure` may be given.
-    build: Callable[..., Solver]
+    build: Callable[..., CombinatorialSolver]
     # (p, *instance), float64
     points: Tensor
     # Whether the solver finds the best point only where costs (scores of the other sign) are not negative.
@@ -51,7 +51,7 @@ class Problem:
         return self.name
 
     @property
-    def solver(self) -> Solver:
+    def solver(self) -> CombinatorialSolver:
         return self.build()
 
     @property
@@ -220,15 +220,15 @@ class FakeModel:
         return FakeModel("min" if self.modelSense == 1 else "max")
 
 
-def _from_pyepo(sense: str = "min", **options: str) -> Solver:
+def _from_pyepo(sense: str = "min", **options: str) -> CombinatorialSolver:
     return FromPyEPO(FakeModel(sense), **options)
 
 
-def _custom(sense: str = "max", **options: str) -> Solver:
+def _custom(sense: str = "max", **options: str) -> CombinatorialSolver:
     return Custom(TopK(2, sense=sense), sense=sense, **options)
 
 
-def _custom_on_host(sense: str = "max", **options: str) -> Solver:
+def _custom_on_host(sense: str = "max", **options: str) -> CombinatorialSolver:
     one = TopK(2, sense=sense)
     return Custom(lambda c: one(torch.from_numpy(c)).numpy(), sense=sense, pool=HostPool(2), **options)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators import Identity
 from setgrad.discrete.margins import InformedMargin, Margin, NoiseMargin
 from setgrad.discrete.projections import (
@@ -24,7 +24,7 @@ ON_PLANE = torch.tensor(
     [[2.0, 0.0, 3.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 2.0, -2.0, 0.0]]
 )
 # Each projection with a solver that it suits.
-PROJECTIONS: list[tuple[Projection, Solver]] = [
+PROJECTIONS: list[tuple[Projection, CombinatorialSolver]] = [
     (MeanProjection(), TopK(2)),
     (NormProjection(), TopK(2)),
     (NormProjection(), Points(points=draws(6, 5, seed=9))),
@@ -34,7 +34,7 @@ PROJECTIONS: list[tuple[Projection, Solver]] = [
 
 
 @pytest.mark.parametrize(("projection", "solver"), PROJECTIONS)
-def test_solutions_stay(projection: Projection, solver: Solver) -> None:
+def test_solutions_stay(projection: Projection, solver: CombinatorialSolver) -> None:
     theta = 3 * draws(200, 5) + 1
     projected = projection(theta)
     assert not torch.allclose(projected, theta)
@@ -42,13 +42,13 @@ def test_solutions_stay(projection: Projection, solver: Solver) -> None:
 
 
 @pytest.mark.parametrize(("projection", "solver"), PROJECTIONS)
-def test_projecting_twice_changes_nothing(projection: Projection, solver: Solver) -> None:
+def test_projecting_twice_changes_nothing(projection: Projection, solver: CombinatorialSolver) -> None:
     once = projection(draws(7, 5))
     torch.testing.assert_close(projection(once), once)
 
 
 @pytest.mark.parametrize(("projection", "solver"), PROJECTIONS)
-def test_jacobian(projection: Projection, solver: Solver, seeded) -> None:
+def test_jacobian(projection: Projection, solver: CombinatorialSolver, seeded) -> None:
     with seeded():
         assert torch.autograd.gradcheck(projection, draws(2, 5).requires_grad_())
 
@@ -64,7 +64,7 @@ def test_formulas_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(("projection", "solver"), PROJECTIONS[:4])
-def test_all_axes_of_an_instance_count(projection: Projection, solver: Solver) -> None:
+def test_all_axes_of_an_instance_count(projection: Projection, solver: CombinatorialSolver) -> None:
     theta = draws(3, 2, 4)
     torch.testing.assert_close(projection(theta, dims=2).reshape(3, 8), projection(theta.reshape(3, 8)))
 

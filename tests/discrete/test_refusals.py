@@ -122,7 +122,7 @@ def test_a_loss_of_whole_numbers() -> None:
     ],
 )
 def test_a_function_in_place_of_a_solver(make: Callable[[object], nn.Module]) -> None:
-    with pytest.raises(OptionError, match=r"must be a Solver.*Custom\(function\)"):
+    with pytest.raises(OptionError, match=r"must be a CombinatorialSolver.*Custom\(function\)"):
         make(torch.sign)
 
 

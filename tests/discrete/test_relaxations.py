@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from setgrad.discrete._estimator import Estimator
+from setgrad.discrete._estimator import GradientEstimator
 from setgrad.discrete.estimators import GumbelSoftmax, RelaxedTopK, SoftSub, StraightThrough
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax, TopK
@@ -14,7 +14,7 @@ LAYERS = [RelaxedTopK(2, temperature=0.7), SoftSub(3, temperature=0.7, noise=Non
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
-def test_derivatives(layer: Estimator, seeded) -> None:
+def test_derivatives(layer: GradientEstimator, seeded) -> None:
     with seeded():
         theta = draws(3, 5).requires_grad_()
         assert torch.autograd.gradcheck(layer, theta)

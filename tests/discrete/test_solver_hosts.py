@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.estimators import Identity
 from setgrad.discrete.solvers import (
@@ -246,16 +246,16 @@ def test_custom_instances_without_an_answer() -> None:
 
 def test_custom_functions_may_report_statuses_themselves() -> None:
     status = torch.tensor([Status.TIME_LIMIT, Status.SOLVED])
-    found = Custom(lambda t: Solved(t, status), on_failure="mask").run(torch.ones(2, 2))
+    found = Custom(lambda t: SolverResult(t, status), on_failure="mask").run(torch.ones(2, 2))
     assert found.status.tolist() == [Status.TIME_LIMIT, Status.SOLVED]
 
 
 @pytest.mark.parametrize("shape", [(), (2, 1), (1,)])
 def test_statuses_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
     @dataclass(frozen=True, eq=False)
-    class Odd(Solver):
-        def solve(self, theta: torch.Tensor) -> Solved:
-            return Solved(torch.zeros_like(theta), torch.zeros(shape, dtype=torch.long))
+    class Odd(CombinatorialSolver):
+        def solve(self, theta: torch.Tensor) -> SolverResult:
+            return SolverResult(torch.zeros_like(theta), torch.zeros(shape, dtype=torch.long))
 
     with pytest.raises(SolverError, match=r"statuses of shape .* for a batch of shape \(2,\)"):
         Odd(on_failure="mask")(torch.ones(2, 3))
@@ -380,7 +380,7 @@ def test_losses_of_pyepo_itself() -> None:
     # The subgradient of SPO+ for the largest product is 2 (z(2 c - c*) - z*).
     expected = 2 * (TopK(2)(2 * costs.detach() - truth) - best)
     torch.testing.assert_close(costs.grad, expected)
-    theirs = pyepo.model.ort.knapsackModel(weights=np.array([[3.0, 4.0, 2.0, 5.0]]), capacity=np.array([7.0]))
+    theirs = pyepo.model.ort.knapsackModel(weights=np.array([[3.0, 4.0, 2.0, 5.0]]), at_most=np.array([7.0]))
     theta = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(FromPyEPO(theirs)(theta), Knapsack([3, 4, 2, 5], 7)(theta))
 

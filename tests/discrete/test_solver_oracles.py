@@ -181,7 +181,7 @@ def test_the_largest_numbers_are_told_apart(dtype: torch.dtype) -> None:
         lambda: TopK(2.0),
         lambda: TopK(True),
         lambda: CardinalityRange(0, 1.5),
-        lambda: PartitionMatroid([0, 0, 0], capacity=1.5),
+        lambda: PartitionMatroid([0, 0, 0], at_most=1.5),
         lambda: GraphPath([(0.5, 1.7)], 0, 1),
     ],
 )
@@ -274,7 +274,7 @@ def test_top_k_and_ranges_at_their_ends() -> None:
     assert CardinalityRange(0, 0)(theta).sum() == 0
     with pytest.raises(OptionError, match="cannot choose 4 of 3"):
         CardinalityRange(4)(theta)
-    with pytest.raises(OptionError, match="lo <= hi"):
+    with pytest.raises(OptionError, match="min_size <= max_size"):
         CardinalityRange(3, 2)
 
 
@@ -328,7 +328,7 @@ def test_partition_capacities_and_bad_input() -> None:
         PartitionMatroid(groups, [1, 1])
     with pytest.raises(OptionError, match="whole numbers from 0"):
         PartitionMatroid([0.5, 1.0])
-    with pytest.raises(OptionError, match="capacity must be 0 or more"):
+    with pytest.raises(OptionError, match="at_most must be 0 or more"):
         PartitionMatroid(groups, -1)
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete import Blackbox
-from setgrad.discrete._solver import Solved
+from setgrad.discrete._solver import SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers import (
     TSP,
+    CombinatorialSolver,
     GraphPath,
     GridPath,
     Knapsack,
-    Solver,
     _dag_path,
     _held_karp,
     _knapsack_table,
@@ -36,7 +36,7 @@ class Case:
     """A solver and the shape of an instance; `apart` says that instances have parameters of their own, for 12."""
 
     name: str
-    solver: Solver
+    solver: CombinatorialSolver
     shape: tuple[int, ...]
     apart: bool = False
 
@@ -93,7 +93,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def by_torch(solver: Solver, theta: Tensor) -> Solved:
+def by_torch(solver: CombinatorialSolver, theta: Tensor) -> SolverResult:
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
             patch.setattr(module, "small_arrays", lambda *_: None)

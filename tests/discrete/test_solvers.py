@@ -11,11 +11,11 @@ from torch import Tensor
 
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers import (
+    CombinatorialSolver,
     GraphPath,
     IntegerProgram,
     Knapsack,
     PartitionMatroid,
-    Solver,
     SpanningTree,
     Threshold,
     TopK,
@@ -168,7 +168,7 @@ def test_unknown_names_are_refused() -> None:
 
 def test_a_solver_that_breaks_its_promise_is_named() -> None:
     @dataclass(frozen=True, eq=False)
-    class Short(Solver):
+    class Short(CombinatorialSolver):
         def solve(self, theta: Tensor) -> Tensor:
             return theta[..., :1]
 
@@ -177,7 +177,7 @@ def test_a_solver_that_breaks_its_promise_is_named() -> None:
 
 
 # Solvers whose parameters have a batch axis, as functions of that axis's slice.
-PARAMETERS: dict[str, tuple[Callable[[slice | int], Solver], int | tuple[int, ...]]] = {}
+PARAMETERS: dict[str, tuple[Callable[[slice | int], CombinatorialSolver], int | tuple[int, ...]]] = {}
 
 
 def _tensor(rows: list[object]) -> Tensor:

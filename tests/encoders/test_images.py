@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from setgrad.encoders import ContextItems, ImageItems, ItemWise, MLPItems, PictureItems, Stacked
+from setgrad.encoders import ContextItems, ImageItems, ItemWise, MLPItems, PixelCNNItems, Stacked
 from setgrad.errors import OptionError, ShapeError
-from setgrad.functions import DeepSet
+from setgrad.functions import DeepSetFunction
 from setgrad.sets import Sets
 
 
@@ -86,7 +86,7 @@ def test_only_images_are_read(seeded):
 
 def test_a_picture_is_read_by_the_network_and_by_its_pixels(seeded):
     with seeded(0):
-        encoder = PictureItems((1, 28, 28), 16)
+        encoder = PixelCNNItems((1, 28, 28), 16)
     images = draw(3, 1, 28, 28)
     sets = Sets.from_lengths(images, [1, 2])
     expected = encoder.network(sets) + images.flatten(1) @ encoder.pixels.weight.T + encoder.pixels.bias
@@ -95,7 +95,7 @@ def test_a_picture_is_read_by_the_network_and_by_its_pixels(seeded):
 
 def test_a_picture_tells_places_apart_that_the_network_does_not(seeded):
     with seeded(0):
-        encoder = PictureItems((1, 64, 64), 16)
+        encoder = PixelCNNItems((1, 64, 64), 16)
     # The same spot, moved by the product of the three strides, where no border is near.
     images = torch.zeros(2, 1, 64, 64)
     images[0, 0, 26:28, 26:28] = images[1, 0, 26:28, 34:36] = 1
@@ -125,7 +125,7 @@ def test_stacked_encoders_must_fit(seeded):
 
 def test_a_set_function_of_images_sees_the_other_images(seeded):
     with seeded(0):
-        function = DeepSet((1, 28, 28), Stacked(ImageItems((1, 28, 28), 8), ContextItems(8, 8)), hidden=(8,))
+        function = DeepSetFunction((1, 28, 28), Stacked(ImageItems((1, 28, 28), 8), ContextItems(8, 8)), hidden=(8,))
     images = draw(3, 1, 28, 28)
     masks = torch.tensor([[True, False, False]])
     value = function.value(Sets.from_lengths(images, [3]), masks)

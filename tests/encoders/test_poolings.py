@@ -331,7 +331,7 @@ def test_only_slots_that_travel_with_the_state_are_drawn(seeded):
 
 def test_items_without_weight_may_fill_a_whole_piece_of_a_long_set(seeded):
     with seeded(0):
-        encoder = SetTransformer(DIM, 8, inducing=3).double().eval()
+        encoder = SetTransformer(DIM, 8, slots=3).double().eval()
     sets, weights = draw([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
     repeated = Sets.from_lengths(sets.values.repeat_interleave(weights, 0), [5, 2])
     whole = encoder(repeated)

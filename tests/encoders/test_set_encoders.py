@@ -76,7 +76,7 @@ CASES = [
     Case("deep sets, mean", lambda: DeepSets(DIM, _phi(), pooling="mean"), pieces=True),
     Case("max", lambda: MaxPool(DIM, _phi(), head=nn.Linear(5, 2)), pieces=True, draws=0),
     Case("set transformer", lambda: SetTransformer(DIM, 8, outputs=2, layers=1)),
-    Case("set transformer, induced", lambda: SetTransformer(DIM, 8, inducing=3, layers=2, head=nn.Linear(8, 2))),
+    Case("set transformer, induced", lambda: SetTransformer(DIM, 8, slots=3, layers=2, head=nn.Linear(8, 2))),
     Case("fspool", lambda: FSPool(DIM, _phi(), pieces=4), weighed=False),
     Case("em", lambda: DiffEM(DIM, _phi(2), components=3, mixtures=2, steps=2), several=True, draws=2),
     Case("em, head", lambda: DiffEM(DIM, components=2, steps=1, head=nn.Linear(7, 2)), several=True),
@@ -326,10 +326,10 @@ def test_encoders_are_exported(encoder):
     close(program.module()(other), plain(other))
 
 
-@pytest.mark.parametrize("inducing", [None, 3])
-def test_the_transformer_head_is_exported_for_any_batch_and_size(inducing, seeded):
+@pytest.mark.parametrize("slots", [None, 3])
+def test_the_transformer_head_is_exported_for_any_batch_and_size(slots, seeded):
     with seeded(0):
-        head = TransformerHead(8, outputs=2, inducing=inducing).double().eval()
+        head = TransformerHead(8, outputs=2, slots=slots).double().eval()
     x, mask = torch.linspace(0, 1, 2 * 5 * 8, dtype=torch.float64).reshape(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
     batch, size = torch.export.Dim("batch", min=2), torch.export.Dim("size", min=2, max=10**6)
     shapes = ({0: batch, 1: size}, {0: batch, 1: size})

@@ -13,7 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.functions import Average, DeepSet, Direct, FromCallable, Horse, Inset, Modular, SetFunction
+from setgrad.functions import (
+    Average,
+    DeepSetFunction,
+    FromCallable,
+    HorseFunction,
+    InsetFunction,
+    ItemScores,
+    Modular,
+    SetFunction,
+)
 from setgrad.functions.coverage import Coverage
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
@@ -100,7 +109,7 @@ def _volume(s: Callable[[list[float], list[float]], float], ridge: float) -> Tru
     return truth
 
 
-def _related(function: DeepSet | Direct) -> SetFunction:
+def _related(function: DeepSetFunction | ItemScores) -> SetFunction:
     """With a relation that counts: a new one is 0."""
     assert function.relation is not None
     nn.init.normal_(function.relation.means.weight)
@@ -136,22 +145,22 @@ CASES = [
         submodular=True,
         monotone=True,
     ),
-    Case("deep set, mlp", lambda: DeepSet(DIM, "mlp", width=8, hidden=(8, 8))),
-    Case("deep set, paper", lambda: DeepSet(DIM, "paper", width=8, hidden=(8,))),
-    Case("deep set, context", lambda: DeepSet(DIM, width=8, hidden=(8, 8))),
-    Case("deep set, in pieces", lambda: DeepSet(DIM, "mlp", width=8, hidden=(8, 8), chunk=7)),
-    Case("deep set, own phi and skip", lambda: DeepSet(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
-    Case("deep set, related", lambda: _related(DeepSet(DIM, width=8, hidden=(8, 8), relation=3))),
-    Case("deep set, related only", lambda: _related(DeepSet(DIM, "mlp", width=8, hidden=(8,), relation=2))),
-    Case("inset", lambda: Inset(DIM, width=8, hidden=(8, 8))),
-    Case("inset, complement", lambda: Inset(DIM, "mlp", width=8, hidden=(8, 8), complement=True)),
-    Case("inset, one layer in pieces", lambda: Inset(DIM, width=8, hidden=(8,), chunk=7)),
-    Case("inset, own phi", lambda: Inset(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, chunk=3)),
-    Case("horse", lambda: Horse(DIM, width=8, hidden=(8, 8), slots=3)),
-    Case("horse, mlp in pieces", lambda: Horse(DIM, "mlp", width=8, hidden=(8,), slots=2, piece=2, chunk=7)),
-    Case("horse, own phi", lambda: Horse(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
-    Case("direct", lambda: Direct(DIM, width=8)),
-    Case("direct, related", lambda: _related(Direct(DIM, width=8, relation=3))),
+    Case("deep set, mlp", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8))),
+    Case("deep set, paper", lambda: DeepSetFunction(DIM, "paper", dim=8, hidden=(8,))),
+    Case("deep set, context", lambda: DeepSetFunction(DIM, dim=8, hidden=(8, 8))),
+    Case("deep set, in pieces", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8), chunk=7)),
+    Case("deep set, own phi and skip", lambda: DeepSetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
+    Case("deep set, related", lambda: _related(DeepSetFunction(DIM, dim=8, hidden=(8, 8), relation=3))),
+    Case("deep set, related only", lambda: _related(DeepSetFunction(DIM, "mlp", dim=8, hidden=(8,), relation=2))),
+    Case("inset", lambda: InsetFunction(DIM, dim=8, hidden=(8, 8))),
+    Case("inset, complement", lambda: InsetFunction(DIM, "mlp", dim=8, hidden=(8, 8), complement=True)),
+    Case("inset, one layer in pieces", lambda: InsetFunction(DIM, dim=8, hidden=(8,), chunk=7)),
+    Case("inset, own phi", lambda: InsetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, chunk=3)),
+    Case("horse", lambda: HorseFunction(DIM, dim=8, hidden=(8, 8), slots=3)),
+    Case("horse, mlp in pieces", lambda: HorseFunction(DIM, "mlp", dim=8, hidden=(8,), slots=2, piece=2, chunk=7)),
+    Case("horse, own phi", lambda: HorseFunction(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
+    Case("direct", lambda: ItemScores(DIM, dim=8)),
+    Case("direct, related", lambda: _related(ItemScores(DIM, dim=8, relation=3))),
     Case(
         "average, classical",
         lambda: Average([Coverage(), GraphCut(), Coverage()]),
@@ -159,7 +168,10 @@ CASES = [
         submodular=True,
         monotone=True,
     ),
-    Case("average, learned", lambda: Average([DeepSet(DIM, width=8, hidden=(8,)), Inset(DIM, width=8, hidden=(8, 8))])),
+    Case(
+        "average, learned",
+        lambda: Average([DeepSetFunction(DIM, dim=8, hidden=(8,)), InsetFunction(DIM, dim=8, hidden=(8, 8))]),
+    ),
     Case(
         "callable",
         lambda: FromCallable(lambda items, masks: (masks.to(items.dtype) @ items).square().sum(1)),

@@ -13,9 +13,9 @@ from setgrad.errors import OptionError
 from setgrad.functions import (
     Bernoulli,
     Exact,
-    Fresh,
+    FreshNoise,
     ItemNoise,
-    Noise,
+    NoiseSource,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
@@ -30,7 +30,7 @@ REPEATS = 250
 FUNCTIONS = {"wavy": wavy(), "log-determinant": LogDeterminant(ridge=0.2)}
 
 
-def draws(name: str, sets: Sets, psi: Tensor, noise: Noise) -> Truth:
+def draws(name: str, sets: Sets, psi: Tensor, noise: NoiseSource) -> Truth:
     """Repeated estimates, one row for each: value, gradient and Hessian times a vector."""
     function, vector, estimator = FUNCTIONS[name], direction(sets), Bernoulli(32, noise)
 
@@ -56,7 +56,7 @@ def test_mean_of_many_draws(name):
     psi = probabilities(sets)
     assert {0.0, 1.0} < set(psi.tolist())
     truth = enumerate_subsets(FUNCTIONS[name], sets, psi, direction(sets))
-    estimates = draws(name, sets, psi, Fresh(seed=3))
+    estimates = draws(name, sets, psi, FreshNoise(seed=3))
     assert standard_errors_off(estimates.value, truth.value) < 4
     assert standard_errors_off(estimates.gradient, truth.gradient) < 4
     assert standard_errors_off(estimates.product, truth.product) < 4
@@ -65,11 +65,11 @@ def test_mean_of_many_draws(name):
 
 
 @final
-class _Tilted(Noise):
+class _Tilted(NoiseSource):
     """Numbers that are a little too small: items are chosen too often."""
 
     def __init__(self) -> None:
-        self.inner = Fresh(seed=3)
+        self.inner = FreshNoise(seed=3)
 
     def uniform(self, layout: Layout, samples: int) -> Tensor:
         return self.inner.uniform(layout, samples) ** 1.1
@@ -79,11 +79,11 @@ class _Tilted(Noise):
 
 
 @final
-class _Entangled(Noise):
+class _Entangled(NoiseSource):
     """One number for all items of a set: the right law for each, the wrong one together."""
 
     def __init__(self) -> None:
-        self.inner = Fresh(seed=3)
+        self.inner = FreshNoise(seed=3)
 
     def uniform(self, layout: Layout, samples: int) -> Tensor:
         return self.inner.uniform(layout, samples)[:, layout.offsets[layout.ids]]
@@ -109,7 +109,9 @@ def test_more_samples_bring_it_closer():
     truth = multilinear_gradient(wavy(), sets, psi, estimator=Exact())
 
     def error(samples: int) -> float:
-        estimates = [multilinear_gradient(wavy(), sets, psi, estimator=Bernoulli(samples, Fresh(s))) for s in range(30)]
+        estimates = [
+            multilinear_gradient(wavy(), sets, psi, estimator=Bernoulli(samples, FreshNoise(s))) for s in range(30)
+        ]
         return float((torch.stack(estimates) - truth).square().mean() ** 0.5)
 
     # The root mean square error falls as one over the root of the number of samples.

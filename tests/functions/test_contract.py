@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setgrad.functions import Average, BoundSetFunction, DeepSet, Direct, Horse, Inset, SetFunction
+from setgrad.functions import (
+    Average,
+    BoundSetFunction,
+    DeepSetFunction,
+    HorseFunction,
+    InsetFunction,
+    ItemScores,
+    SetFunction,
+)
 from setgrad.sets import Sets
 from tests.functions.contract import CASES, Case, draw_sets
 
@@ -287,6 +295,6 @@ def test_learned_functions_can_be_divided(seeded):
     sets, numbers = draw_sets(SIZES), torch.tensor([0])
     items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
     with seeded(0):
-        made = [kind(2, phi="mlp", width=4) for kind in (DeepSet, Direct, Horse, Inset)]
+        made = [kind(2, phi="mlp", dim=4) for kind in (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)]
     for function in (*made, Average(made)):
         assert function.bind(sets.to(torch.float32)).part(numbers, items) is not None

@@ -9,10 +9,10 @@ from torch import Tensor
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import (
     Bernoulli,
-    DeepSet,
-    Estimator,
+    DeepSetFunction,
     Exact,
-    Fresh,
+    ExtensionEstimator,
+    FreshNoise,
     FromCallable,
     Gaussian,
     Modular,
@@ -30,7 +30,7 @@ from setgrad.sets import Sets
 from tests.functions.contract import DIM, draw_sets
 from tests.functions.enumeration import direction, enumerate_subsets, probabilities, wavy
 
-ESTIMATORS: list[Estimator] = [Exact(), Bernoulli(3), Gaussian(3)]
+ESTIMATORS: list[ExtensionEstimator] = [Exact(), Bernoulli(3), Gaussian(3)]
 NAMES = ["Exact", "Bernoulli", "Gaussian"]
 SAMPLED = (Gaussian, Pathwise, Bernoulli, SecondDifference)
 
@@ -64,13 +64,13 @@ def test_exact_at_a_corner_is_the_function_itself(psi):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("ask", [multilinear_value, multilinear_gradient])
 @pytest.mark.parametrize(
-    "estimator", [Exact(), *(kind(3, Fresh(0)) for kind in SAMPLED)], ids=lambda e: type(e).__name__
+    "estimator", [Exact(), *(kind(3, FreshNoise(0)) for kind in SAMPLED)], ids=lambda e: type(e).__name__
 )
 def test_forward_mode_agrees_with_reverse_mode_or_raises(estimator, ask, seeded):
     sets = draw_sets([4, 0, 2])
     psi, vector = probabilities(sets), direction(sets)
     with seeded(0):
-        function = DeepSet(DIM, phi="mlp", width=4, hidden=(5,)).double()
+        function = DeepSetFunction(DIM, phi="mlp", dim=4, hidden=(5,)).double()
     frozen = estimator.frozen()
 
     def found(p: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ def test_estimators_say_whether_they_are_smooth():
 def test_a_prepared_function_has_the_same_values(seeded):
     """Exact tabulates F once: values of any subset, and gradients of the extension, stay the same."""
     with seeded(0):
-        function = DeepSet(DIM, "mlp", width=8, hidden=(8, 8)).double()
+        function = DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8)).double()
     sets = draw_sets([3, 0, 4, 1])
     bound = function.bind(sets)
     table = Exact().prepare(bound)

@@ -11,7 +11,7 @@ from torch import Tensor
 from setgrad.functions import (
     BoundSetFunction,
     Exact,
-    Fresh,
+    FreshNoise,
     Gaussian,
     ItemNoise,
     Modular,
@@ -73,7 +73,7 @@ class _Square(BoundSetFunction):
 
 def test_masks_have_the_mean_and_variance_of_the_items():
     sets = draw_sets(SIZES)
-    psi, estimator, bound = probabilities(sets), Gaussian(32, Fresh(seed=5)), _Square(sets)
+    psi, estimator, bound = probabilities(sets), Gaussian(32, FreshNoise(seed=5)), _Square(sets)
     check([estimator.value(bound, psi) for _ in range(200)], Exact().value(bound, psi))
     check([estimator.gradient(bound, psi) for _ in range(200)], Exact().gradient(bound, psi))
 
@@ -81,7 +81,7 @@ def test_masks_have_the_mean_and_variance_of_the_items():
 @pytest.mark.parametrize("name", MULTILINEAR)
 def test_multilinear_functions_are_unbiased(name):
     sets, function = draw_sets(SIZES), SMOOTH[name]
-    psi, vector, estimator, repeats = probabilities(sets), direction(sets), Gaussian(32, Fresh(seed=5)), 200
+    psi, vector, estimator, repeats = probabilities(sets), direction(sets), Gaussian(32, FreshNoise(seed=5)), 200
 
     for ask in (multilinear_value, multilinear_gradient):
         estimates = [ask(function, sets, psi, estimator=estimator) for _ in range(repeats)]
@@ -102,7 +102,7 @@ def test_the_bias_is_small(function, bound, record_property):
     sets = draw_sets([6, 0, 1, 10])
     psi = probabilities(sets)
     truth = multilinear_gradient(function, sets, psi, estimator=Exact())
-    gradient = multilinear_gradient(function, sets, psi, estimator=Gaussian(20_000, Fresh(seed=6)))
+    gradient = multilinear_gradient(function, sets, psi, estimator=Gaussian(20_000, FreshNoise(seed=6)))
     error = float((gradient - truth).norm() / truth.norm())
     record_property("relative error of the Gaussian gradient", error)
     assert error < bound

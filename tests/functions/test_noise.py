@@ -10,15 +10,24 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from setgrad.errors import ShapeError
-from setgrad.functions import Bernoulli, Estimator, Fresh, FromCallable, Gaussian, ItemNoise, LogDeterminant, Noise
+from setgrad.functions import (
+    Bernoulli,
+    ExtensionEstimator,
+    FreshNoise,
+    FromCallable,
+    Gaussian,
+    ItemNoise,
+    LogDeterminant,
+    NoiseSource,
+)
 from setgrad.sets import Layout, Sets
 from tests.functions.contract import draw_sets
 
 MANY = 20_000
 
 
-def make(kind: type[Noise], sets: Sets, seed: int = 0) -> Noise:
-    return ItemNoise(sets, seed) if kind is ItemNoise else Fresh(seed)
+def make(kind: type[NoiseSource], sets: Sets, seed: int = 0) -> NoiseSource:
+    return ItemNoise(sets, seed) if kind is ItemNoise else FreshNoise(seed)
 
 
 def worst_gap(u: Tensor) -> float:
@@ -31,7 +40,7 @@ def worst_gap(u: Tensor) -> float:
 # ---- what both owe
 
 
-@pytest.mark.parametrize("kind", [Fresh, ItemNoise])
+@pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 def test_numbers_are_uniform(kind):
     sets = draw_sets([5, 0, 3])
     u = make(kind, sets).uniform(sets.layout, MANY)
@@ -46,11 +55,11 @@ def test_numbers_are_uniform(kind):
 
 
 def test_the_check_of_uniformity_can_fail():
-    u = Fresh(1).uniform(Layout.from_lengths([1]), MANY).flatten()
+    u = FreshNoise(1).uniform(Layout.from_lengths([1]), MANY).flatten()
     assert worst_gap(u**1.05) > 1.95 and worst_gap(0.98 * u) > 1.95
 
 
-@pytest.mark.parametrize("kind", [Fresh, ItemNoise])
+@pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 def test_items_and_samples_are_uncorrelated(kind):
     sets = draw_sets([30])
     u = make(kind, sets).uniform(sets.layout, 4000).double()
@@ -75,7 +84,7 @@ def test_items_that_differ_little_have_unrelated_numbers():
         assert abs(float(neighbours)) < 5 / math.sqrt(20_000)
 
 
-@pytest.mark.parametrize("kind", [Fresh, ItemNoise])
+@pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 def test_normal_numbers_have_the_right_moments(kind):
     sets = draw_sets([5, 0, 3])
     z = make(kind, sets).normal(sets.layout, MANY).double()
@@ -87,7 +96,7 @@ def test_normal_numbers_have_the_right_moments(kind):
     assert abs(float((z**4).mean()) - 3) < error * math.sqrt(96)
 
 
-@pytest.mark.parametrize("kind", [Fresh, ItemNoise])
+@pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 def test_normal_numbers_are_finite_at_the_ends(kind, monkeypatch):
     sets = draw_sets([2])
     ends = torch.tensor([[0.0, 1 - 2**-24]])
@@ -96,7 +105,7 @@ def test_normal_numbers_are_finite_at_the_ends(kind, monkeypatch):
     assert bool(z.isfinite().all()) and z[0, 0] < -5 and z[0, 1] > 5
 
 
-@pytest.mark.parametrize("kind", [Fresh, ItemNoise])
+@pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 def test_the_seed_decides(kind):
     sets = draw_sets([5])
     first = make(kind, sets, 1).uniform(sets.layout, 10)
@@ -105,7 +114,7 @@ def test_the_seed_decides(kind):
     assert not (other == first).any()
 
 
-@pytest.mark.parametrize("kind", [Fresh, ItemNoise])
+@pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]], ids=str)
 def test_batches_with_little_in_them(kind, sizes):
     sets = draw_sets(sizes)
@@ -114,12 +123,12 @@ def test_batches_with_little_in_them(kind, sizes):
     assert noise.symmetrise(torch.ones(sum(sizes))).tolist() == [1.0] * sum(sizes)
 
 
-# ---- Fresh
+# ---- FreshNoise
 
 
 def test_fresh_numbers_are_new_at_every_call_and_leave_the_global_state_alone():
     before = torch.get_rng_state()
-    noise, layout = Fresh(), Layout.from_lengths([4])
+    noise, layout = FreshNoise(), Layout.from_lengths([4])
     assert not (noise.uniform(layout, 5) == noise.uniform(layout, 5)).any()
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -223,7 +232,7 @@ def test_a_checkpoint_repeats_frozen_noise_and_no_other():
     sets = draw_sets([4, 0, 2])
     bound, start = LogDeterminant().bind(sets), torch.full((6,), 0.4, dtype=torch.float64)
 
-    def slope(estimator: Estimator, *, again: bool) -> Tensor:
+    def slope(estimator: ExtensionEstimator, *, again: bool) -> Tensor:
         psi = start.clone().requires_grad_()
 
         def loss(psi: Tensor) -> Tensor:
@@ -233,12 +242,12 @@ def test_a_checkpoint_repeats_frozen_noise_and_no_other():
         assert psi.grad is not None
         return psi.grad
 
-    plain = slope(Gaussian(2, Fresh(3)), again=False)
-    torch.testing.assert_close(slope(Gaussian(2, Fresh(3)).frozen(), again=True), plain)
+    plain = slope(Gaussian(2, FreshNoise(3)), again=False)
+    torch.testing.assert_close(slope(Gaussian(2, FreshNoise(3)).frozen(), again=True), plain)
     # What the README warns of; if this ever holds, so does the warning no more.
-    assert not torch.allclose(slope(Gaussian(2, Fresh(3)), again=True), plain, rtol=1e-3)
-    # Frozen anew in every step, the noise of the steps still differs.
-    estimator = Gaussian(2, Fresh(3))
+    assert not torch.allclose(slope(Gaussian(2, FreshNoise(3)), again=True), plain, rtol=1e-3)
+    # FrozenNoise anew in every step, the noise of the steps still differs.
+    estimator = Gaussian(2, FreshNoise(3))
     first, second = (slope(estimator.frozen(), again=True) for _ in range(2))
     assert not torch.allclose(first, second, rtol=1e-3)
 

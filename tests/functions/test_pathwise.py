@@ -10,10 +10,10 @@ from setgrad.errors import OptionError
 from setgrad.functions import (
     Bernoulli,
     Coverage,
-    DeepSet,
+    DeepSetFunction,
     Exact,
     FacilityLocation,
-    Fresh,
+    FreshNoise,
     FromCallable,
     GraphCut,
     ItemNoise,
@@ -65,7 +65,7 @@ def test_values_are_those_of_bernoulli(function, kind):
 def test_fresh_noise_is_drawn_as_bernoulli_draws_it(kind):
     sets = draw_sets(SIZES)
     bound, psi = FacilityLocation().bind(sets), probabilities(sets)
-    plain, other = Bernoulli(3, Fresh(4)), kind(3, Fresh(4))
+    plain, other = Bernoulli(3, FreshNoise(4)), kind(3, FreshNoise(4))
     for _ in range(3):
         torch.testing.assert_close(other.gradient(bound, psi), plain.gradient(bound, psi), **CLOSE)
 
@@ -113,7 +113,7 @@ def test_derivatives_are_right_in_expectation(kind, function):
     sets = draw_sets(SIZES)
     psi, vector = probabilities(sets), direction(sets)
     truth = enumerate_subsets(function, sets, psi, vector)
-    bound, estimator = function.bind(sets), kind(1, Fresh(0))
+    bound, estimator = function.bind(sets), kind(1, FreshNoise(0))
     draws = [slopes(estimator, bound, psi, vector) for _ in range(400)]
     for found, wanted in zip(zip(*draws, strict=True), (truth.gradient, truth.product), strict=True):
         many = torch.stack(found)
@@ -125,7 +125,7 @@ def test_derivatives_are_right_in_expectation(kind, function):
 def test_hessian_vector_is_the_derivative_along_the_vector(kind):
     sets = draw_sets(SIZES)
     bound, psi, vector = FacilityLocation().bind(sets), probabilities(sets), direction(sets)
-    estimator = kind(5, Fresh(1)).frozen()
+    estimator = kind(5, FreshNoise(1)).frozen()
     rows = torch.autograd.functional.jacobian(lambda p: estimator.gradient(bound, p), psi)
     torch.testing.assert_close(estimator.hessian_vector(bound, psi, vector), rows @ vector, **CLOSE)
     assert torch.equal(rows.diagonal(), torch.zeros_like(psi))
@@ -148,7 +148,7 @@ def test_identical_items_get_identical_products(kind, seeded):
     items = draw_sets([3]).values
     sets = Sets.from_lengths(items[[0, 1, 0, 2]], [4])
     with seeded(0):
-        function = DeepSet(items.shape[1], "mlp", width=6, hidden=(8,)).double()
+        function = DeepSetFunction(items.shape[1], "mlp", dim=6, hidden=(8,)).double()
     psi = torch.full((4,), 0.4, dtype=torch.float64)
     vector = torch.tensor([0.5, -1.0, 0.5, 2.0], dtype=torch.float64)
     found = kind(7, ItemNoise(sets)).hessian_vector(function.bind(sets), psi, vector)
@@ -160,7 +160,7 @@ def test_identical_items_get_identical_products(kind, seeded):
 
 def test_path_wise_masks_can_be_differentiated_twice(seeded):
     with seeded(0):
-        function = DeepSet(2, "mlp", width=4, hidden=(8,)).double()
+        function = DeepSetFunction(2, "mlp", dim=4, hidden=(8,)).double()
     sets = draw_sets([3, 1])
     bound, psi = function.bind(sets), torch.full((4,), 0.4, dtype=torch.float64, requires_grad=True)
     gradient = Pathwise(4).gradient(bound, psi)

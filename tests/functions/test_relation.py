@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import DataError, OptionError
-from setgrad.functions import DeepSet
+from setgrad.functions import DeepSetFunction
 from setgrad.functions.relation import Relation
 from setgrad.sets import Sets
 from tests.functions.contract import draw_sets
@@ -46,8 +46,8 @@ def test_a_set_repeated_has_the_scores_of_the_set(seeded: Seeded) -> None:
 
 def test_a_new_one_says_nothing_and_can_learn(seeded: Seeded) -> None:
     with seeded(2):
-        plain = DeepSet(2, width=8, hidden=(8,), relation=0).double()
-        related = DeepSet(2, width=8, hidden=(8,), relation=4).double()
+        plain = DeepSetFunction(2, dim=8, hidden=(8,), relation=0).double()
+        related = DeepSetFunction(2, dim=8, hidden=(8,), relation=4).double()
     related.load_state_dict(plain.state_dict(), strict=False)
     sets, masks = draw_sets([4, 3]), torch.arange(35).reshape(5, 7) % 3 == 0
     torch.testing.assert_close(related.gains(sets, masks), plain.gains(sets, masks), rtol=0, atol=0)

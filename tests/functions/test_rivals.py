@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from setgrad.errors import OptionError
-from setgrad.functions import Exact, Gaussian, Horse, Inset, ItemNoise
+from setgrad.functions import Exact, Gaussian, HorseFunction, InsetFunction, ItemNoise
 from setgrad.sets import Sets
 from tests.functions.contract import DIM, draw_sets
 
@@ -33,19 +33,19 @@ class Rival:
         return self.name
 
 
-def joined(function: Inset, items: Tensor, chosen: list[int]) -> Tensor:
+def joined(function: InsetFunction, items: Tensor, chosen: list[int]) -> Tensor:
     features = function.phi(Sets.from_lengths(items, [len(items)]))
     return function.rho(torch.cat([features[chosen].sum(0), features.sum(0)]))[0]
 
 
-def left_behind(function: Inset, items: Tensor, chosen: list[int]) -> Tensor:
+def left_behind(function: InsetFunction, items: Tensor, chosen: list[int]) -> Tensor:
     assert function.rest is not None
     features = function.phi(Sets.from_lengths(items, [len(items)]))
     rest = [i for i in range(len(items)) if i not in chosen]
     return (function.rho(features[chosen].sum(0)) + function.rest(features[rest].sum(0)))[0]
 
 
-def attended(function: Horse, items: Tensor, chosen: list[int]) -> Tensor:
+def attended(function: HorseFunction, items: Tensor, chosen: list[int]) -> Tensor:
     features = function.phi(Sets.from_lengths(items, [len(items)]))
     if len(items):
         features = function.read(features[None], None)[0]
@@ -67,13 +67,13 @@ def attended(function: Horse, items: Tensor, chosen: list[int]) -> Tensor:
     return function.rho(torch.cat([pool(function.query + function.turn(whole), chosen), whole]))[0]
 
 
-def small_horse(**options: Any) -> Horse:
-    return Horse(DIM, width=8, hidden=(8, 8), slots=3, **options)
+def small_horse(**options: Any) -> HorseFunction:
+    return HorseFunction(DIM, dim=8, hidden=(8, 8), slots=3, **options)
 
 
 RIVALS = [
-    Rival("inset", lambda **o: Inset(DIM, "mlp", width=8, hidden=(8, 8), **o), joined),
-    Rival("inset, complement", lambda **o: Inset(DIM, width=8, hidden=(8, 6), complement=True, **o), left_behind),
+    Rival("inset", lambda **o: InsetFunction(DIM, "mlp", dim=8, hidden=(8, 8), **o), joined),
+    Rival("inset, complement", lambda **o: InsetFunction(DIM, dim=8, hidden=(8, 6), complement=True, **o), left_behind),
     Rival("horse", small_horse, attended),
 ]
 
@@ -247,6 +247,6 @@ def test_single_precision_keeps_the_gain_of_a_heavy_item(seeded):
 def test_options_that_cannot_be(seeded):
     with seeded(0):
         with pytest.raises(OptionError, match="multiple of heads"):
-            Horse(DIM, width=10, heads=4)
+            HorseFunction(DIM, dim=10, heads=4)
         with pytest.raises(OptionError, match="at least one layer"):
-            Inset(DIM, hidden=())
+            InsetFunction(DIM, hidden=())

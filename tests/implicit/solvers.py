@@ -16,12 +16,12 @@ from setgrad.implicit import (
     Bisection,
     Broyden,
     Direct,
+    EquationSolver,
     GradientDescent,
     LinearSolver,
     Newton,
     NormalCG,
     Picard,
-    Solver,
     argmin,
     fixed_point,
     root,
@@ -33,7 +33,7 @@ from tests.implicit.problems import CASES, Case
 class Entry:
     """A forward solver and the problems that it is made for."""
 
-    solver: Solver
+    solver: EquationSolver
     fits: Callable[[Case], bool]
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from setgrad.implicit import (
     Direct,
     GradientComparison,
     Newton,
-    OneStep,
+    OneStepAdjoint,
     Picard,
     argmin,
     compare_gradients,
@@ -130,7 +130,7 @@ def test_right_gradients_of_a_fixed_point_agree() -> None:
 
 def test_one_step_gradient_is_found_out() -> None:
     y0, weight, x = _contraction()
-    found = compare_gradients(_tanh, y0, weight, x, adjoint=OneStep())
+    found = compare_gradients(_tanh, y0, weight, x, adjoint=OneStepAdjoint())
     assert min(found.implicit_unrolled + found.implicit_finite) > 0.05
     assert max(found.unrolled_finite) < FINITE
 
@@ -138,7 +138,7 @@ def test_one_step_gradient_is_found_out() -> None:
 def test_one_step_difference_is_the_true_one() -> None:
     # y = a y + x: dy/dx is 1 / (1 - a), the one-step gradient 1, so they differ by a.
     x = torch.tensor([[1.0]], dtype=torch.float64)
-    found = compare_gradients(lambda y, x: 0.3 * y + x, torch.zeros_like(x), x, adjoint=OneStep())
+    found = compare_gradients(lambda y, x: 0.3 * y + x, torch.zeros_like(x), x, adjoint=OneStepAdjoint())
     assert found.implicit_finite[0] == pytest.approx(0.3)
     assert found.implicit_unrolled[0] == pytest.approx(0.3)
 

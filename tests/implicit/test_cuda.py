@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setgrad.implicit import LBFGS, Direct, LinearSolver, Solver, argmin, quadratic
+from setgrad.implicit import LBFGS, Direct, EquationSolver, LinearSolver, argmin, quadratic
 from tests.implicit.problems import Case
 from tests.implicit.solvers import BACKWARD, FORWARD
 from tests.waits import count_syncs
@@ -21,7 +21,7 @@ def move(case: Case, device: str) -> tuple[Tensor, list[Tensor]]:
 
 
 @pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
-def test_solutions_agree(case: Case, solver: Solver):
+def test_solutions_agree(case: Case, solver: EquationSolver):
     found = {}
     for device in ("cpu", "cuda"):
         start, args = move(case, device)
@@ -44,7 +44,7 @@ def test_gradients_agree(case: Case, adjoint: LinearSolver):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
 @pytest.mark.parametrize("check_every", [1, 4, 10])
-def test_the_host_waits_once_in_check_every_steps(case: Case, solver: Solver, check_every: int):
+def test_the_host_waits_once_in_check_every_steps(case: Case, solver: EquationSolver, check_every: int):
     start, args = move(case, "cuda")
     steps = 40
     options = {"solver": solver, "tol": 1e-300, "max_steps": steps, "check_every": check_every, "on_failure": "mask"}

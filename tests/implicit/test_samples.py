@@ -21,7 +21,7 @@ from setgrad.implicit import (
     Neumann,
     Newton,
     NormalCG,
-    OneStep,
+    OneStepAdjoint,
     Picard,
     Status,
     argmin,
@@ -389,7 +389,7 @@ def test_anderson_leaves_a_place_where_the_map_jumps() -> None:
     assert int(found.steps) < 40
 
 
-@pytest.mark.parametrize("adjoint", [OneStep(), Neumann(5)], ids=repr)
+@pytest.mark.parametrize("adjoint", [OneStepAdjoint(), Neumann(5)], ids=repr)
 def test_a_series_is_refused_where_there_is_no_map(adjoint) -> None:
     start = torch.zeros(1, 2)
     for door in (root, argmin):

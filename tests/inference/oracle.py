@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from setgrad.functions import Estimator, Exact
+from setgrad.functions import Exact, ExtensionEstimator
 from setgrad.inference import mean_field
 from setgrad.sets import Sets
 
@@ -33,7 +33,7 @@ def amplify(rho: nn.Module, factor: float) -> None:
                 layer.weight.mul_(factor)
 
 
-def gradient(function, sets: Sets, solver, estimator: Estimator | None = None, **options) -> Tensor:
+def gradient(function, sets: Sets, solver, estimator: ExtensionEstimator | None = None, **options) -> Tensor:
     """Gradient of the loss with respect to all parameters, in one row."""
     found = mean_field(function, sets, estimator=estimator or Exact(), solver=solver, **options)
     return by_parameters((found.value * weights(sets)).sum(), function)

@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from setgrad.functions import DeepSet, Exact, GraphCut
+from setgrad.functions import DeepSetFunction, Exact, GraphCut
 from setgrad.implicit import Direct, Neumann
-from setgrad.implicit import OneStep as OneTerm
-from setgrad.inference import Implicit, OneStep, mean_field
+from setgrad.implicit import OneStepMeanField as OneTerm
+from setgrad.inference import ImplicitMeanField, OneStepMeanField, mean_field
 from setgrad.sets import Sets
 
 
 @pytest.fixture
 def model(seeded):
     with seeded(0):
-        function = DeepSet(2, "mlp", width=6, hidden=(8,)).double()
+        function = DeepSetFunction(2, "mlp", dim=6, hidden=(8,)).double()
         sets = Sets.from_lengths(torch.randn(7, 2, dtype=torch.float64), [4, 0, 3])
     return function, sets
 
@@ -29,17 +29,17 @@ def gradient(model, solver, start=0.5):
 def solution(model):
     function, sets = model
     with torch.no_grad():
-        return mean_field(function, sets, estimator=Exact(), solver=Implicit(tol=1e-12)).value
+        return mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-12)).value
 
 
 def test_one_term_is_the_gradient_of_the_last_step(model):
-    found = gradient(model, Implicit(tol=1e-12, adjoint=OneTerm()))
-    torch.testing.assert_close(found, gradient(model, OneStep(), start=solution(model)))
+    found = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=OneTerm()))
+    torch.testing.assert_close(found, gradient(model, OneStepMeanField(), start=solution(model)))
 
 
 def test_many_terms_are_the_implicit_gradient(model):
-    right = gradient(model, Implicit(tol=1e-12, adjoint=Direct()))
-    far, near = (gradient(model, Implicit(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
+    right = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
+    far, near = (gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
     torch.testing.assert_close(near, right)
     assert not torch.allclose(far, right, rtol=1e-4)
 
@@ -49,7 +49,9 @@ def modes():
     sets = Sets.from_lengths(torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2), [3, 0, 2])
 
     def probabilities(items):
-        return mean_field(GraphCut(), sets.with_values(items), estimator=Exact(), solver=Implicit(tol=1e-12)).value
+        return mean_field(
+            GraphCut(), sets.with_values(items), estimator=Exact(), solver=ImplicitMeanField(tol=1e-12)
+        ).value
 
     return sets.values, probabilities
 

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import OptionError, ShapeError
-from setgrad.functions import Bernoulli, DeepSet, Exact, Gaussian, ItemNoise, Modular, Pathwise
-from setgrad.inference import ConstantScale, Implicit, OneStep, contraction, iterations_needed, mean_field
+from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise, Modular, Pathwise
+from setgrad.inference import (
+    ConstantScale,
+    ImplicitMeanField,
+    OneStepMeanField,
+    contraction,
+    iterations_needed,
+    mean_field,
+)
 from setgrad.sets import Sets
 
 SIZES = [6, 0, 1, 3]
@@ -24,9 +31,9 @@ def draw(sizes=SIZES, seed=0) -> Sets:
 
 @pytest.fixture
 def make(seeded):
-    def build(amplify: float) -> DeepSet:
+    def build(amplify: float) -> DeepSetFunction:
         with seeded(0):
-            function = DeepSet(2, "mlp", width=6, hidden=(16, 16)).double()
+            function = DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)).double()
         with torch.no_grad():
             for layer in function.rho:
                 if isinstance(layer, nn.Linear):
@@ -62,7 +69,7 @@ def test_the_largest_value_is_that_of_all_subsets(make):
 def test_the_factor_is_the_largest_eigenvalue(make, amplify):
     function, sets = make(amplify), draw([8, 0, 1, 3])
     found = contraction(function, sets, estimator=Exact())
-    psi = mean_field(function, sets, estimator=Exact(), solver=Implicit()).value.detach()
+    psi = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField()).value.detach()
     bound = function.bind(sets)
     rows = torch.autograd.functional.jacobian(lambda p: torch.sigmoid(Exact().gradient(bound, p)), psi)
     for number in range(len(sets)):
@@ -79,7 +86,7 @@ def test_the_factor_tells_whether_plain_iteration_converges(make):
     for amplify, converges in ((6.0, True), (8.0, False)):
         function = make(amplify)
         factor = float(contraction(function, sets, estimator=Exact()).factor)
-        plain = mean_field(function, sets, estimator=Exact(), solver=OneStep(300))
+        plain = mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(300))
         assert (factor < 1) == converges == (float(plain.residual) < 1e-6)
 
 
@@ -93,11 +100,13 @@ def test_the_assumption_implies_a_contraction(make):
     found = contraction(function, sets, estimator=Exact(), scale=scale)
     assert found.assumption.all() and (found.proven < 1).all()
     assert float(found.largest) == pytest.approx(1 / (6 * 1.01), rel=1e-9)
-    exact = mean_field(function, sets, estimator=Exact(), scale=scale, solver=Implicit(tol=1e-13)).value
+    exact = mean_field(function, sets, estimator=Exact(), scale=scale, solver=ImplicitMeanField(tol=1e-13)).value
     for tolerance in (1e-2, 1e-5, 1e-8):
         steps = iterations_needed(float(found.proven), tolerance, math.sqrt(6))
         for start in (0.0, 1.0):
-            reached = mean_field(function, sets, estimator=Exact(), scale=scale, solver=OneStep(steps), start=start)
+            reached = mean_field(
+                function, sets, estimator=Exact(), scale=scale, solver=OneStepMeanField(steps), start=start
+            )
             assert float((reached.value - exact).detach().norm()) <= tolerance
 
 

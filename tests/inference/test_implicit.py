@@ -1,4 +1,4 @@
-"""`Implicit` against enumeration, long unrolling and finite differences, and how it behaves at the edges."""
+"""`ImplicitMeanField` against enumeration, long unrolling and finite differences, and how it behaves at the edges."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from setgrad.errors import ConvergenceError, OptionError
 from setgrad.functions import (
     Bernoulli,
-    DeepSet,
-    Estimator,
+    DeepSetFunction,
     Exact,
+    ExtensionEstimator,
     FacilityLocation,
-    Fresh,
+    FreshNoise,
     FromCallable,
     Gaussian,
     GraphCut,
@@ -24,20 +24,20 @@ from setgrad.functions import (
     rbf,
 )
 from setgrad.implicit import CG, GMRES, Newton, Picard, Status
-from setgrad.inference import ConstantScale, Implicit, OneStep, Unrolled, mean_field
+from setgrad.inference import ConstantScale, ImplicitMeanField, OneStepMeanField, UnrolledMeanField, mean_field
 from setgrad.sets import Sets
 from tests.inference.oracle import amplify, by_the_theorem, cosine, draw, gradient, radius, relative, weights
 
-TIGHT = Implicit(tol=1e-12)
+TIGHT = ImplicitMeanField(tol=1e-12)
 
 
 @pytest.fixture
 def make(seeded):
     """A model whose items interact the more, the larger `factor`."""
 
-    def build(factor: float) -> DeepSet:
+    def build(factor: float) -> DeepSetFunction:
         with seeded(0):
-            function = DeepSet(2, "mlp", width=6, hidden=(16, 16)).double()
+            function = DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)).double()
         amplify(function.rho, factor)
         return function
 
@@ -53,13 +53,13 @@ def test_the_gradient_of_a_whole_model_is_the_exact_one(make, factor, adjoint):
     psi = found.value.detach()
     again = torch.sigmoid(Exact().gradient(function.bind(sets), psi))
     torch.testing.assert_close(again, psi, rtol=0, atol=1e-11)
-    implicit = gradient(function, sets, Implicit(tol=1e-12, adjoint=adjoint))
+    implicit = gradient(function, sets, ImplicitMeanField(tol=1e-12, adjoint=adjoint))
     assert relative(implicit, by_the_theorem(function, sets, psi)) < 1e-8
     strength = radius(function, sets, psi)
     assert {5.0: 0.25, 6.0: 0.45, 8.0: 1.05}[factor] < strength < {5.0: 0.35, 6.0: 0.55, 8.0: 1.15}[factor]
     if strength < 1:
-        assert relative(implicit, gradient(function, sets, Unrolled(200))) < 1e-8
-    one_step = gradient(function, sets, OneStep(), start=psi)
+        assert relative(implicit, gradient(function, sets, UnrolledMeanField(200))) < 1e-8
+    one_step = gradient(function, sets, OneStepMeanField(), start=psi)
     assert relative(one_step, implicit) > 0.1
 
 
@@ -88,19 +88,19 @@ def test_finite_differences_agree_where_plain_iteration_diverges(make):
 @pytest.mark.parametrize("sampled", [False, True], ids=["exact", "gaussian"])
 def test_all_scales_against_many_unrolled_steps(make, scale, sampled):
     function, sets = make(5.0), draw()
-    estimator = Gaussian(16, Fresh(3)).frozen() if sampled else Exact()
+    estimator = Gaussian(16, FreshNoise(3)).frozen() if sampled else Exact()
     found = mean_field(function, sets, estimator=estimator, solver=TIGHT, scale=scale)
-    unrolled = mean_field(function, sets, estimator=estimator, solver=Unrolled(100), scale=scale)
+    unrolled = mean_field(function, sets, estimator=estimator, solver=UnrolledMeanField(100), scale=scale)
     torch.testing.assert_close(found.logits, unrolled.logits, rtol=1e-9, atol=1e-10)
     for adjoint in (None, GMRES()):
-        implicit = gradient(function, sets, Implicit(tol=1e-12, adjoint=adjoint), estimator, scale=scale)
-        assert relative(implicit, gradient(function, sets, Unrolled(100), estimator, scale=scale)) < 1e-6
+        implicit = gradient(function, sets, ImplicitMeanField(tol=1e-12, adjoint=adjoint), estimator, scale=scale)
+        assert relative(implicit, gradient(function, sets, UnrolledMeanField(100), estimator, scale=scale)) < 1e-6
 
 
 class Solve(nn.Module):
     """Mean field as a module, so that its parameters can be replaced by those of a gradient check."""
 
-    def __init__(self, function: DeepSet, sets: Sets, estimator: Estimator) -> None:
+    def __init__(self, function: DeepSetFunction, sets: Sets, estimator: ExtensionEstimator) -> None:
         super().__init__()
         self.function, self.sets, self.estimator = function, sets, estimator
 
@@ -148,7 +148,7 @@ def test_second_derivatives_of_a_module_of_items(seeded):
 
 def test_second_differences_stop_at_the_first_derivative(make):
     function, sets = make(3.0), draw([3, 2])
-    found = mean_field(function, sets, estimator=SecondDifference(8), solver=Implicit())
+    found = mean_field(function, sets, estimator=SecondDifference(8), solver=ImplicitMeanField())
     weight = function.rho[0].weight
     (slope,) = torch.autograd.grad((found.value * weights(sets)).sum(), weight, create_graph=True)
     with pytest.raises(OptionError, match="first derivatives"):
@@ -158,10 +158,10 @@ def test_second_differences_stop_at_the_first_derivative(make):
 def test_bernoulli_samples_have_no_implicit_gradient(make):
     function, sets = make(2.0), draw()
     with pytest.raises(OptionError, match="Bernoulli"):
-        mean_field(function, sets, estimator=Bernoulli(4), solver=Implicit())
-    estimator = Bernoulli(64, Fresh(0)).frozen()
+        mean_field(function, sets, estimator=Bernoulli(4), solver=ImplicitMeanField())
+    estimator = Bernoulli(64, FreshNoise(0)).frozen()
     with torch.no_grad():
-        found = mean_field(function, sets, estimator=estimator, solver=Implicit(max_steps=300))
+        found = mean_field(function, sets, estimator=estimator, solver=ImplicitMeanField(max_steps=300))
         again = torch.sigmoid(estimator.gradient(function.bind(sets), found.value))
     assert (found.status == Status.CONVERGED).all()
     torch.testing.assert_close(again, found.value, rtol=0, atol=1e-4)
@@ -176,7 +176,7 @@ def test_a_set_does_not_see_its_batch_mates(make, scale, sampled):
         values = sets.values.clone().requires_grad_()
         batch = sets.with_values(values)
         estimator = Gaussian(16, ItemNoise(sets)) if sampled else Exact()
-        found = mean_field(function, batch, estimator=estimator, solver=Implicit(), scale=scale)
+        found = mean_field(function, batch, estimator=estimator, solver=ImplicitMeanField(), scale=scale)
         return found.value, torch.autograd.grad((found.value * rest).sum(), values)[0]
 
     value, slope = run(sets, weights(sets))
@@ -190,8 +190,8 @@ def test_a_set_does_not_see_its_batch_mates(make, scale, sampled):
 def test_joint_scales_do_see_batch_mates(make):
     function, sets = make(3.0), draw([4, 3])
     for scale in ("frobenius-batch", "nuclear-batch"):
-        both = mean_field(function, sets, estimator=Exact(), solver=Implicit(), scale=scale).logits[:4]
-        alone = mean_field(function, sets[:1], estimator=Exact(), solver=Implicit(), scale=scale).logits
+        both = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(), scale=scale).logits[:4]
+        alone = mean_field(function, sets[:1], estimator=Exact(), solver=ImplicitMeanField(), scale=scale).logits
         assert (both - alone).abs().max() > 1e-3
 
 
@@ -215,10 +215,10 @@ def crowds(*strengths: float, n: int = 6, dtype=torch.float64) -> Sets:
 def test_a_map_that_jumps_to_and_fro_is_solved(strength):
     sets = crowds(strength)
     with pytest.raises(ConvergenceError, match=r"MAX_STEPS|DIVERGED|STALLED"):
-        mean_field(crowded(), sets, estimator=Exact(), solver=Implicit(solver=Picard()))
-    plain = mean_field(crowded(), sets, estimator=Exact(), solver=OneStep(50))
+        mean_field(crowded(), sets, estimator=Exact(), solver=ImplicitMeanField(solver=Picard()))
+    plain = mean_field(crowded(), sets, estimator=Exact(), solver=OneStepMeanField(50))
     assert plain.residual > 0.5
-    found = mean_field(crowded(), sets, estimator=Exact(), solver=Implicit(tol=1e-6))
+    found = mean_field(crowded(), sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-6))
     assert found.status.tolist() == [Status.CONVERGED]
     bound = crowded().bind(sets)
     torch.testing.assert_close(torch.sigmoid(Exact().gradient(bound, found.value)), found.value, rtol=0, atol=1e-4)
@@ -226,17 +226,17 @@ def test_a_map_that_jumps_to_and_fro_is_solved(strength):
         # Here no single winner emerges, and the solution repels the plain iteration; elsewhere its start does.
         assert radius(crowded(), sets, found.value) > 1
     with pytest.raises(ConvergenceError, match=r"1 of 1 samples failed \(1 MAX_STEPS"):
-        mean_field(crowded(), sets, estimator=Exact(), solver=Implicit(tol=1e-10, max_steps=3))
+        mean_field(crowded(), sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-10, max_steps=3))
     with pytest.warns(RuntimeWarning, match="max_steps"):
         short = mean_field(
-            crowded(), sets, estimator=Exact(), solver=Implicit(tol=1e-10, max_steps=3, on_failure="warn")
+            crowded(), sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-10, max_steps=3, on_failure="warn")
         )
     assert short.status.tolist() == [Status.MAX_STEPS] and short.steps.tolist() == [3]
     assert float(short.residual) > 1e-3
 
 
 def test_a_batch_mate_that_fails_changes_nothing():
-    solver = Implicit(solver=Picard(), tol=1e-10, on_failure="mask")
+    solver = ImplicitMeanField(solver=Picard(), tol=1e-10, on_failure="mask")
 
     def run(sets: Sets) -> tuple[list[int], Tensor, Tensor]:
         values = sets.values.clone().requires_grad_()
@@ -258,11 +258,11 @@ def test_a_batch_mate_that_fails_changes_nothing():
 @pytest.mark.parametrize("make_estimator", [Exact, lambda: Gaussian(8), lambda: Pathwise(8)], ids=["E", "G", "P"])
 def test_sure_items_have_finite_gradients(make_estimator, dtype, seeded):
     with seeded(0):
-        function = DeepSet(2, "mlp", width=6, hidden=(16,), skip=True).to(dtype)
+        function = DeepSetFunction(2, "mlp", dim=6, hidden=(16,), skip=True).to(dtype)
     with torch.no_grad():
         function.skip.weight.mul_(1000.0)
     sets = draw([6, 0, 1, 4]).to(dtype)
-    found = mean_field(function, sets, estimator=make_estimator(), solver=Implicit())
+    found = mean_field(function, sets, estimator=make_estimator(), solver=ImplicitMeanField())
     assert found.logits.abs().max() > 80
     assert (found.status == Status.CONVERGED).all()
     target = (torch.arange(sets.layout.total) % 2).to(dtype)
@@ -296,7 +296,7 @@ def test_start(make, start):
         # The solution does not depend on where the search began.
         loss = found.value.sum()
         assert torch.autograd.grad(loss, start, allow_unused=True) == (None,)
-    solved = mean_field(function, sets, estimator=Exact(), solver=Implicit(), start=usual.value.detach())
+    solved = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(), start=usual.value.detach())
     assert (solved.steps == 0).all()
 
 
@@ -316,7 +316,7 @@ def test_coordinates(make, scale):
 @pytest.mark.parametrize("scale", [None, "l2", "frobenius-batch", "nuclear-batch"])
 def test_batches_with_little_in_them(make, sizes, scale):
     function, sets = make(5.0), draw(sizes)
-    found = mean_field(function, sets, estimator=Exact(), solver=Implicit(), scale=scale)
+    found = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(), scale=scale)
     assert found.value.shape == (sum(sizes),)
     assert found.status.tolist() == [Status.CONVERGED] * len(sizes)
     slopes = torch.autograd.grad(found.logits.sum(), list(function.parameters()), allow_unused=True)
@@ -325,10 +325,10 @@ def test_batches_with_little_in_them(make, sizes, scale):
 
 def test_a_function_without_tensors():
     sets = draw()
-    found = mean_field(Modular(), sets, estimator=Exact(), solver=Implicit())
+    found = mean_field(Modular(), sets, estimator=Exact(), solver=ImplicitMeanField())
     torch.testing.assert_close(found.logits, sets.values.sum(1), rtol=1e-4, atol=1e-4)
     assert not found.logits.requires_grad
-    bernoulli = mean_field(Modular(), sets, estimator=Bernoulli(3), solver=Implicit())
+    bernoulli = mean_field(Modular(), sets, estimator=Bernoulli(3), solver=ImplicitMeanField())
     torch.testing.assert_close(bernoulli.logits, found.logits, rtol=1e-4, atol=1e-4)
 
 
@@ -344,7 +344,7 @@ def test_classical_functions_pass_gradients_to_items_and_weights(name, kind):
         found = mean_field(function, sets.with_values(values), estimator=estimator, solver=solver)
         return torch.autograd.grad((found.value * weights(sets)).sum(), [values, gamma])
 
-    implicit, unrolled = solve(Implicit(tol=1e-8)), solve(Unrolled(60))
+    implicit, unrolled = solve(ImplicitMeanField(tol=1e-8)), solve(UnrolledMeanField(60))
     for one, other in zip(implicit, unrolled, strict=True):
         assert other.abs().max() > 1e-4
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
@@ -354,21 +354,21 @@ def test_what_a_callable_hides_is_refused():
     hidden = torch.ones(2, dtype=torch.float64, requires_grad=True)
     function = FromCallable(lambda items, masks: (masks.double() @ (items * hidden)).square().sum(1))
     with pytest.raises(OptionError, match="captures a tensor"):
-        mean_field(function, draw([3]), estimator=SecondDifference(8), solver=Implicit())
+        mean_field(function, draw([3]), estimator=SecondDifference(8), solver=ImplicitMeanField())
     # The table of all values knows what it was made of.
     gradients = [
         torch.autograd.grad(mean_field(function, draw([3]), estimator=Exact(), solver=solver).value.sum(), hidden)[0]
-        for solver in (Implicit(tol=1e-12, max_steps=1000), Unrolled(200))
+        for solver in (ImplicitMeanField(tol=1e-12, max_steps=1000), UnrolledMeanField(200))
     ]
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
 
 
 def test_noise_is_drawn_once(make):
     function, sets = make(4.0), draw()
-    noise = Fresh(0)
+    noise = FreshNoise(0)
     first = mean_field(function, sets, estimator=Gaussian(4, noise), solver=TIGHT).logits
     again = mean_field(function, sets, estimator=Gaussian(4, noise), solver=TIGHT).logits
-    other = mean_field(function, sets, estimator=Gaussian(4, Fresh(0)), solver=TIGHT).logits
+    other = mean_field(function, sets, estimator=Gaussian(4, FreshNoise(0)), solver=TIGHT).logits
     assert (first - again).abs().max() > 1e-6
     assert torch.equal(first, other)
 
@@ -379,7 +379,7 @@ def test_compiled_inference_gives_the_same(make):
     function, sets = make(3.0), draw()
 
     def value(items: Tensor) -> Tensor:
-        return mean_field(function, sets.with_values(items), estimator=Exact(), solver=Implicit()).value
+        return mean_field(function, sets.with_values(items), estimator=Exact(), solver=ImplicitMeanField()).value
 
     torch._dynamo.reset()
     found = torch.compile(value, backend="eager")(sets.values)
@@ -392,15 +392,15 @@ def test_compiled_inference_gives_the_same(make):
 def test_other_solvers(make):
     function, sets = make(6.0), draw()
     usual = mean_field(function, sets, estimator=Exact(), solver=TIGHT).logits
-    newton = mean_field(function, sets, estimator=Exact(), solver=Implicit(solver=Newton(), tol=1e-12)).logits
+    newton = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(solver=Newton(), tol=1e-12)).logits
     torch.testing.assert_close(newton, usual, rtol=1e-9, atol=1e-9)
 
 
 def test_a_set_whose_adjoint_system_is_not_solved_does_not_count_as_settled(seeded):
     with seeded(0):
         sets = Sets.from_list([torch.randn(4, 2, dtype=torch.float64) for _ in range(3)])
-        function = DeepSet(2, phi="mlp", width=8, hidden=(8,)).double()
-    weak = Implicit(tol=1e-8, adjoint=GMRES(tol=1e-12, restart=1, max_steps=1), on_failure="mask")
+        function = DeepSetFunction(2, phi="mlp", dim=8, hidden=(8,)).double()
+    weak = ImplicitMeanField(tol=1e-8, adjoint=GMRES(tol=1e-12, restart=1, max_steps=1), on_failure="mask")
     found = mean_field(function, sets, estimator=Exact(), solver=weak)
     assert found.settled.all()
     found.value.sum().backward()

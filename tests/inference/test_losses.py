@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.functions import Fresh
+from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems, SampledNegatives
 from setgrad.sets import Sets, subset_sizes
 
@@ -46,7 +46,7 @@ def test_weights_multiply_the_items(subsets, logits):
 
 
 def test_sampled_negatives_reads_the_subset_and_as_many_others(subsets, logits):
-    loss = SampledNegatives(Fresh(0))
+    loss = SampledNegatives(FreshNoise(0))
     seen = set()
     for _ in range(30):
         read = loss.coordinates(subsets, subset_sizes(subsets))
@@ -66,7 +66,7 @@ def test_sampled_negatives_reads_the_subset_and_as_many_others(subsets, logits):
 
 def test_negatives_are_drawn_evenly():
     subsets = Sets.from_list([torch.arange(10) < 2])
-    loss, counts = SampledNegatives(Fresh(3)), np.zeros(10)
+    loss, counts = SampledNegatives(FreshNoise(3)), np.zeros(10)
     for _ in range(2000):
         counts[loss.coordinates(subsets, subset_sizes(subsets)).numpy()] += 1
     assert (counts[:2] == 2000).all()

@@ -8,8 +8,18 @@ import torch
 from torch.autograd import forward_ad
 
 from setgrad.errors import OptionError
-from setgrad.functions import Bernoulli, DeepSet, Exact, Fresh, FromCallable, Gaussian, GraphCut, ItemNoise, Modular
-from setgrad.inference import ConstantScale, Implicit, L2Scale, OneStep, Unrolled, mean_field
+from setgrad.functions import (
+    Bernoulli,
+    DeepSetFunction,
+    Exact,
+    FreshNoise,
+    FromCallable,
+    Gaussian,
+    GraphCut,
+    ItemNoise,
+    Modular,
+)
+from setgrad.inference import ConstantScale, ImplicitMeanField, L2Scale, OneStepMeanField, UnrolledMeanField, mean_field
 from setgrad.sets import Sets
 
 SIZES = [4, 0, 1, 3]
@@ -23,7 +33,7 @@ def draw(seed=0, sizes=SIZES):
 @pytest.fixture
 def function(seeded):
     with seeded(0):
-        return DeepSet(2, "mlp", width=6, hidden=(8, 8)).double()
+        return DeepSetFunction(2, "mlp", dim=6, hidden=(8, 8)).double()
 
 
 def test_one_step_from_one_half_by_hand():
@@ -38,7 +48,7 @@ def test_one_step_from_one_half_by_hand():
 
 
 def test_many_steps_solve_the_equation(function):
-    found = mean_field(function, draw(), estimator=Exact(), solver=OneStep(60))
+    found = mean_field(function, draw(), estimator=Exact(), solver=OneStepMeanField(60))
     assert found.residual.max() < 1e-8
     again = Exact().gradient(function.bind(draw()), found.value.detach())
     torch.testing.assert_close(torch.sigmoid(again), found.value, rtol=0, atol=1e-8)
@@ -54,7 +64,9 @@ def test_unrolled_gradient_against_finite_differences(function, estimator, seede
     def value(w):
         params = {**dict(function.named_parameters()), "rho.2.weight": w}
         return torch.func.functional_call(
-            _Solve(function, sets, estimator, Unrolled(3)), {f"function.{name}": p for name, p in params.items()}, ()
+            _Solve(function, sets, estimator, UnrolledMeanField(3)),
+            {f"function.{name}": p for name, p in params.items()},
+            (),
         )
 
     with seeded(0):
@@ -72,24 +84,24 @@ class _Solve(torch.nn.Module):
 
 def test_one_step_gradient_is_that_of_the_last_step(function):
     sets = draw()
-    before = mean_field(function, sets, estimator=Exact(), solver=OneStep(3)).value.detach()
-    whole = mean_field(function, sets, estimator=Exact(), solver=OneStep(4)).value.sum()
+    before = mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(3)).value.detach()
+    whole = mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(4)).value.sum()
     last = torch.sigmoid(Exact().gradient(function.bind(sets), before)).sum()
     weight = function.rho[0].weight
     torch.testing.assert_close(*(torch.autograd.grad(x, weight)[0] for x in (whole, last)), rtol=1e-10, atol=1e-12)
-    unrolled = mean_field(function, sets, estimator=Exact(), solver=Unrolled(4)).value.sum()
+    unrolled = mean_field(function, sets, estimator=Exact(), solver=UnrolledMeanField(4)).value.sum()
     (one_step,) = torch.autograd.grad(
-        mean_field(function, sets, estimator=Exact(), solver=OneStep(4)).value.sum(), weight
+        mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(4)).value.sum(), weight
     )
     assert (torch.autograd.grad(unrolled, weight)[0] - one_step).abs().max() > 1e-6
 
 
 def test_unrolling_bernoulli_samples_is_refused(function):
-    with pytest.raises(OptionError, match="OneStep"):
-        mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(2))
-    mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(1))
+    with pytest.raises(OptionError, match="OneStepMeanField"):
+        mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
+    mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(1))
     with torch.no_grad():
-        mean_field(function, draw(), estimator=Bernoulli(2), solver=Unrolled(2))
+        mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
 
 
 @pytest.mark.parametrize("scale", [None, "l2"])
@@ -100,8 +112,8 @@ def test_coordinates_give_the_same_numbers(function, steps, scale):
         mean_field(
             function,
             sets,
-            estimator=Bernoulli(5, Fresh(1)),
-            solver=OneStep(steps),
+            estimator=Bernoulli(5, FreshNoise(1)),
+            solver=OneStepMeanField(steps),
             scale=scale,
             coordinates=coordinates,
         )
@@ -131,7 +143,7 @@ def test_scales():
 def test_bad_steps():
     for wrong in (0, 2.5, "3", True):
         with pytest.raises(OptionError, match="whole number of steps, at least 1"):
-            OneStep(wrong)
+            OneStepMeanField(wrong)
     with pytest.raises(OptionError, match="between 0 and 1"):
         mean_field(Modular(), draw(), estimator=Exact(), start=1.5)
 
@@ -163,7 +175,7 @@ def test_a_start_that_is_no_probability_is_refused(function, bad):
 def test_the_residual_is_what_a_probability_would_still_move():
     """From the logit 0, a step of one half ends at 0.005 where 0.01 solves the equation."""
     sets = Sets.from_lengths(torch.full((1, 1), 0.01, dtype=torch.float64), [1])
-    solver = Implicit(max_steps=1, on_failure="mask")
+    solver = ImplicitMeanField(max_steps=1, on_failure="mask")
     found = mean_field(Modular(), sets, estimator=Exact(), solver=solver)
     left = torch.sigmoid(torch.tensor(0.01)) - found.value
     assert found.residual.item() == pytest.approx(left.item(), rel=1e-2)
@@ -173,7 +185,7 @@ def test_the_residual_is_what_a_probability_would_still_move():
 def test_small_logits_are_solved_for_too():
     """Under a scale all logits may be tiny, and none of them is 0."""
     scores = torch.tensor([[5e-5], [-3e-5]], dtype=torch.float64)
-    found = mean_field(Modular(), Sets.from_lengths(scores, [2]), estimator=Exact(), solver=Implicit())
+    found = mean_field(Modular(), Sets.from_lengths(scores, [2]), estimator=Exact(), solver=ImplicitMeanField())
     torch.testing.assert_close(found.logits, scores[:, 0], rtol=1e-3, atol=0)
 
 
@@ -187,10 +199,10 @@ def test_one_step_is_the_last_of_several_in_forward_mode_too():
         return mean_field(GraphCut(), sets, estimator=Exact(), solver=solver).value.sum()
 
     start = items.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(found(start, OneStep(3)), start)
+    (slope,) = torch.autograd.grad(found(start, OneStepMeanField(3)), start)
     backward = (slope * move).sum()
     with forward_ad.dual_level():
-        forward = forward_ad.unpack_dual(found(forward_ad.make_dual(items, move), OneStep(3))).tangent
-        unrolled = forward_ad.unpack_dual(found(forward_ad.make_dual(items, move), Unrolled(3))).tangent
+        forward = forward_ad.unpack_dual(found(forward_ad.make_dual(items, move), OneStepMeanField(3))).tangent
+        unrolled = forward_ad.unpack_dual(found(forward_ad.make_dual(items, move), UnrolledMeanField(3))).tangent
     torch.testing.assert_close(forward, backward)
     assert (unrolled - forward).abs() > 1e-4

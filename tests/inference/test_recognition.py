@@ -15,9 +15,9 @@ from setgrad.encoders import ContextItems, ItemWise, LinearItems
 from setgrad.errors import OptionError
 from setgrad.functions import (
     BoundSetFunction,
-    DeepSet,
+    DeepSetFunction,
     Exact,
-    Fresh,
+    FreshNoise,
     FromCallable,
     ItemNoise,
     Modular,
@@ -130,7 +130,7 @@ def make_fixed(seeded):
 @pytest.fixture
 def function(seeded):
     with seeded(1):
-        return DeepSet(2, "mlp", width=6, hidden=(8, 8)).double()
+        return DeepSetFunction(2, "mlp", dim=6, hidden=(8, 8)).double()
 
 
 def exact_elbo(function, sets, logits):
@@ -171,7 +171,7 @@ def log_partition(function, sets):
 
 def train(network, bound, steps, samples, rate=0.05):
     """Adam with a rate that falls to 0."""
-    noise, optimiser = Fresh(3), torch.optim.Adam(network.parameters(), lr=rate)
+    noise, optimiser = FreshNoise(3), torch.optim.Adam(network.parameters(), lr=rate)
     for step in range(steps):
         for group in optimiser.param_groups:
             group["lr"] = rate * (1 - step / steps)
@@ -218,7 +218,7 @@ def test_a_set_has_the_same_loss_in_any_batch_and_order(network, function):
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]])
 def test_loss_without_items(network, function, sizes):
     sets = draw(sizes)
-    loss = network.loss(function.bind(sets), Fresh(0), 3)
+    loss = network.loss(function.bind(sets), FreshNoise(0), 3)
     loss.backward()
     assert loss.isfinite()
     if sizes and not sum(sizes):
@@ -229,7 +229,7 @@ def test_loss_without_items(network, function, sizes):
 def test_f_sees_whole_subsets(network):
     sets = draw([4, 2])
     bound = pairs([4, 2], 1.0).bind(sets)
-    network.loss(bound, Fresh(0), 50)
+    network.loss(bound, FreshNoise(0), 50)
     assert set(bound.seen[0].unique().tolist()) == {0.0, 1.0}
 
 
@@ -239,7 +239,7 @@ def test_one_bound_function_serves_both_steps(network, function):
     masks = torch.ones(1, 7, dtype=torch.bool)
     (wanted,) = torch.autograd.grad(function.value(sets, masks).sum(), function.phi.layers[0].weight)
     bound = function.bind(sets)
-    network.loss(bound, Fresh(0), 4).backward()
+    network.loss(bound, FreshNoise(0), 4).backward()
     assert all(p.grad is None for p in function.parameters())
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in network.parameters())
     assert sum(float(p.grad.abs().sum()) for p in network.parameters()) > 0
@@ -250,9 +250,9 @@ def test_one_bound_function_serves_both_steps(network, function):
 def test_without_gradients_the_loss_has_the_same_value(network, function):
     bound = function.bind(draw([4, 0, 3]))
     with torch.no_grad():
-        value = network.loss(bound, Fresh(0), 4)
+        value = network.loss(bound, FreshNoise(0), 4)
     assert not value.requires_grad
-    torch.testing.assert_close(value, network.loss(bound, Fresh(0), 4).detach())
+    torch.testing.assert_close(value, network.loss(bound, FreshNoise(0), 4).detach())
 
 
 @TORCH
@@ -284,7 +284,7 @@ def test_constant_functions_leave_the_entropy(make_fixed):
             return torch.zeros(len(masks), 1, dtype=torch.float64)
 
     network = make_fixed([0.5, -1.0, 2.0])
-    network.loss(Nothing(), Fresh(0), 2).backward()
+    network.loss(Nothing(), FreshNoise(0), 2).backward()
     x = network.start(marked([3]))
     (wanted,) = torch.autograd.grad(-bernoulli_entropy(x).sum(), network.head[0].weight)
     torch.testing.assert_close(network.head[0].weight.grad, wanted)
@@ -294,10 +294,10 @@ def test_bad_options(function, seeded):
     with seeded(0):
         network = IndependentRecognition(LinearItems(2, 4), (3,)).double()
         plain = FromCallable(lambda items, masks: masks.double().sum(1)).bind(draw([2]))
-        with pytest.raises(OptionError, match=r"_BoundCallable takes whole subsets only.*such as DeepSet"):
-            network.loss(plain, Fresh(0), 3)
+        with pytest.raises(OptionError, match=r"_BoundCallable takes whole subsets only.*such as DeepSetFunction"):
+            network.loss(plain, FreshNoise(0), 3)
         with pytest.raises(OptionError, match="at least 1 sample"):
-            network.loss(function.bind(draw([2])), Fresh(0), 0)
+            network.loss(function.bind(draw([2])), FreshNoise(0), 0)
         with pytest.raises(OptionError, match="tau must be positive"):
             IndependentRecognition(LinearItems(2, 4), tau=0.0)
         with pytest.raises(OptionError, match="at least 1 unit"):
@@ -334,10 +334,10 @@ def test_sure_items_keep_everything_finite(make_fixed, marginal, dtype):
         network = make_fixed(torch.cat([logits[:, None], extremes], 1), marginal_entropy=marginal)
     sets = marked([4])
     network, sets = network.to(dtype), sets.with_values(sets.values.to(dtype))
-    loss = network.loss(Modular().bind(sets), Fresh(0), 8)
+    loss = network.loss(Modular().bind(sets), FreshNoise(0), 8)
     loss.backward()
     assert loss.isfinite() and bool(network.head[0].weight.grad.isfinite().all())
-    bits = network.draw(sets, Fresh(0), 1000).scores > 0
+    bits = network.draw(sets, FreshNoise(0), 1000).scores > 0
     assert bits.double().mean(0)[[0, 1, 3]].tolist() == [1.0, 0.0, 1.0]
 
 
@@ -349,7 +349,7 @@ def test_independent_loss_and_gradient(make_fixed):
     sizes = [3, 0, 2]
     sets, function = marked(sizes), pairs([3, 0, 2], 1.0)
     logits = torch.tensor([0.3, -1.2, 2.0, -0.4, 1.1], dtype=torch.float64, requires_grad=True)
-    network, bound, noise = make_fixed(logits.detach()), function.bind(sets), Fresh(5)
+    network, bound, noise = make_fixed(logits.detach()), function.bind(sets), FreshNoise(5)
     weight = network.head[0].weight
     losses, slopes = [], []
     for _ in range(60):
@@ -384,7 +384,7 @@ def relaxed_slope(logit, tau):
 
 @pytest.mark.parametrize("tau", [0.5, 0.1, 0.01])
 def test_relaxed_bits_turn_into_bits(make_fixed, tau):
-    scores = make_fixed([0.3, -1.0, 0.0]).draw(marked([3]), Fresh(0), 4000).scores
+    scores = make_fixed([0.3, -1.0, 0.0]).draw(marked([3]), FreshNoise(0), 4000).scores
     distance = (torch.sigmoid(scores / tau) - (scores > 0).double()).abs().mean()
     # mean of sigmoid(-|score| / tau): at most 2 tau log 2 times the largest density of a score, which is 1/4
     assert distance < tau * math.log(2) / 2
@@ -445,7 +445,7 @@ def joint(numbers):
 
 def test_copula_keeps_the_probabilities_and_has_the_correlation(make_fixed):
     network, sets, draws = make_fixed([*NUMBERS, *NUMBERS], marginal_entropy=True), marked([3, 3]), 60000
-    bits = (network.draw(sets, Fresh(2), draws).scores > 0).double()
+    bits = (network.draw(sets, FreshNoise(2), draws).scores > 0).double()
     p = torch.sigmoid(network.start(sets)).detach()
     assert bool(((bits.mean(0) - p).abs() < 4 * (p * (1 - p) / draws).sqrt()).all())
 
@@ -465,7 +465,7 @@ def test_copula_keeps_the_probabilities_and_has_the_correlation(make_fixed):
 
 @pytest.mark.parametrize("samples", [1, 5, 150])
 def test_copula_entropy_is_a_bound_that_tightens(make_fixed, samples):
-    network, sets, noise = make_fixed(NUMBERS), marked([3]), Fresh(4)
+    network, sets, noise = make_fixed(NUMBERS), marked([3]), FreshNoise(4)
     _, q, conditional = joint(NUMBERS)
     true = -(q * np.log(q)).sum()
     marginal = bernoulli_entropy(network.start(sets)).sum().item()
@@ -498,7 +498,7 @@ def test_copula_entropy_has_the_right_gradient(make_fixed, seeded):
     with seeded(0):
         assert torch.autograd.gradcheck(conditional, network.head[0].weight.detach().clone().requires_grad_())
 
-    many, wide, noise = make_fixed(NUMBERS * 50), marked([3] * 50), Fresh(8)
+    many, wide, noise = make_fixed(NUMBERS * 50), marked([3] * 50), FreshNoise(8)
     weight, slopes = many.head[0].weight, []
     for _ in range(40):
         (slope,) = torch.autograd.grad(many.draw(wide, noise, 64).entropy.sum(), weight)
@@ -533,7 +533,7 @@ def test_copula_entropy_has_the_same_gradient_under_every_transform(make_fixed):
 
 
 def test_copula_loss_is_the_negative_bound(make_fixed):
-    function, sets, noise = pairs([3], 1.0), marked([3]), Fresh(6)
+    function, sets, noise = pairs([3], 1.0), marked([3]), FreshNoise(6)
     subsets, q, _ = joint(NUMBERS)
     value = function.bind(sets).value(torch.tensor(subsets, dtype=torch.float64))[:, 0].numpy()
     published = make_fixed(NUMBERS, marginal_entropy=True)
@@ -554,7 +554,9 @@ def test_the_published_entropy_is_no_bound(make_fixed):
         network = make_fixed([[0.1, 0.0, 0.3], [0.1, 0.0, 0.2]], marginal_entropy=marginal)
         train(network, function.bind(sets), 300, samples=16)
         with torch.no_grad():
-            found[marginal] = -torch.stack([network.loss(function.bind(sets), Fresh(s), 16) for s in range(200)]).mean()
+            found[marginal] = -torch.stack(
+                [network.loss(function.bind(sets), FreshNoise(s), 16) for s in range(200)]
+            ).mean()
     assert found[True] > top + 0.3
     assert independent + 0.2 < found[False] < top + 0.02
 
@@ -564,7 +566,7 @@ def test_free_variance_is_what_the_network_says(make_fixed):
     numbers = torch.tensor(NUMBERS, dtype=torch.float64)
     own, shared = torch.nn.functional.softplus(numbers[:, 1]), torch.tanh(numbers[:, 2])
     torch.testing.assert_close(network.correlation(sets)[0].detach(), torch.outer(shared, shared) + own.square().diag())
-    bits = (network.draw(sets, Fresh(2), draws).scores > 0).double()
+    bits = (network.draw(sets, FreshNoise(2), draws).scores > 0).double()
     # In where Phi(g) > 1 - psi, and g is a normal number of this deviation.
     deviation = (own.square() + shared.square()).sqrt()
     p = torch.special.ndtr(torch.special.ndtri(torch.sigmoid(numbers[:, 0])) / deviation)
@@ -583,7 +585,7 @@ def test_with_free_variance_psi_stays_near_a_half(make_fixed):
         network = make_fixed([[0.1, 0.0, 0.3], [0.1, 0.0, 0.2]], marginal_entropy=True, free_variance=free)
         train(network, function.bind(sets), 600, samples=16)
         with torch.no_grad():
-            bound = -torch.stack([network.loss(function.bind(sets), Fresh(s), 16) for s in range(200)]).mean()
+            bound = -torch.stack([network.loss(function.bind(sets), FreshNoise(s), 16) for s in range(200)]).mean()
         distance[free] = (torch.sigmoid(network.start(sets)) - 0.5).abs().max().item()
         assert bound > top + 0.3 if free else bound < top + 0.02
     assert distance[True] < 0.35 < 0.42 < distance[False]
@@ -598,12 +600,12 @@ def test_entropy_in_half_precision_counts_all_items(name, seeded):
     nn.init.zeros_(network.head[0].bias)
     sets = draw(sizes).to(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        draw_of_all = network.draw(sets, Fresh(0), 2)
-        network.loss(Modular().bind(sets), Fresh(0), 2).backward()
+        draw_of_all = network.draw(sets, FreshNoise(0), 2)
+        network.loss(Modular().bind(sets), FreshNoise(0), 2).backward()
     assert draw_of_all.scores.dtype == torch.bfloat16
     assert bool(network.head[0].weight.grad.isfinite().all())
     most = math.log(2) * torch.tensor(sizes).float()
     if name == "copula":
         # Correlation takes its share, which single precision tells.
-        most = network.draw(sets, Fresh(0), 2).entropy
+        most = network.draw(sets, FreshNoise(0), 2).entropy
     torch.testing.assert_close(draw_of_all.entropy.float(), most, rtol=0.01, atol=0)

@@ -3,20 +3,29 @@
 import pytest
 import torch
 
-from setgrad.functions import DeepSet, Gaussian, Horse, Inset, ItemNoise, Pathwise, _linearise, deepset
+from setgrad.functions import (
+    DeepSetFunction,
+    Gaussian,
+    HorseFunction,
+    InsetFunction,
+    ItemNoise,
+    Pathwise,
+    _linearise,
+    deepset,
+)
 from setgrad.implicit import GMRES
-from setgrad.inference import ConstantScale, Implicit, mean_field
+from setgrad.inference import ConstantScale, ImplicitMeanField, mean_field
 from setgrad.sets import Sets
 
 SCALES = [None, ConstantScale(0.3), "l2", "frobenius-batch", "nuclear-batch"]
 ADJOINT = GMRES(tol=1e-14)
 FUNCTIONS = {
-    "deepset": lambda: DeepSet(2, "mlp", width=6, hidden=(16, 16)),
-    "skip": lambda: DeepSet(2, "mlp", width=6, hidden=(16,), skip=True),
-    "pieces": lambda: DeepSet(2, "mlp", width=6, hidden=(16, 16), chunk=30),
-    "inset": lambda: Inset(2, "mlp", width=6, hidden=(16, 16)),
-    "complement": lambda: Inset(2, "mlp", width=6, hidden=(16, 16), complement=True),
-    "horse": lambda: Horse(2, "mlp", width=8, hidden=(16, 16), slots=3),
+    "deepset": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)),
+    "skip": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16,), skip=True),
+    "pieces": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16), chunk=30),
+    "inset": lambda: InsetFunction(2, "mlp", dim=6, hidden=(16, 16)),
+    "complement": lambda: InsetFunction(2, "mlp", dim=6, hidden=(16, 16), complement=True),
+    "horse": lambda: HorseFunction(2, "mlp", dim=8, hidden=(16, 16), slots=3),
 }
 
 
@@ -70,7 +79,7 @@ def test_a_tangent_has_the_value_and_the_first_derivatives(make, sets, estimator
 
 def derivatives(function, sets, estimator, scale):
     """First derivatives of a loss of the logits, alone and with a graph, and second ones along themselves."""
-    solver = Implicit(adjoint=ADJOINT, tol=1e-13, max_steps=500)
+    solver = ImplicitMeanField(adjoint=ADJOINT, tol=1e-13, max_steps=500)
     found = mean_field(function, sets, estimator=estimator, solver=solver, scale=scale)
     loss = (found.logits * torch.cos(torch.arange(12.0, dtype=torch.float64))).sum()
     parameters = list(function.parameters())
@@ -105,7 +114,7 @@ def test_rho_runs_once_a_step_and_once_in_the_backward_pass(make, sets, monkeypa
         return finish(*args, **options)
 
     monkeypatch.setattr(deepset, "finish", counted)
-    found = mean_field(make("deepset"), sets, estimator=Gaussian(5), solver=Implicit(adjoint=ADJOINT))
+    found = mean_field(make("deepset"), sets, estimator=Gaussian(5), solver=ImplicitMeanField(adjoint=ADJOINT))
     assert len(calls) == int(found.steps.max()) + 1
     calls.clear()
     found.value.sum().backward()

@@ -8,7 +8,7 @@ import pytest
 from setgrad import Choices, Sets, SubsetSelector
 from setgrad.errors import DataError
 from setgrad.report import Evaluation, chance_jaccard, evaluate, score_grid, size_rule_grid
-from setgrad.selector import RULES
+from setgrad.selector import SIZE_RULES
 
 
 def by_enumeration(n: int, k: int) -> float:
@@ -87,4 +87,4 @@ def test_grids_show_the_scores(selector: SubsetSelector, evaluation: Evaluation)
     cells = dict(score_grid(evaluation.scores).rows)
     assert cells["Jaccard, true size given"] == f"{100 * evaluation.scores.jaccard_true_size:.2f}"
     used = [row[0] for row in size_rule_grid(selector).rows if row[2] == "used"]
-    assert [RULES[name] for name in used] == [type(selector.size_rule_)]
+    assert [SIZE_RULES[name] for name in used] == [type(selector.size_rule_)]

@@ -6,7 +6,7 @@ import torch
 from setgrad.selector import SubsetSelector
 from setgrad.sets import Choices, Sets
 
-TINY = {"width": 16, "hidden": (16,), "layers": 1, "max_epochs": 6, "random_state": 0, "verbose": 0, "device": "cpu"}
+TINY = {"dim": 16, "hidden": (16,), "layers": 1, "max_epochs": 6, "random_state": 0, "verbose": 0, "device": "cpu"}
 
 
 def make_choices(count, seed=0):

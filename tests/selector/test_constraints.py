@@ -129,14 +129,14 @@ def test_sets_of_one_size_take_any_solver(default):
     again = default.predict(sets, constraint=discrete.Knapsack(weights[0], budget=9), scores=scores)
     assert torch.equal(again[0], by_solver[0])
     at_most_two = discrete.Matroid(lambda masks: masks.sum(-1) <= 2)
-    up_to_two = default.predict(sets, constraint=SizeRange(hi=2))
+    up_to_two = default.predict(sets, constraint=SizeRange(max_size=2))
     assert torch.equal(default.predict(sets, constraint=at_most_two).values, up_to_two.values)
 
 
 def test_a_constraint_of_ones_own(default):
     class NotTheFirst(Constraint):
         def solver(self, numbers, size):
-            return discrete.PartitionMatroid([0] + [1] * (size - 1), capacity=[0, size])
+            return discrete.PartitionMatroid([0] + [1] * (size - 1), at_most=[0, size])
 
     sets = make_choices(12, seed=3).sets
     free, tied = default.predict(sets, constraint=SizeRange()), default.predict(sets, constraint=NotTheFirst())
@@ -221,7 +221,7 @@ def test_wrong_constraints_are_refused(default):
         (lambda: Budget(None, 1), ShapeError, "weights must be one list for each set"),
         (lambda: Budget([[1.0]], "much"), ShapeError, "budget must be one number"),
         (lambda: AllOf(3), OptionError, "one or more"),
-        (lambda: SizeRange(3, 2), OptionError, "lo <= hi"),
+        (lambda: SizeRange(3, 2), OptionError, "min_size <= max_size"),
         (lambda: AllOf([]), OptionError, "one or more"),
         (lambda: AllOf([discrete.TopK(1)]), OptionError, "Budget, Groups and SizeRange"),
         (lambda: AllOf([Budget([[1]], budget=1), Groups([[1, 2]])]), ShapeError, "different sets"),

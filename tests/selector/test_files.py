@@ -170,9 +170,9 @@ def test_a_checkpoint_in_the_place_of_the_model_is_refused(tmp_path, monkeypatch
 
 
 def test_options_from_a_grid_of_numpy_are_saved_as_plain_numbers(choices, tmp_path):
-    options = {**TINY, "width": np.int64(16), "hidden": (np.int32(16),), "learning_rate": np.float32(1e-3)}
+    options = {**TINY, "dim": np.int64(16), "hidden": (np.int32(16),), "learning_rate": np.float32(1e-3)}
     SubsetSelector(**{**options, "random_state": np.int64(0), "max_epochs": 1}).fit(*choices).save(tmp_path / "model")
-    assert load(tmp_path / "model").get_params()["width"] == 16
+    assert load(tmp_path / "model").get_params()["dim"] == 16
 
 
 class _Shared(nn.Module):
@@ -232,7 +232,7 @@ def edit_in(folder, part, **changes):
         (lambda f: edit(f, history=3), "history is not"),
         (lambda f: edit(f, history=[]), "history is not"),
         (lambda f: edit(f, history=[{}]), "history is not"),
-        (lambda f: edit_in(f, "model", width=10**6), "has shape"),
+        (lambda f: edit_in(f, "model", dim=10**6), "has shape"),
         (lambda f: edit_in(f, "model", members=10**9), "1000000000 members"),
         (lambda f: edit(f, size_scores=[1]), "size_scores are not"),
         (lambda f: edit_in(f, "model", heads=0), "heads must be"),

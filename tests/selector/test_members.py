@@ -9,7 +9,7 @@ import torch
 
 from setgrad.encoders.attention import InducedAttention
 from setgrad.errors import OptionError
-from setgrad.functions import Fresh, ItemNoise
+from setgrad.functions import FreshNoise, ItemNoise
 from setgrad.inference import AllItems
 from setgrad.selector import SizeRange, SubsetSelector
 from setgrad.selector._fit import usual_members
@@ -79,7 +79,7 @@ def test_learning_together_is_learning_apart(choices, kind, limit, monkeypatch):
     assert can_be_rows(model)
     other = copy.deepcopy(model)
     apart, together = OwnWeights(model, DESCENT), RowWeights(other, DESCENT)
-    a, b = train(apart, choices, Fresh(1)), train(together, choices, Fresh(1))
+    a, b = train(apart, choices, FreshNoise(1)), train(together, choices, FreshNoise(1))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     one, two = apart.state(), together.state()
     assert one.keys() == two.keys()
@@ -92,7 +92,7 @@ def test_learning_together_is_learning_apart(choices, kind, limit, monkeypatch):
 def test_a_run_goes_on_the_other_way(choices, kinds):
     model = model_of(choices)
     first, whole = (kinds[0](copy.deepcopy(model), DESCENT) for _ in range(2))
-    noise, same = Fresh(1), Fresh(1)
+    noise, same = FreshNoise(1), FreshNoise(1)
     train(first, choices, noise)
     rest = kinds[1](copy.deepcopy(model), DESCENT)
     rest.restore({name: value.clone() for name, value in first.state().items()})
@@ -106,9 +106,9 @@ def test_a_run_goes_on_the_other_way(choices, kinds):
 def test_rate_and_keep_are_those_of_the_step(choices, kind):
     weights = kind(model_of(choices), DESCENT)
     start = raw(weights)
-    train(weights, choices, Fresh(1), 1, rate=0.0, keep=0.25)
+    train(weights, choices, FreshNoise(1), 1, rate=0.0, keep=0.25)
     assert all(torch.equal(value, start[name]) for name, value in raw(weights).items())
-    train(weights, choices, Fresh(1), 1, keep=0.25)
+    train(weights, choices, FreshNoise(1), 1, keep=0.25)
     now = raw(weights)
     for name, value in weights.average().items():
         torch.testing.assert_close(value, torch.lerp(start[name], now[name], 0.75))
@@ -119,7 +119,7 @@ def test_rate_and_keep_are_those_of_the_step(choices, kind):
 def test_the_running_mean_is_what_is_asked(choices, kind, limit, monkeypatch):
     monkeypatch.setattr("setgrad.selector._rows._TOGETHER", limit)
     weights = kind(model_of(choices), DESCENT)
-    train(weights, choices, Fresh(1))
+    train(weights, choices, FreshNoise(1))
     before, mean = raw(weights), weights.average()
     other = copy.deepcopy(weights.model)
     expected = []
@@ -140,7 +140,7 @@ def test_pieces_are_computed_again_with_the_weights_of_the_member(choices, limit
         if isinstance(module, InducedAttention):
             module.chunk = 2
     apart, together = OwnWeights(copy.deepcopy(model), DESCENT), RowWeights(model, DESCENT)
-    a, b = (train(weights, choices, Fresh(1)) for weights in (apart, together))
+    a, b = (train(weights, choices, FreshNoise(1)) for weights in (apart, together))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -212,7 +212,7 @@ def test_a_run_and_a_start_keep_their_members_on_another_device(choices, tmp_pat
 
 
 def test_twins_draw_the_same_numbers(choices):
-    noise, layout = Fresh(3), choices.sets.layout
+    noise, layout = FreshNoise(3), choices.sets.layout
     for _ in range(2):
         twin = noise.twin()
         assert torch.equal(twin.uniform(layout, 2), noise.uniform(layout, 2))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from setgrad.errors import DataError
-from setgrad.functions import BoundSetFunction, DeepSet, Modular
+from setgrad.functions import BoundSetFunction, DeepSetFunction, Modular
 from setgrad.functions.facility import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
 from setgrad.functions.log_determinant import LogDeterminant
@@ -22,7 +22,7 @@ def bound(request, seeded):
     function = request.param
     if function == "deep":
         with seeded(3):
-            function = DeepSet(2, "mlp", width=8, hidden=(8, 8)).double()
+            function = DeepSetFunction(2, "mlp", dim=8, hidden=(8, 8)).double()
     generator = torch.Generator().manual_seed(0)
     return function.bind(Sets.from_lengths(torch.rand(sum(SIZES), 2, generator=generator, dtype=torch.float64), SIZES))
 
@@ -112,7 +112,7 @@ def test_local_search_ends_in_single_precision(keep_size, seeded):
     for seed in range(8):
         with seeded(seed):
             sets = Sets.from_list([torch.randn(40, 3)])
-            bound = DeepSet(3).bind(sets)
+            bound = DeepSetFunction(3).bind(sets)
             start = sets.with_values(torch.rand(40) < 0.5)
         rounds = _Counted(bound)
         with torch.no_grad():

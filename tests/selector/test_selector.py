@@ -301,8 +301,8 @@ def test_scikit_learn_conventions(choices):
 
 
 def test_the_constructor_only_stores():
-    selector = SubsetSelector(method="nonsense", width=-1)
-    assert (selector.method, selector.width) == ("nonsense", -1)
+    selector = SubsetSelector(method="nonsense", dim=-1)
+    assert (selector.method, selector.dim) == ("nonsense", -1)
 
 
 @pytest.mark.parametrize(
@@ -316,8 +316,8 @@ def test_the_constructor_only_stores():
         ("attention", "flash", "unknown attention"),
         ("scale", "l3", "unknown scale"),
         ("scale", -1.0, "must be positive"),
-        ("width", 10, "multiple of heads"),
-        ("width", 0, "width must be a whole number of at least 1"),
+        ("dim", 10, "multiple of heads"),
+        ("dim", 0, "width must be a whole number of at least 1"),
         ("samples", 2.5, "samples must be a whole number"),
         ("predict_samples", 0, "predict_samples must be"),
         ("learning_rate", 0, "learning_rate must be a number above 0"),
@@ -354,7 +354,7 @@ def test_implicit_refuses_an_estimator_without_derivative(choices):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_published_methods_learn(choices, name):
-    small = {"width": 16, "hidden": (16,), "learning_rate": 1e-2, "batch_size": 16, "max_epochs": 6, "random_state": 0}
+    small = {"dim": 16, "hidden": (16,), "learning_rate": 1e-2, "batch_size": 16, "max_epochs": 6, "random_state": 0}
     selector = SubsetSelector.paper(name, **small, device="cpu", verbose=0).fit(*choices)
     scores = [record["validation_jaccard"] for record in selector.history_]
     assert max(scores) > 0.4
@@ -470,7 +470,7 @@ def test_a_start_from_another_selector_saves_learning(default):
 
 def test_a_start_of_another_make_is_refused(choices, default):
     with pytest.raises(OptionError, match="other parts or sizes"):
-        SubsetSelector(**{**TINY, "width": 8}).fit(*choices, start=default)
+        SubsetSelector(**{**TINY, "dim": 8}).fit(*choices, start=default)
     with pytest.raises(NotFittedError):
         SubsetSelector(**TINY).fit(*choices, start=SubsetSelector())
     with pytest.raises(OptionError, match=r"a fitted SubsetSelector, not str; see setgrad\.load"):

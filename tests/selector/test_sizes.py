@@ -6,7 +6,7 @@ import torch
 from setgrad.errors import FileFormatError
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.selector.sizes import (
-    RULES,
+    SIZE_RULES,
     ExpectedJaccard,
     LinearSize,
     Threshold,
@@ -30,10 +30,10 @@ def score(rule, logits, subsets):
     return float(jaccard(pick_top(logits, subsets, rule.sizes(logits, subsets)), subsets).mean())
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", SIZE_RULES)
 def test_rules_are_possible_sizes_and_beat_a_constant(name):
     logits, subsets = draw()
-    rule = RULES[name].fit(logits, subsets)
+    rule = SIZE_RULES[name].fit(logits, subsets)
     sizes = rule.sizes(logits, subsets)
     assert bool(((sizes >= 0) & (sizes <= subsets.lengths)).all())
     fixed = max(score(_Constant(k), logits, subsets) for k in range(1, 10))
@@ -49,10 +49,10 @@ class _Constant:
         return torch.full((len(sets),), self.size).minimum(sets.lengths)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", SIZE_RULES)
 def test_a_set_gets_its_size_alone_and_in_a_batch(name):
     logits, subsets = draw(20)
-    rule = RULES[name].fit(logits, subsets)
+    rule = SIZE_RULES[name].fit(logits, subsets)
     together = rule.sizes(logits, subsets)
     split = subsets.with_values(logits)
     for number in range(len(subsets)):
@@ -123,7 +123,7 @@ def test_platt_scaling_survives_perfect_separation():
 def test_calibrate_keeps_the_best():
     logits, subsets = draw()
     rule, scores = calibrate(logits, subsets)
-    assert set(scores) == set(RULES)
+    assert set(scores) == set(SIZE_RULES)
     assert score(rule, logits, subsets) == pytest.approx(max(scores.values()))
 
 

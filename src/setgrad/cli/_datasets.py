@@ -8,7 +8,7 @@ from pathlib import Path
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task, write_split
 from setgrad.cli._words import in_words
-from setgrad.datasets import LOADERS, Task, load, names
+from setgrad.datasets import LOADERS, Task, load_task, task_names
 from setgrad.errors import OptionError
 from setgrad.files import check_place
 from setgrad.report import Grid
@@ -22,7 +22,7 @@ def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", type=Path, help="write train, validation and test.parquet of NAME there"
     )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of everything that is drawn [0]")
+    parser.add_argument("--random-state", metavar="N", type=int, default=0, help="seed of everything that is drawn [0]")
     parser.add_argument(
         "--data-dir", metavar="FOLDER", type=Path, help="where data files are [the environment variable SETGRAD_DATA]"
     )
@@ -33,7 +33,7 @@ def _run(args: Namespace) -> Answer:
         for split in _SPLITS if args.output is not None else ():
             check_place(_table_of(args.output, split))
         with in_words({"pass data_dir": "give --data-dir FOLDER"}):
-            task = load(args.name, seed=args.seed, data_dir=args.data_dir)
+            task = load_task(args.name, random_state=args.random_state, data_dir=args.data_dir)
         return _one(task, args.output)
     if args.output is not None:
         raise OptionError("say which data set to write: setgrad datasets NAME -o FOLDER")
@@ -54,7 +54,7 @@ def _all() -> Answer:
     ]
     grid = Grid("", ("name", "what is to be found", "needs"), tuple(rows))
     hint = "more on one of them: setgrad datasets NAME"
-    return Answer({"datasets": entries, "names": names()}, (grid, *families, hint))
+    return Answer({"datasets": entries, "names": task_names()}, (grid, *families, hint))
 
 
 def _one(task: Task, folder: Path | None) -> Answer:

@@ -15,7 +15,7 @@ from setgrad.cli._export import columns_of_task
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._places import check_checkpoint
 from setgrad.cli._words import in_words
-from setgrad.datasets import Task, bayes_jaccard, load
+from setgrad.datasets import Task, bayes_jaccard, load_task
 from setgrad.errors import OptionError
 from setgrad.files import check_place
 from setgrad.report import Evaluation, Grid, Section, evaluate, percent, require_matplotlib, write_report
@@ -99,7 +99,7 @@ def _run(args: Namespace) -> Answer:
     train, validation, test = args.sets
     # There is no option for the folder of the data here.
     with in_words({", or pass data_dir": ""}):
-        tasks = [load(name, n_train=train, n_validation=validation, n_test=test) for name in names]
+        tasks = [load_task(name, n_train=train, n_validation=validation, n_test=test) for name in names]
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
     selectors = [make_selector(args, random_state=0) for _ in tasks]
     report = args.output / "report.html"

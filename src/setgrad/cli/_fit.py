@@ -15,7 +15,7 @@ from setgrad.cli._places import check_checkpoint
 from setgrad.cli._words import in_words
 from setgrad.errors import OptionError
 from setgrad.report import size_rule_grid
-from setgrad.selector import RULES, SubsetSelector, check_model_folder, load
+from setgrad.selector import SIZE_RULES, SubsetSelector, check_model_folder, load
 from setgrad.sets import Choices
 
 # What `SubsetSelector.fit` calls an argument, beside the options of the selector, as options of the command line.
@@ -89,7 +89,7 @@ def _answer(
     folder: Path, selector: SubsetSelector, choices: Choices, features: tuple[str, ...], seconds: float, limited: bool
 ) -> Answer:
     best = selector.history_[selector.best_epoch_ - 1]
-    rule = next(name for name, kind in RULES.items() if isinstance(selector.size_rule_, kind))
+    rule = next(name for name, kind in SIZE_RULES.items() if isinstance(selector.size_rule_, kind))
     data = {
         "model": str(folder),
         "sets": len(choices),

@@ -12,11 +12,11 @@ import torch
 
 from setgrad.errors import DataError, OptionError
 from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange
-from setgrad.selector.constraints import Linear
+from setgrad.selector.constraints import LinearConstraint
 from setgrad.sets import Sets
 
 # How errors about limits name them in Python, and what they are called here.
-LIMIT_WORDS = {"CardinalityRange cannot": "the limits cannot", "lower lo": "lower --min-size"}
+LIMIT_WORDS = {"CardinalityRange cannot": "the limits cannot", "lower min_size": "lower --min-size"}
 
 
 def declare_limits(parser: ArgumentParser, text: str) -> None:
@@ -52,7 +52,7 @@ def has_limits(args: Namespace) -> bool:
 
 def read_limits(path: Path, set_id: str, sets: Sets, args: Namespace) -> Constraint | None:
     """Make the constraint for the sets of a table; None if there are no limits."""
-    parts: list[Linear] = []
+    parts: list[LinearConstraint] = []
     if args.budget is not None:
         from setgrad.sets import read_table
 

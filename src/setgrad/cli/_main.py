@@ -69,9 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_memory(error):
             raise
-        remedy = (
-            "take a smaller --batch-size, --width or --samples" if args.command == "fit" else "take a smaller table"
-        )
+        remedy = "take a smaller --batch-size, --dim or --samples" if args.command == "fit" else "take a smaller table"
         return _fail(f"the memory is not enough; {remedy}", args.json, 1)
 
 

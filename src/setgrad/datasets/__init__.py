@@ -3,7 +3,7 @@
 from setgrad.datasets._amazon import AMAZON_CATEGORIES as AMAZON_CATEGORIES
 from setgrad.datasets._amazon import AMAZON_PROTOCOLS as AMAZON_PROTOCOLS
 from setgrad.datasets._amazon import amazon as amazon
-from setgrad.datasets._anomaly import ANOMALY_PICTURES as ANOMALY_PICTURES
+from setgrad.datasets._anomaly import ANOMALY_IMAGES as ANOMALY_IMAGES
 from setgrad.datasets._anomaly import anomaly as anomaly
 from setgrad.datasets._bayes import bayes_jaccard as bayes_jaccard
 from setgrad.datasets._bindingdb import BINDINGDB_MEASURES as BINDINGDB_MEASURES
@@ -17,10 +17,10 @@ from setgrad.datasets._digits import digits as digits
 from setgrad.datasets._folds import fold as fold
 from setgrad.datasets._folds import folds as folds
 from setgrad.datasets._load import LOADERS as LOADERS
-from setgrad.datasets._load import Loader as Loader
 from setgrad.datasets._load import Request as Request
-from setgrad.datasets._load import load as load
-from setgrad.datasets._load import names as names
+from setgrad.datasets._load import TaskLoader as TaskLoader
+from setgrad.datasets._load import load_task as load_task
+from setgrad.datasets._load import task_names as task_names
 from setgrad.datasets._mil import MIL_DATASETS as MIL_DATASETS
 from setgrad.datasets._mil import Bags as Bags
 from setgrad.datasets._mil import bag_folds as bag_folds

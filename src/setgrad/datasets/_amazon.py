@@ -49,7 +49,7 @@ def amazon(
     category: str,
     protocol: str = "farthest",
     *,
-    seed: int = 0,
+    random_state: int = 0,
     data_dir: str | Path | None = None,
     n_train: int | None = None,
     n_validation: int | None = None,
@@ -60,7 +60,7 @@ def amazon(
     Registries of 3 to 29 products are kept, in the order of the file. The other products of a set depend on the
     protocol. "farthest": those with the lowest cosine similarity to the mean vector of the chosen ones, which is
     what the published code does. "random": drawn at random, which is what the text of Özcan et al. says. Scores of the
-    two are far apart and must not be compared. Items are shuffled inside each set; `seed` decides that, and the draw.
+    two are far apart and must not be compared. Items are shuffled inside each set; `random_state` decides that, and the draw.
 
     The first third of the kept registries is for training, the second for validation; the last third and the
     remainder of the division are for testing. Different customers may have made the same list, so equal subsets
@@ -69,7 +69,7 @@ def amazon(
     Args:
         category: One of `AMAZON_CATEGORIES`.
         protocol: One of `AMAZON_PROTOCOLS`.
-        seed: Seed of the shuffling and of the random products.
+        random_state: Seed of the shuffling and of the random products.
         data_dir: The folder that contains `amazon_baby_registry`; the environment variable `SETGRAD_DATA` if None.
         n_train: Keep only so many sets of the split, from its start; all if None. The same for the other two.
         n_validation: See `n_train`.
@@ -87,7 +87,7 @@ def amazon(
     folder = data_folder(data_dir, _FOLDER, "the Amazon registries")
     vectors = _read_vectors(folder / _VECTORS, category)
     lines, chosen = _read_registries(folder / f"1_100_100_100_{category}_regs.csv", len(vectors))
-    rng, shuffle = generators(seed, 2)
+    rng, shuffle = generators(random_state, 2)
     # The lower its rank, the sooner a product joins the set; the chosen ones always do.
     rank = _similarity(vectors, chosen) if protocol == "farthest" else rng.random(chosen.shape)
     members = np.argsort(np.where(chosen, -np.inf, rank), axis=1, kind="stable")[:, :_SET_SIZE]

@@ -47,7 +47,7 @@ class _Pictures:
 def anomaly(
     pictures: str,
     *,
-    seed: int = 0,
+    random_state: int = 0,
     data_dir: str | Path | None = None,
     n_train: int | None = None,
     n_validation: int | None = None,
@@ -61,8 +61,8 @@ def anomaly(
     are the numbers of the images from 0, for MNIST with the test half after the 60,000 images of the training half.
 
     Args:
-        pictures: One of `ANOMALY_PICTURES`.
-        seed: Seed of the splits and of the sets.
+        pictures: One of `ANOMALY_IMAGES`.
+        random_state: Seed of the splits and of the sets.
         data_dir: The folder that contains `olivetti` or `mnist`; the environment variable `SETGRAD_DATA` if None.
         n_train: Number of training sets; if None, 2000 of Olivetti and the published 10,000 of MNIST. Validation and
             test have 1000 sets each.
@@ -78,7 +78,7 @@ def anomaly(
         raise unknown_name("pictures", pictures, _PICTURES)
     chosen = _PICTURES[pictures]
     counts = fill_counts((n_train, n_validation, n_test), chosen.usual)
-    divide, *rngs = generators(seed, 4)
+    divide, *rngs = generators(random_state, 4)
     images = chosen.read(data_dir, divide)
     train, validation, test = (
         _split(rng, images, part, count) for rng, part, count in zip(rngs, images.parts, counts, strict=True)
@@ -178,4 +178,4 @@ _PICTURES = {
         "as in Z. Ou et al., NeurIPS 2022, on CelebA.",
     ),
 }
-ANOMALY_PICTURES = tuple(_PICTURES)
+ANOMALY_IMAGES = tuple(_PICTURES)

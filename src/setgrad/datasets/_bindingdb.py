@@ -38,7 +38,7 @@ def bindingdb(
     *,
     measure: str = "Kd",
     path: str | Path | None = None,
-    seed: int = 0,
+    random_state: int = 0,
     data_dir: str | Path | None = None,
     cache: str | Path | None = None,
     n_train: int | None = None,
@@ -55,7 +55,7 @@ def bindingdb(
         protocol: "diverse" or "active", see `compounds`.
         measure: One of `BINDINGDB_MEASURES`; the paper takes "Kd".
         path: The table, as `.tsv` or zipped; the only such file in the folder `bindingdb` of `data_dir` if None.
-        seed: Seed of the draws.
+        random_state: Seed of the draws.
         data_dir: The folder that contains `bindingdb`; the environment variable `SETGRAD_DATA` if None.
         cache: A folder that keeps what was built, see `compounds`. It does not notice another version of the table.
         n_train: Number of training sets; 1000 if None. The other two are 100.
@@ -69,7 +69,7 @@ def bindingdb(
     """
     if measure not in BINDINGDB_MEASURES:
         raise unknown_name("BindingDB measure", measure, BINDINGDB_MEASURES)
-    recipe = Recipe.of(f"bindingdb-{measure}", protocol, seed, (n_train, n_validation, n_test))
+    recipe = Recipe.of(f"bindingdb-{measure}", protocol, random_state, (n_train, n_validation, n_test))
     train, validation, test = pair_splits(recipe, lambda: read_bindingdb(_table(path, data_dir), measure), cache)
     description = f"Drug-target pairs of BindingDB by p{measure}: each set holds 300 pairs; {RULES[protocol]}."
     return Task("bindingdb", description, train, validation, test, _SOURCE)

@@ -35,7 +35,7 @@ _SOURCE = (
 def bundles(
     category: str,
     *,
-    seed: int = 0,
+    random_state: int = 0,
     data_dir: str | Path | None = None,
     n_train: int | None = None,
     n_validation: int | None = None,
@@ -55,7 +55,7 @@ def bundles(
 
     Args:
         category: One of `BUNDLE_CATEGORIES`.
-        seed: Seed of the split and of the order of sets and items.
+        random_state: Seed of the split and of the order of sets and items.
         data_dir: The folder that contains `bundle_sun2022`; the environment variable `SETGRAD_DATA` if None.
         n_train: Keep only so many sets of the split, from its start; all if None. The same for the other two.
         n_validation: See `n_train`.
@@ -77,7 +77,7 @@ def bundles(
     chosen = _groups(folder / "bundle_item.csv")
     customers = _groups(folder / "user_session.csv")
     made = _groups(folder / "session_bundle.csv")
-    divide, *rngs = generators(seed, 4)
+    divide, *rngs = generators(random_state, 4)
     sessions = _divide(divide, customers)
     pairs = [
         [(offered.get(s, set()), b, chosen.get(b, set())) for s in part for b in sorted(made.get(s, ()))]

@@ -33,7 +33,7 @@ _SOURCE = (
 
 def celeba(
     *,
-    seed: int = 0,
+    random_state: int = 0,
     data_dir: str | Path | None = None,
     n_train: int | None = None,
     n_validation: int | None = None,
@@ -49,7 +49,7 @@ def celeba(
     take 4.7 GB; ask for fewer where that is too much. Needs Pillow. `item_ids` are names of files.
 
     Args:
-        seed: Seed of the sets.
+        random_state: Seed of the sets.
         data_dir: The folder that contains `celeba`, with `img_align_celeba/`, `list_attr_celeba.txt` and
             `list_eval_partition.txt` in it; the environment variable `SETGRAD_DATA` if None.
         n_train: Number of training sets; the published 10,000 if None. Validation and test have 1000 each.
@@ -67,7 +67,7 @@ def celeba(
     part = _read_partition(folder / _PARTITION, names)
     train, validation, test = (
         _split(rng, folder / _PHOTOGRAPHS, names[part == number], present[part == number], count)
-        for number, (rng, count) in enumerate(zip(generators(seed, 3), counts, strict=True))
+        for number, (rng, count) in enumerate(zip(generators(random_state, 3), counts, strict=True))
     )
     return Task("celeba", _DESCRIPTION, train, validation, test, _SOURCE)
 

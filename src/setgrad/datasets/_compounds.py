@@ -23,7 +23,7 @@ def compounds(
     dataset: str,
     protocol: str = "diverse",
     *,
-    seed: int = 0,
+    random_state: int = 0,
     data_dir: str | Path | None = None,
     cache: str | Path | None = None,
     n_train: int | None = None,
@@ -46,7 +46,7 @@ def compounds(
     Args:
         dataset: One of `COMPOUND_DATASETS`.
         protocol: One of `COMPOUND_PROTOCOLS`. "diverse" needs RDKit and scikit-learn (the extra `chem`).
-        seed: Seed of the draws.
+        random_state: Seed of the draws.
         data_dir: The folder that contains `deepdta`; the environment variable `SETGRAD_DATA` if None.
         cache: A folder that keeps what was built; the environment variable `SETGRAD_CACHE` if None. A task that is
             there needs neither the data files nor RDKit.
@@ -61,7 +61,7 @@ def compounds(
     """
     if dataset not in COMPOUND_DATASETS:
         raise unknown_name("compound data set", dataset, COMPOUND_DATASETS)
-    recipe = Recipe.of(f"compounds-{dataset}", protocol, seed, (n_train, n_validation, n_test))
+    recipe = Recipe.of(f"compounds-{dataset}", protocol, random_state, (n_train, n_validation, n_test))
     train, validation, test = pair_splits(recipe, lambda: read_deepdta(dataset, data_dir), cache)
     description = f"Drug-target pairs, {_ACTIVITY[dataset]}: each set holds 300 pairs; {RULES[protocol]}."
     return Task(f"compounds:{dataset}:{protocol}", description, train, validation, test, _SOURCE)

@@ -28,7 +28,7 @@ _SOURCE = (
 
 
 def digits(
-    *, seed: int = 0, n_train: int | None = None, n_validation: int | None = None, n_test: int | None = None
+    *, random_state: int = 0, n_train: int | None = None, n_validation: int | None = None, n_test: int | None = None
 ) -> Task:
     """Find the odd ones out among images of one digit; needs scikit-learn, which carries the images.
 
@@ -43,7 +43,7 @@ def digits(
     """
     counts = fill_counts((n_train, n_validation, n_test), _USUAL)
     pixels, labels = _bundled()
-    divide, *rngs = generators(seed, 4)
+    divide, *rngs = generators(random_state, 4)
     parts = _parts(divide, labels)
     train, validation, test = (
         _split(rng, pixels, labels, part, count) for rng, part, count in zip(rngs, parts, counts, strict=True)

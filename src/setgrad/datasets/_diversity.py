@@ -76,7 +76,7 @@ def exemplars(similarity: np.ndarray) -> np.ndarray | None:
     if not others.size or others.min() == others.max():
         return np.arange(len(similarity))
     for damping in _DAMPINGS:
-        # The seed is that of the tiny noise by which scikit-learn breaks ties.
+        # The random_state is that of the tiny noise by which scikit-learn breaks ties.
         propagation = AffinityPropagation(affinity="precomputed", damping=damping, max_iter=1000, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)

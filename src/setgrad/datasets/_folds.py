@@ -15,7 +15,7 @@ from setgrad.sets import Choices, Sets
 _FEWEST = 3
 
 
-def folds(task: Task, count: int = 5, *, seed: int = 0) -> list[Task]:
+def folds(task: Task, count: int = 5, *, random_state: int = 0) -> list[Task]:
     """Cut a task into `count` tasks, each of which tests on another part of the sets.
 
     The three splits are pooled and the sets shuffled. Task k tests on part k, validates on part k + 1 (the first
@@ -28,23 +28,23 @@ def folds(task: Task, count: int = 5, *, seed: int = 0) -> list[Task]:
     Args:
         task: What to cut.
         count: Number of parts, at least 3.
-        seed: Seed of the shuffling.
+        random_state: Seed of the shuffling.
 
     Example:
-        >>> from setgrad.datasets import load
-        >>> folds(load("moons", n_train=5, n_validation=3, n_test=2), 5)[0]
+        >>> from setgrad.datasets import load_task
+        >>> folds(load_task("moons", n_train=5, n_validation=3, n_test=2), 5)[0]
         Task('moons': 6 training, 2 validation, 2 test sets)
     """
     # At least once, so that an impossible count is refused and not answered by an empty list.
-    return [fold(task, number, count, seed=seed) for number in range(max(1, count))]
+    return [fold(task, number, count, random_state=random_state) for number in range(max(1, count))]
 
 
-def fold(task: Task, number: int, count: int = 5, *, seed: int = 0) -> Task:
+def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0) -> Task:
     """Make one task of `folds`, without the memory of the others.
 
     Example:
-        >>> from setgrad.datasets import load
-        >>> task = load("moons", n_train=5, n_validation=3, n_test=2)
+        >>> from setgrad.datasets import load_task
+        >>> task = load_task("moons", n_train=5, n_validation=3, n_test=2)
         >>> fold(task, 4).test.sets.values.equal(folds(task)[4].test.sets.values)
         True
     """
@@ -57,7 +57,7 @@ def fold(task: Task, number: int, count: int = 5, *, seed: int = 0) -> Task:
         )
     if not 0 <= number < count:
         raise OptionError(f"the folds have numbers 0 to {count - 1}, not {number}")
-    pieces = np.array_split(generators(seed, 1)[0].permutation(total), count)
+    pieces = np.array_split(generators(random_state, 1)[0].permutation(total), count)
     after = (number + 1) % count
     rest = np.concatenate([piece for place, piece in enumerate(pieces) if place not in (number, after)])
     train, validation, test = (_take(pooled, numbers) for numbers in (rest, pieces[after], pieces[number]))

@@ -109,7 +109,7 @@ def mil(name: str, *, data_dir: str | Path | None = None) -> Bags:
     return Bags(name, sets, torch.from_numpy(labels[first] == 1), _groups(features, bag_of), file.source)
 
 
-def bag_folds(bags: Bags, count: int = 10, *, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+def bag_folds(bags: Bags, count: int = 10, *, random_state: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     """Numbers of the training and test bags of each fold, with about the same share of positives in every fold.
 
     Every bag is tested on once, and bags of one group are in one fold.
@@ -122,7 +122,7 @@ def bag_folds(bags: Bags, count: int = 10, *, seed: int = 0) -> list[tuple[np.nd
     """
     if not 2 <= count <= len(np.unique(bags.groups)):
         raise OptionError(f"{len(np.unique(bags.groups))} groups of bags cannot be cut into {count} folds")
-    rng = generators(seed, 1)[0]
+    rng = generators(random_state, 1)[0]
     labels = bags.labels.cpu().numpy().astype(np.int64)
     groups = [np.flatnonzero(bags.groups == g) for g in rng.permutation(np.unique(bags.groups))]
     held = np.zeros((count, 2), dtype=np.int64)

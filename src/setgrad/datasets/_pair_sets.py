@@ -44,21 +44,21 @@ class Recipe:
 
     name: str
     protocol: str
-    seed: int
+    random_state: int
     counts: tuple[int, int, int]
 
     @staticmethod
-    def of(name: str, protocol: str, seed: int, wanted: Counts) -> Recipe:
+    def of(name: str, protocol: str, random_state: int, wanted: Counts) -> Recipe:
         """Check the protocol and fill in the usual numbers of sets."""
         if protocol not in COMPOUND_PROTOCOLS:
             raise unknown_name("compound protocol", protocol, COMPOUND_PROTOCOLS)
-        return Recipe(name, protocol, seed, fill_counts(wanted, _USUAL))
+        return Recipe(name, protocol, random_state, fill_counts(wanted, _USUAL))
 
     @property
     def file(self) -> str:
         """Name of the file that keeps the task."""
         counts = "-".join(str(count) for count in self.counts)
-        return f"{self.name}-{self.protocol}-seed{self.seed}-{counts}.npz"
+        return f"{self.name}-{self.protocol}-random_state{self.random_state}-{counts}.npz"
 
 
 def pair_splits(recipe: Recipe, read: Callable[[], Pairs], cache: str | Path | None) -> list[Choices]:
@@ -88,7 +88,7 @@ def _build(recipe: Recipe, pairs: Pairs) -> dict[str, np.ndarray]:
         "drugs": smiles_tokens(pairs.smiles),
         "targets": protein_tokens(pairs.proteins),
     }
-    for rng, split, count in zip(generators(recipe.seed, 3), _SPLITS, recipe.counts, strict=True):
+    for rng, split, count in zip(generators(recipe.random_state, 3), _SPLITS, recipe.counts, strict=True):
         members, chosen = _draw(rng, len(pairs), oracle, count, f"{split} sets")
         arrays[f"{split}_drug"] = pairs.drug[members].astype(np.int32)
         arrays[f"{split}_target"] = pairs.target[members].astype(np.int32)

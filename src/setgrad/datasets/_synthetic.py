@@ -39,7 +39,7 @@ Draw = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 
 def gaussian(
     *,
-    seed: int = 0,
+    random_state: int = 0,
     n_train: int | None = None,
     n_validation: int | None = None,
     n_test: int | None = None,
@@ -57,12 +57,12 @@ def gaussian(
         >>> sets[0].shape, int(subsets[0].sum())
         (torch.Size([100, 2]), 10)
     """
-    return _task("gaussian", _draw_gaussian, seed, (n_train, n_validation, n_test), set_size, subset_size)
+    return _task("gaussian", _draw_gaussian, random_state, (n_train, n_validation, n_test), set_size, subset_size)
 
 
 def moons(
     *,
-    seed: int = 0,
+    random_state: int = 0,
     n_train: int | None = None,
     n_validation: int | None = None,
     n_test: int | None = None,
@@ -76,11 +76,11 @@ def moons(
     points of Jaccard better. Sizes as in `gaussian`.
 
     Example:
-        >>> task = moons(seed=1, n_train=5, n_validation=2, n_test=2)
+        >>> task = moons(random_state=1, n_train=5, n_validation=2, n_test=2)
         >>> task
         Task('moons': 5 training, 2 validation, 2 test sets)
     """
-    return _task("moons", _draw_moons, seed, (n_train, n_validation, n_test), set_size, subset_size)
+    return _task("moons", _draw_moons, random_state, (n_train, n_validation, n_test), set_size, subset_size)
 
 
 def half_circles(angles: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -106,12 +106,13 @@ def _draw_moons(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
     return (clean + MOONS_NOISE * rng.standard_normal(clean.shape)) * MOONS_SCALE + MOONS_SHIFT
 
 
-def _task(name: str, draw: Draw, seed: int, wanted: Counts, set_size: int, subset_size: int) -> Task:
+def _task(name: str, draw: Draw, random_state: int, wanted: Counts, set_size: int, subset_size: int) -> Task:
     counts = fill_counts(wanted, _USUAL)
     if not 0 <= subset_size <= set_size:
         raise OptionError(f"subset_size must lie between 0 and set_size={set_size}, not {subset_size}")
     train, validation, test = (
-        _split(rng, draw, count, set_size, subset_size) for rng, count in zip(generators(seed, 3), counts, strict=True)
+        _split(rng, draw, count, set_size, subset_size)
+        for rng, count in zip(generators(random_state, 3), counts, strict=True)
     )
     description = (
         f"Two classes of points in the plane; {subset_size} of the {set_size} points of each set belong to the rarer "

@@ -17,7 +17,7 @@ Counts = tuple[int | None, int | None, int | None]
 class Task:
     """Three splits of one problem; each unpacks into `(sets, subsets)`.
 
-    `name` is what `setgrad.datasets.load` takes to make the same task again, `description` says what is to be
+    `name` is what `setgrad.datasets.load_task` takes to make the same task again, `description` says what is to be
     found and how well chance does, and `source` says where the data come from and under which licence.
     """
 
@@ -33,11 +33,11 @@ class Task:
         return f"Task({self.name!r}: {sizes})"
 
 
-def generators(seed: int, count: int) -> list[np.random.Generator]:
+def generators(random_state: int, count: int) -> list[np.random.Generator]:
     """Return independent generators, so that the size of one split never changes what another holds."""
-    if not _is_whole(seed) or seed < 0:
-        raise OptionError(f"seed must be a whole number, 0 or more, not {seed!r}")
-    return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)]
+    if not _is_whole(random_state) or random_state < 0:
+        raise OptionError(f"random_state must be a whole number, 0 or more, not {random_state!r}")
+    return [np.random.default_rng(child) for child in np.random.SeedSequence(random_state).spawn(count)]
 
 
 def fill_counts(wanted: Counts, usual: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -1,10 +1,10 @@
 """Hard choices, arg max <theta, z>: solvers, estimators that pass a gradient through them, noise, and laws over z."""
 
-from setgrad.discrete._estimator import Estimator as Estimator
+from setgrad.discrete._estimator import GradientEstimator as GradientEstimator
 from setgrad.discrete._estimator import SolverEstimator as SolverEstimator
+from setgrad.discrete._solver import CombinatorialSolver as CombinatorialSolver
 from setgrad.discrete._solver import Counter as Counter
-from setgrad.discrete._solver import Solved as Solved
-from setgrad.discrete._solver import Solver as Solver
+from setgrad.discrete._solver import SolverResult as SolverResult
 from setgrad.discrete._status import Status as Status
 from setgrad.discrete.distributions import Categorical as Categorical
 from setgrad.discrete.distributions import Distribution as Distribution

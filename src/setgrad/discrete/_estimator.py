@@ -16,7 +16,7 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import answered
 from setgrad.discrete.noise import Noise, temperatures
 from setgrad.discrete.solvers._parameters import check_counts, check_floats
@@ -25,7 +25,7 @@ from setgrad.errors import DerivativeError, OptionError
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-class Estimator(nn.Module, ABC):
+class GradientEstimator(nn.Module, ABC):
     """A layer from theta to z.
 
     Without noise z has the shape of theta. With noise it has an axis of samples in front, (S, *theta.shape), also for
@@ -92,7 +92,7 @@ class Noisy(nn.Module, ABC):
         )
 
 
-class SolverEstimator(Noisy, Estimator):
+class SolverEstimator(Noisy, GradientEstimator):
     """An estimator around a solver. It says how to pull a gradient back from z to theta; the rest is here.
 
     A forward pass calls the solver once. Instances without an answer ("mask") get no gradient.
@@ -104,7 +104,9 @@ class SolverEstimator(Noisy, Estimator):
         generator: Source of chance; torch's global one if None.
     """
 
-    def __init__(self, solver: Solver, *, noise: Noise | None, samples: int, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, solver: CombinatorialSolver, *, noise: Noise | None, samples: int, generator: torch.Generator | None
+    ) -> None:
         super().__init__(noise=noise, samples=samples, generator=generator)
         self.solver = check_solver(solver)
 
@@ -125,7 +127,7 @@ class SolverEstimator(Noisy, Estimator):
             z = _ChoosePlainly.apply(theta, clean.detach(), self)
         return z
 
-    def solve(self, theta: Tensor) -> Solved:
+    def solve(self, theta: Tensor) -> SolverResult:
         """Solve for oriented theta, without a gradient."""
         return self.solver.maximise(theta)
 
@@ -134,10 +136,12 @@ class SolverEstimator(Noisy, Estimator):
         return f"{self.solver}, noise={self.noise}, samples={self.samples}"
 
 
-def check_solver(solver: Solver) -> Solver:
+def check_solver(solver: CombinatorialSolver) -> CombinatorialSolver:
     """Refuse what is no solver, such as a function."""
-    if not isinstance(solver, Solver):
-        raise OptionError(f"solver must be a Solver, not {solver!r}; a function becomes one by Custom(function)")
+    if not isinstance(solver, CombinatorialSolver):
+        raise OptionError(
+            f"solver must be a CombinatorialSolver, not {solver!r}; a function becomes one by Custom(function)"
+        )
     return solver
 
 
@@ -252,17 +256,17 @@ def replace(hard: Tensor, soft: Tensor) -> Tensor:
     return value
 
 
-def orient(theta: Tensor, solver: Solver) -> Tensor:
+def orient(theta: Tensor, solver: CombinatorialSolver) -> Tensor:
     """Make it a maximisation. The only place that knows the sense: autograd turns the sign of a gradient back."""
     return theta if solver.sense == "max" else -theta
 
 
-def may_fail(solver: Solver) -> bool:
+def may_fail(solver: CombinatorialSolver) -> bool:
     """Whether a solution that was not refused can be without an answer; else there is nothing to mask."""
     return solver.on_failure != "raise"
 
 
-def usable(solved: Solved) -> Tensor:
+def usable(solved: SolverResult) -> Tensor:
     """Which instances have an answer."""
     return answered(solved.status)
 

@@ -17,7 +17,7 @@ SENSES = ("max", "min")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Solved:
+class SolverResult:
     """Points of theta's shape, and the status of each instance (its shape: the leading axes of theta)."""
 
     value: Tensor
@@ -38,7 +38,7 @@ class Counter:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Solver(ABC):
+class CombinatorialSolver(ABC):
     """A batched map from theta to the point z of a finite set with the best product <theta, z>.
 
     The last `dims` axes of theta make one instance, and z has the shape and dtype of theta. All axes before them are
@@ -72,19 +72,19 @@ class Solver(ABC):
         return 1
 
     @abstractmethod
-    def solve(self, theta: Tensor) -> Tensor | Solved:
+    def solve(self, theta: Tensor) -> Tensor | SolverResult:
         """Maximise <theta, z> for finite theta of shape (*batch, *instance), whatever the sense: that was seen to.
 
         There is one instance or more, and half-precision theta comes as float32. Points alone mean that all instances
         are solved.
         """
 
-    def run(self, theta: Tensor) -> Solved:
+    def run(self, theta: Tensor) -> SolverResult:
         """Solve a batch; the result says which instances have no answer, and their points are 0."""
         self.check(theta)
         return self._best(theta if self.sense == "max" else -theta.detach())
 
-    def maximise(self, theta: Tensor) -> Solved:
+    def maximise(self, theta: Tensor) -> SolverResult:
         """The same for theta whose largest product is wanted, whatever the sense: minus the costs of a solver of costs.
 
         Estimators think so of all solvers, and need not turn theta round and back.
@@ -93,12 +93,12 @@ class Solver(ABC):
         return self._best(theta)
 
     @torch.no_grad()
-    def _best(self, theta: Tensor) -> Solved:
+    def _best(self, theta: Tensor) -> SolverResult:
         batch = theta.shape[: theta.ndim - self.dims]
         self.counter.calls += 1
         self.counter.instances += batch.numel()
         if not batch.numel():
-            return Solved(torch.zeros_like(theta), torch.zeros(batch, dtype=torch.long, device=theta.device))
+            return SolverResult(torch.zeros_like(theta), torch.zeros(batch, dtype=torch.long, device=theta.device))
         # With "raise" the host waits for the outcome anyway: one look at theta spares the masks where all is well. A
         # sum with NaN or infinity in it is never finite; one that overflows only costs the second look.
         sound = self.on_failure == "raise" and bool(theta.sum().isfinite())
@@ -107,7 +107,7 @@ class Solver(ABC):
         if known.element_size() < 4:
             known = known.float()  # sums of half-precision numbers would choose for the solver
         found = self.solve(known)
-        value, status = (found.value, found.status) if isinstance(found, Solved) else (found, None)
+        value, status = (found.value, found.status) if isinstance(found, SolverResult) else (found, None)
         name = type(self).__name__
         if value.shape != theta.shape:
             raise SolverError(
@@ -117,7 +117,7 @@ class Solver(ABC):
         if status is None:
             status = torch.zeros(batch, dtype=torch.long, device=theta.device)
             if finite is None:
-                return Solved(self._narrowed(value, theta), status)
+                return SolverResult(self._narrowed(value, theta), status)
         if status.shape != batch:
             raise SolverError(
                 f"{name} returned statuses of shape {tuple(status.shape)} for a batch of shape {tuple(batch)}; there "
@@ -129,8 +129,8 @@ class Solver(ABC):
         value = self._narrowed(value, theta)
         if finite is None:
             # With "raise" all instances have an answer by now.
-            return Solved(value, status)
-        return Solved(torch.where(_spread(answered(status), self.dims), value, 0), status)
+            return SolverResult(value, status)
+        return SolverResult(torch.where(_spread(answered(status), self.dims), value, 0), status)
 
     def _narrowed(self, value: Tensor, theta: Tensor) -> Tensor:
         """Points in the type of theta; whole numbers that half precision would round are refused."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete._status import answered
 from setgrad.errors import DataError, OptionError, ShapeError
 
@@ -99,7 +99,7 @@ def loglog_rank_loss(ranks: Tensor, relevant: Tensor) -> Tensor:
     return _mean_relevant(_in_front(ranks, relevant).log1p().log1p(), relevant)
 
 
-def regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = None) -> Tensor:
+def regret(z: Tensor, cost: Tensor, *, solver: CombinatorialSolver, best: Tensor | None = None) -> Tensor:
     """How much worse answers are than the best ones, in true costs; 0 or more.
 
     Args:
@@ -120,7 +120,7 @@ def regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = Non
     return torch.where(unknown, torch.nan, gap)
 
 
-def normalized_regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor | None = None) -> Tensor:
+def normalized_regret(z: Tensor, cost: Tensor, *, solver: CombinatorialSolver, best: Tensor | None = None) -> Tensor:
     """All regret of a batch, in units of all the best can give: sum of regret / sum of |best value|.
 
     Instances without a best answer are left out. Arguments are those of `regret`. Where the best values sum to 0 there
@@ -141,7 +141,7 @@ def normalized_regret(z: Tensor, cost: Tensor, *, solver: Solver, best: Tensor |
     return torch.where(unknown, 0, gap).sum() / unit
 
 
-def _gap(z: Tensor, cost: Tensor, solver: Solver, best: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _gap(z: Tensor, cost: Tensor, solver: CombinatorialSolver, best: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Regret, best values, and which instances have none."""
     _check_shapes("regret", z, cost, solver.dims)
     if best is None:

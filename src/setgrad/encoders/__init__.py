@@ -23,7 +23,7 @@ from setgrad.encoders.max_pool import MaxPool as MaxPool
 from setgrad.encoders.mil import ABMIL as ABMIL
 from setgrad.encoders.mil import DSMIL as DSMIL
 from setgrad.encoders.mlp import MLPItems as MLPItems
-from setgrad.encoders.pictures import PictureItems as PictureItems
+from setgrad.encoders.pictures import PixelCNNItems as PixelCNNItems
 from setgrad.encoders.prefixes import chunk_prefixes as chunk_prefixes
 from setgrad.encoders.prefixes import item_prefixes as item_prefixes
 from setgrad.encoders.sequences import PairItems as PairItems
@@ -38,12 +38,12 @@ from setgrad.encoders.stacked import Stacked as Stacked
 from setgrad.encoders.streaming import stream as stream
 from setgrad.encoders.umbc import UMBC as UMBC
 
-# The presets of phi, by the name used in the estimator and on the command line. All take (in_dim, width).
+# The presets of phi, by the name used in the estimator and on the command line. All take (in_dim, dim).
 ITEM_ENCODERS = {
     "context": ContextItems,
     "mlp": MLPItems,
     "paper": LinearItems,
     "image": ImageItems,
-    "picture": PictureItems,
+    "pixel-cnn": PixelCNNItems,
     "pair": PairItems,
 }

@@ -22,7 +22,7 @@ class ContextItems(ItemEncoder):
     size of the set.
 
     Example:
-        >>> phi = ContextItems(2, width=16, slots=4)
+        >>> phi = ContextItems(2, dim=16, slots=4)
         >>> phi(Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], []])).shape
         torch.Size([2, 16])
     """
@@ -32,23 +32,22 @@ class ContextItems(ItemEncoder):
     def __init__(
         self,
         in_dim: int | Sequence[int],
-        width: int = 128,
+        dim: int = 128,
         *,
         layers: int = 2,
         heads: int = 4,
         slots: int | None = None,
     ) -> None:
         super().__init__()
-        if width % heads:
-            raise OptionError(f"width must be a multiple of heads, but {width} is not a multiple of {heads}")
+        if dim % heads:
+            raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
         self.shape = item_shape(in_dim)
-        self.out_dim = width
-        self.embed = nn.Linear(math.prod(self.shape), width)
+        self.out_dim = dim
+        self.embed = nn.Linear(math.prod(self.shape), dim)
         self.blocks = nn.ModuleList(
-            SelfAttention(width, heads) if slots is None else InducedAttention(width, heads, slots)
-            for _ in range(layers)
+            SelfAttention(dim, heads) if slots is None else InducedAttention(dim, heads, slots) for _ in range(layers)
         )
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(dim)
 
     def forward(self, sets: Sets) -> Tensor:
         """Embed the items, let them look at each other, and normalise."""

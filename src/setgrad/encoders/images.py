@@ -30,17 +30,17 @@ class ImageItems(ItemEncoder):
     in the backward pass. To let images look at each other afterwards, see `Stacked`.
 
     Example:
-        >>> phi = ImageItems((1, 28, 28), width=16)
+        >>> phi = ImageItems((1, 28, 28), dim=16)
         >>> phi(Sets.from_lengths(torch.zeros(3, 1, 28, 28), [2, 0, 1])).shape
         torch.Size([3, 16])
     """
 
-    def __init__(self, in_dim: int | Sequence[int], width: int = 256) -> None:
+    def __init__(self, in_dim: int | Sequence[int], dim: int = 256) -> None:
         super().__init__()
         self.shape = item_shape(in_dim)
         if len(self.shape) != 3:
             raise OptionError(f"images have shape (channels, height, width), but in_dim is {in_dim}; reshape the items")
-        self.out_dim = width
+        self.out_dim = dim
         channels, height, side = self.shape
         rows, columns = max(0, _SMALLEST - height), max(0, _SMALLEST - side)
         self.frame = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
@@ -50,7 +50,7 @@ class ImageItems(ItemEncoder):
             parts += [nn.Conv2d(channels, after, kernel, stride=2), nn.ReLU()]
             channels = after
         self.layers = nn.Sequential(*parts)
-        self.linear = nn.Linear(channels, width)
+        self.linear = nn.Linear(channels, dim)
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply the network to all images."""

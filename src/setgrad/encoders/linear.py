@@ -19,11 +19,11 @@ class LinearItems(ItemEncoder):
     With it, F sees a subset only through the sum of its raw features and, through the bias, its size.
     """
 
-    def __init__(self, in_dim: int | Sequence[int], width: int = 256) -> None:
+    def __init__(self, in_dim: int | Sequence[int], dim: int = 256) -> None:
         super().__init__()
         self.shape = item_shape(in_dim)
-        self.out_dim = width
-        self.linear = nn.Linear(math.prod(self.shape), width)
+        self.out_dim = dim
+        self.linear = nn.Linear(math.prod(self.shape), dim)
 
     def forward(self, sets: Sets) -> Tensor:
         """Apply the layer to all items."""

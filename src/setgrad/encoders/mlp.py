@@ -17,11 +17,11 @@ from setgrad.sets import Sets
 class MLPItems(ItemEncoder):
     """Fully connected layers on each item, blind to the rest of its set."""
 
-    def __init__(self, in_dim: int | Sequence[int], width: int = 256, layers: int = 3) -> None:
+    def __init__(self, in_dim: int | Sequence[int], dim: int = 256, layers: int = 3) -> None:
         super().__init__()
         self.shape = item_shape(in_dim)
-        self.out_dim = width
-        sizes = [math.prod(self.shape), *[width] * layers]
+        self.out_dim = dim
+        sizes = [math.prod(self.shape), *[dim] * layers]
         parts: list[nn.Module] = []
         for before, after in pairwise(sizes):
             parts += [nn.Linear(before, after), nn.ReLU()]

@@ -14,7 +14,7 @@ from setgrad.sets import Sets
 
 
 @final
-class PictureItems(ItemEncoder):
+class PixelCNNItems(ItemEncoder):
     """The network of `ImageItems`, plus a linear map of all pixels, on each image `(channels, height, width)`.
 
     The network keeps the largest value of each channel and forgets where it was: right for things that move about, such
@@ -23,16 +23,16 @@ class PictureItems(ItemEncoder):
 
     Example:
         >>> import torch
-        >>> phi = PictureItems((1, 28, 28), width=16)
+        >>> phi = PixelCNNItems((1, 28, 28), dim=16)
         >>> phi(Sets.from_lengths(torch.zeros(3, 1, 28, 28), [2, 0, 1])).shape
         torch.Size([3, 16])
     """
 
-    def __init__(self, in_dim: int | Sequence[int], width: int = 256) -> None:
+    def __init__(self, in_dim: int | Sequence[int], dim: int = 256) -> None:
         super().__init__()
-        self.network = ImageItems(in_dim, width)
-        self.shape, self.out_dim = self.network.shape, width
-        self.pixels = nn.Linear(math.prod(self.shape), width)
+        self.network = ImageItems(in_dim, dim)
+        self.shape, self.out_dim = self.network.shape, dim
+        self.pixels = nn.Linear(math.prod(self.shape), dim)
 
     def forward(self, sets: Sets) -> Tensor:
         """The sum of both."""

@@ -39,7 +39,7 @@ class PairItems(ItemEncoder):
 
     Example:
         >>> from setgrad.datasets import pair_tokens
-        >>> phi = PairItems(1100, width=16)
+        >>> phi = PairItems(1100, dim=16)
         >>> phi(Sets.from_list([pair_tokens(["CCO", "c1ccccc1"], ["MKKFF", "MKKFF"])])).shape
         torch.Size([2, 16])
     """
@@ -47,11 +47,11 @@ class PairItems(ItemEncoder):
     reads_tokens = True
 
     def __init__(
-        self, in_dim: int | Sequence[int], width: int = 256, *, smiles_length: int = SMILES_LENGTH, piece: int = _PIECE
+        self, in_dim: int | Sequence[int], dim: int = 256, *, smiles_length: int = SMILES_LENGTH, piece: int = _PIECE
     ) -> None:
         super().__init__()
         self.shape = item_shape(in_dim)
-        self.out_dim, self.smiles_length = width, smiles_length
+        self.out_dim, self.smiles_length = dim, smiles_length
         protein_length = math.prod(self.shape) - smiles_length
         for kind, length, kernels in (
             ("drug", smiles_length, _DRUG_KERNELS),
@@ -62,9 +62,9 @@ class PairItems(ItemEncoder):
                     f"PairItems reads {_reach(kernels)} tokens of a {kind} at a time, but in_dim={in_dim} and "
                     f"smiles_length={smiles_length} leave {length}; make the items with setgrad.datasets.pair_tokens"
                 )
-        self.drug = _Tower(len(SMILES_ALPHABET) + 1, _DRUG_KERNELS, width, piece)
-        self.target = _Tower(len(PROTEIN_ALPHABET) + 1, _TARGET_KERNELS, width, piece)
-        self.join = nn.Linear(2 * width, width)
+        self.drug = _Tower(len(SMILES_ALPHABET) + 1, _DRUG_KERNELS, dim, piece)
+        self.target = _Tower(len(PROTEIN_ALPHABET) + 1, _TARGET_KERNELS, dim, piece)
+        self.join = nn.Linear(2 * dim, dim)
 
     def forward(self, sets: Sets) -> Tensor:
         """Read both sequences of every item and join what was read."""
@@ -79,7 +79,7 @@ class _Tower(nn.Module):
 
     letters: Tensor
 
-    def __init__(self, letters: int, kernels: tuple[int, ...], width: int, piece: int) -> None:
+    def __init__(self, letters: int, kernels: tuple[int, ...], dim: int, piece: int) -> None:
         super().__init__()
         self.piece = piece
         # Row 0, the filling, is all zeros.
@@ -88,7 +88,7 @@ class _Tower(nn.Module):
         for (before, after), kernel in zip(pairwise((letters, *_CHANNELS)), kernels, strict=True):
             parts += [nn.Conv1d(before, after, kernel), nn.ReLU()]
         self.convolutions = nn.Sequential(*parts)
-        self.linear = nn.Linear(_CHANNELS[-1], width)
+        self.linear = nn.Linear(_CHANNELS[-1], dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
         if not len(tokens):

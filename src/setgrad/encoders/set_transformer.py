@@ -61,7 +61,7 @@ class TransformerHead(nn.Module):
         layers: Blocks before the seeds.
         decode: Blocks of self-attention among the seeds.
         heads: Attention heads.
-        inducing: Inducing slots of the blocks before the seeds, whose cost is then linear; None for full attention.
+        slots: Inducing slots of the blocks before the seeds, whose cost is then linear; None for full attention.
 
     Example:
         >>> from setgrad.encoders import UMBC
@@ -78,13 +78,12 @@ class TransformerHead(nn.Module):
         layers: int = 2,
         decode: int = 1,
         heads: int = 4,
-        inducing: int | None = None,
+        slots: int | None = None,
     ) -> None:
         super().__init__()
         require_sizes(dim, heads, outputs, "outputs")
         self.blocks = nn.ModuleList(
-            SelfAttention(dim, heads) if inducing is None else InducedAttention(dim, heads, inducing)
-            for _ in range(layers)
+            SelfAttention(dim, heads) if slots is None else InducedAttention(dim, heads, slots) for _ in range(layers)
         )
         self.seeds = Seeds(dim, outputs=outputs, heads=heads)
         self.decoder = nn.ModuleList(SelfAttention(dim, heads) for _ in range(decode))
@@ -126,12 +125,12 @@ class SetTransformer(SetEncoder):
         layers: Blocks before the seeds.
         decode: Blocks of self-attention among the seeds.
         heads: Attention heads.
-        inducing: Inducing slots of the blocks (ISAB); None for full attention (SAB).
+        slots: Inducing slots of the blocks (ISAB); None for full attention (SAB).
         phi: What is seen of an item; None for the item itself.
         head: Any module on `(b, outputs, dim)`; None to return that.
 
     Example:
-        >>> encoder = SetTransformer(3, dim=8, outputs=2, inducing=4)
+        >>> encoder = SetTransformer(3, dim=8, outputs=2, slots=4)
         >>> encoder(Sets.from_list([torch.zeros(5, 3), torch.zeros(0, 3)])).shape
         torch.Size([2, 2, 8])
     """
@@ -145,7 +144,7 @@ class SetTransformer(SetEncoder):
         layers: int = 2,
         decode: int = 1,
         heads: int = 4,
-        inducing: int | None = None,
+        slots: int | None = None,
         phi: nn.Module | None = None,
         head: nn.Module | None = None,
     ) -> None:
@@ -153,9 +152,7 @@ class SetTransformer(SetEncoder):
         self.shape = item_shape(in_dim)
         self.phi = item_encoder(phi, in_dim)
         self.embed = nn.Linear(self.phi.out_dim, dim)
-        self.attend = TransformerHead(
-            dim, outputs=outputs, layers=layers, decode=decode, heads=heads, inducing=inducing
-        )
+        self.attend = TransformerHead(dim, outputs=outputs, layers=layers, decode=decode, heads=heads, slots=slots)
         self.head = head
 
     def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:

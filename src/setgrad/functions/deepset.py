@@ -25,18 +25,18 @@ from setgrad.sets import Sets, segment_matmul
 
 
 @final
-class DeepSet(nn.Module, SetFunction):
+class DeepSetFunction(nn.Module, SetFunction):
     """A neural set function rho(sum of phi over S), with an optional modular term.
 
     `phi` is a preset ("context", "mlp", "paper"), an `ItemEncoder`, or any module from items `(total, ...)` to
-    features `(total, width)`. `rho` is a perceptron with `hidden` units. `skip` adds a linear score of each chosen
+    features `(total, dim)`. `rho` is a perceptron with `hidden` units. `skip` adds a linear score of each chosen
     item; it defaults to true for contextual encoders, whose features already tell most of the story. `relation` adds a
     bilinear score of the item and the mean of V, of this rank; 0 for none. `chunk` bounds how many flipped subsets are
     evaluated at once; beyond it, pieces are computed again in the backward pass.
 
     Example:
         >>> import setgrad as sg
-        >>> F = DeepSet(2, phi="mlp", width=8, hidden=(16,))
+        >>> F = DeepSetFunction(2, phi="mlp", dim=8, hidden=(16,))
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
         >>> masks = torch.tensor([[True, False, True]])
         >>> F.value(sets, masks).shape, F.gains(sets, masks).shape
@@ -48,14 +48,14 @@ class DeepSet(nn.Module, SetFunction):
         in_dim: int | Sequence[int],
         phi: str | nn.Module = "context",
         *,
-        width: int | None = None,
+        dim: int | None = None,
         hidden: Sequence[int] | None = None,
         skip: bool | None = None,
         relation: int = 0,
         chunk: int = 2**17,
     ) -> None:
         super().__init__()
-        self.phi = make_item_encoder(in_dim, phi, width)
+        self.phi = make_item_encoder(in_dim, phi, dim)
         contextual = isinstance(self.phi, ContextItems)
         sizes = tuple(hidden) if hidden is not None else (512, 256) if contextual else (500, 500)
         self.rho = make_rho(self.phi.out_dim, sizes)
@@ -74,7 +74,7 @@ class _BoundDeepSet(BoundSetFunction):
     relaxed = True
     of_items = ("features", "scores")
 
-    def __init__(self, function: DeepSet, sets: Sets) -> None:
+    def __init__(self, function: DeepSetFunction, sets: Sets) -> None:
         self.sets, self.chunk = sets, function.chunk
         self.features = function.phi(sets)
         self.scores = None if function.skip is None else function.skip(self.features).squeeze(1)
@@ -141,7 +141,7 @@ class _BoundDeepSet(BoundSetFunction):
         return finish(firsts[0], self.weights, self.biases, spare=True)
 
 
-def make_item_encoder(in_dim: int | Sequence[int], phi: str | nn.Module, width: int | None = None) -> ItemEncoder:
+def make_item_encoder(in_dim: int | Sequence[int], phi: str | nn.Module, dim: int | None = None) -> ItemEncoder:
     """Make phi from the name of a preset, an encoder, or any module that works on single items."""
     if isinstance(phi, ItemEncoder):
         return phi
@@ -150,4 +150,4 @@ def make_item_encoder(in_dim: int | Sequence[int], phi: str | nn.Module, width: 
     if phi not in ITEM_ENCODERS:
         raise unknown_name("phi", phi, ITEM_ENCODERS)
     encoder = ITEM_ENCODERS[phi]
-    return encoder(in_dim) if width is None else encoder(in_dim, width)
+    return encoder(in_dim) if dim is None else encoder(in_dim, dim)

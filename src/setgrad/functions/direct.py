@@ -15,7 +15,7 @@ from setgrad.sets import Sets
 
 
 @final
-class Direct(nn.Module, SetFunction):
+class ItemScores(nn.Module, SetFunction):
     """F(S, V) = sum over S of a linear score of phi: mean-field inference gives sigmoid(score) at once, exactly.
 
     With the contextual phi this is a set transformer with a logit for each item. `relation` adds a bilinear score of
@@ -23,7 +23,7 @@ class Direct(nn.Module, SetFunction):
 
     Example:
         >>> import torch, setgrad as sg
-        >>> F = Direct(2, phi="mlp", width=8)
+        >>> F = ItemScores(2, phi="mlp", dim=8)
         >>> F.gains(sg.Sets.from_list([[[0.0, 1.0]]]), torch.tensor([[True]])).shape
         torch.Size([1, 1])
     """
@@ -33,11 +33,11 @@ class Direct(nn.Module, SetFunction):
         in_dim: int | Sequence[int],
         phi: str | nn.Module = "context",
         *,
-        width: int | None = None,
+        dim: int | None = None,
         relation: int = 0,
     ) -> None:
         super().__init__()
-        self.phi = make_item_encoder(in_dim, phi, width)
+        self.phi = make_item_encoder(in_dim, phi, dim)
         self.score = nn.Linear(self.phi.out_dim, 1)
         self.relation = make_relation(in_dim, relation)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function, real
-from setgrad.functions.noise import Fresh, Frozen, Noise
+from setgrad.functions.noise import FreshNoise, FrozenNoise, NoiseSource
 from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.sets import Sets, segment_sum, unpad
 
@@ -28,7 +28,7 @@ _EXACT_LIMIT = 20
 _EXACT_STEP = 2**14
 
 
-class Estimator(abc.ABC):
+class ExtensionEstimator(abc.ABC):
     """A way to compute the multilinear extension and its derivatives with respect to psi `(total,)`.
 
     `smooth` says whether results can be differentiated with respect to psi. Where they cannot, asking for it raises:
@@ -37,11 +37,11 @@ class Estimator(abc.ABC):
 
     smooth: bool
 
-    def frozen(self) -> Estimator:
+    def frozen(self) -> ExtensionEstimator:
         """The same with one draw for all calls."""
         return self
 
-    def part(self, items: Sets) -> Estimator | None:
+    def part(self, items: Sets) -> ExtensionEstimator | None:
         """The same for some of the sets, whose items are given by their flat numbers; None if it cannot be had."""
         return None
 
@@ -70,18 +70,18 @@ class Estimator(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Sampled(Estimator, abc.ABC):
+class Sampled(ExtensionEstimator, abc.ABC):
     """One that draws `samples` subsets of each set, or what stands for them, from a noise."""
 
     samples: int
-    noise: Noise = field(default_factory=Fresh)
+    noise: NoiseSource = field(default_factory=FreshNoise)
 
     def __post_init__(self) -> None:
         check_samples(self.samples)
 
     def frozen(self) -> Self:
         """One draw of random numbers; what is made of them still follows psi."""
-        return replace(self, noise=Frozen(self.noise))
+        return replace(self, noise=FrozenNoise(self.noise))
 
     def part(self, items: Sets) -> Self | None:
         """With the numbers of these items."""
@@ -91,7 +91,7 @@ class Sampled(Estimator, abc.ABC):
 
 @final
 @dataclass(frozen=True)
-class Exact(Estimator):
+class Exact(ExtensionEstimator):
     """Enumerate all subsets: no error, for sets of up to 20 items. Smooth at every order."""
 
     smooth = True
@@ -243,13 +243,13 @@ class Gaussian(Sampled):
         return psi + deviation * eps.to(psi.dtype)
 
 
-def multilinear_value(function: SetFunction, sets: Sets, psi: Tensor, *, estimator: Estimator) -> Tensor:
+def multilinear_value(function: SetFunction, sets: Sets, psi: Tensor, *, estimator: ExtensionEstimator) -> Tensor:
     """Value of the multilinear extension for each set, `(b,)`, at probabilities `(total,)`."""
     return estimator.value(as_set_function(function).bind(sets), check_psi(psi, sets))
 
 
 def multilinear_gradient(
-    function: SetFunction, sets: Sets, psi: Tensor, *, estimator: Estimator, coordinates: Tensor | None = None
+    function: SetFunction, sets: Sets, psi: Tensor, *, estimator: ExtensionEstimator, coordinates: Tensor | None = None
 ) -> Tensor:
     """Gradient of the multilinear extension, `(total,)`, or only its entries `coordinates`.
 
@@ -264,7 +264,7 @@ def multilinear_gradient(
 
 
 def multilinear_hessian_vector(
-    function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor, *, estimator: Estimator
+    function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor, *, estimator: ExtensionEstimator
 ) -> Tensor:
     """Second derivative of the multilinear extension times a vector, `(total,)`."""
     if vector.shape != psi.shape:
@@ -284,7 +284,7 @@ def check_psi(psi: Tensor, sets: Sets) -> Tensor:
     return psi.to(sets.dtype) if sets.dtype.is_floating_point else psi
 
 
-def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: Noise, coordinates: Tensor | None) -> Tensor:
+def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: NoiseSource, coordinates: Tensor | None) -> Tensor:
     """Gains averaged over the masks, equal for items that the noise cannot tell apart."""
     if noise.symmetric:
         # Identical items share one result, so those that were not asked for count too.
@@ -315,7 +315,7 @@ def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -
 
 
 def relaxed_tangent(
-    bound: BoundSetFunction, psi: Tensor, samples: int, masks: Callable[[Tensor], Tensor], noise: Noise
+    bound: BoundSetFunction, psi: Tensor, samples: int, masks: Callable[[Tensor], Tensor], noise: NoiseSource
 ) -> Callable[[Tensor], Tensor] | None:
     """The mean gains as a straight function of psi, for masks `(m, total)` made of psi entry by entry.
 

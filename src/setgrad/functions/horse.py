@@ -37,17 +37,17 @@ _CAP = 5.0
 
 
 @final
-class Horse(nn.Module, SetFunction):
+class HorseFunction(nn.Module, SetFunction):
     """A neural set function rho(attention over S given V, attention over V).
 
     `phi` is a preset ("paper", "mlp", "context"), an `ItemEncoder`, or any module from items `(total, ...)` to features
-    `(total, width)`. `slots` learned queries read V, `piece` items at a time (as many as fit by default); the result
+    `(total, dim)`. `slots` learned queries read V, `piece` items at a time (as many as fit by default); the result
     does not depend on it. `rho` is a perceptron with `hidden` units. `chunk` bounds how many flipped subsets are
     evaluated at once. Relaxed masks weigh the items; numbers below 0 count as 0.
 
     Example:
         >>> import setgrad as sg
-        >>> F = Horse(2, width=8, hidden=(16,))
+        >>> F = HorseFunction(2, dim=8, hidden=(16,))
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
         >>> masks = torch.tensor([[True, False, True]])
         >>> F.value(sets, masks).shape, F.gains(sets, masks).shape
@@ -59,7 +59,7 @@ class Horse(nn.Module, SetFunction):
         in_dim: int | Sequence[int],
         phi: str | nn.Module = "paper",
         *,
-        width: int | None = None,
+        dim: int | None = None,
         hidden: Sequence[int] = (500, 500),
         slots: int = 16,
         heads: int = 4,
@@ -67,10 +67,10 @@ class Horse(nn.Module, SetFunction):
         chunk: int = 2**17,
     ) -> None:
         super().__init__()
-        self.phi = make_item_encoder(in_dim, phi, width)
+        self.phi = make_item_encoder(in_dim, phi, dim)
         size = self.phi.out_dim
         if size % heads:
-            raise OptionError(f"the width of phi must be a multiple of heads, but {size} is not a multiple of {heads}")
+            raise OptionError(f"the dim of phi must be a multiple of heads, but {size} is not a multiple of {heads}")
         self.heads, self.chunk = heads, chunk
         self.read = InducedAttention(size, heads, slots, piece)
         self.norm = nn.LayerNorm(size)
@@ -90,7 +90,7 @@ class _BoundHorse(BoundSetFunction):
     relaxed = True
     of_items, of_sets = ("weighted", "weights"), ("base",)
 
-    def __init__(self, function: Horse, sets: Sets) -> None:
+    def __init__(self, function: HorseFunction, sets: Sets) -> None:
         self.sets, self.chunk = sets, function.chunk
         items = function.norm(_in_context(function.phi(sets), sets, function.read))
         keys, values = function.keys(items), function.values(items)
@@ -151,7 +151,7 @@ class _BoundHorse(BoundSetFunction):
         return linearise(value, list(self._sums(masks)), rows, shares, moves, self.sets, chunk=self.chunk)
 
     def _sums(self, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Numerators `(m, b, width)` and denominators `(m, b, heads)` of the averages over each subset."""
+        """Numerators `(m, b, dim)` and denominators `(m, b, heads)` of the averages over each subset."""
         # A negative share could bring a denominator to 0.
         shares = masks if masks.dtype == torch.bool else masks.clamp(min=0)
         top = self.null + segment_matmul(shares, self.weighted, self.sets)
@@ -181,10 +181,10 @@ def _weights(query: Tensor, keys: Tensor, sets: Sets, heads: int) -> Tensor:
 
 
 def _spread(weights: Tensor, values: Tensor) -> Tensor:
-    """Multiply the part of each head, `(..., width)`, by its number, `(..., heads)`."""
+    """Multiply the part of each head, `(..., dim)`, by its number, `(..., heads)`."""
     return (values.unflatten(-1, (weights.shape[-1], -1)) * weights[..., None]).flatten(-2)
 
 
 def _code(top: Tensor, bottom: Tensor) -> Tensor:
-    """Averages and the logarithms of their normalisers, `(..., width + heads)`."""
+    """Averages and the logarithms of their normalisers, `(..., dim + heads)`."""
     return torch.cat([_spread(1 / bottom, top), bottom.log()], -1)

@@ -26,17 +26,17 @@ from setgrad.sets import Sets, segment_matmul, segment_sum
 
 
 @final
-class Inset(nn.Module, SetFunction):
+class InsetFunction(nn.Module, SetFunction):
     """A neural set function rho(sum of phi over S, sum of phi over V).
 
     `phi` is a preset ("paper", "mlp", "context"), an `ItemEncoder`, or any module from items `(total, ...)` to features
-    `(total, width)`. `rho` is a perceptron with `hidden` units. `complement=True` is the form of the authors' code: two
+    `(total, dim)`. `rho` is a perceptron with `hidden` units. `complement=True` is the form of the authors' code: two
     perceptrons, one of the sum over S and one of the sum over the rest of V, added. `chunk` bounds how many flipped
     subsets are evaluated at once.
 
     Example:
         >>> import setgrad as sg
-        >>> F = Inset(2, width=8, hidden=(16,))
+        >>> F = InsetFunction(2, dim=8, hidden=(16,))
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
         >>> masks = torch.tensor([[True, False, True]])
         >>> F.value(sets, masks).shape, F.gains(sets, masks).shape
@@ -48,13 +48,13 @@ class Inset(nn.Module, SetFunction):
         in_dim: int | Sequence[int],
         phi: str | nn.Module = "paper",
         *,
-        width: int | None = None,
+        dim: int | None = None,
         hidden: Sequence[int] = (500, 500),
         complement: bool = False,
         chunk: int = 2**17,
     ) -> None:
         super().__init__()
-        self.phi = make_item_encoder(in_dim, phi, width)
+        self.phi = make_item_encoder(in_dim, phi, dim)
         self.rho = make_rho(self.phi.out_dim * (1 if complement else 2), hidden)
         self.rest = make_rho(self.phi.out_dim, hidden) if complement else None
         self.chunk = chunk
@@ -71,7 +71,7 @@ class _BoundInset(BoundSetFunction):
     relaxed = True
     of_items, of_sets = ("features",), ("bases",)
 
-    def __init__(self, function: Inset, sets: Sets) -> None:
+    def __init__(self, function: InsetFunction, sets: Sets) -> None:
         self.sets, self.chunk = sets, function.chunk
         self.features = function.phi(sets)
         pooled = segment_sum(self.features, sets)

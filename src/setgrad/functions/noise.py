@@ -1,6 +1,6 @@
 """Where the random numbers of an estimator come from.
 
-`Fresh` draws new numbers at every call, for training. `ItemNoise` gives every item of a batch numbers that follow
+`FreshNoise` draws new numbers at every call, for training. `ItemNoise` gives every item of a batch numbers that follow
 from the item itself: a set then gets the same result alone, in any batch, in any order and on any device.
 """
 
@@ -20,7 +20,7 @@ from setgrad.sets import Layout, Sets, segment_order
 _ROWS = 2**15
 
 
-class Noise(abc.ABC):
+class NoiseSource(abc.ABC):
     """A source of independent numbers, one row for each sample and one column for each item.
 
     `symmetric` says whether `symmetrise` does anything.
@@ -36,7 +36,7 @@ class Noise(abc.ABC):
     def symmetrise(self, x: Tensor) -> Tensor:
         """Make a result `(total,)` equal for items that cannot be told apart."""
 
-    def part(self, items: Sets) -> Noise | None:
+    def part(self, items: Sets) -> NoiseSource | None:
         """The same for some of the sets, whose items are given by their flat numbers; None if it cannot be had."""
         return None
 
@@ -48,11 +48,11 @@ class Noise(abc.ABC):
 
 
 @final
-class Fresh(Noise):
+class FreshNoise(NoiseSource):
     """New numbers at every call, from a generator of its own.
 
     Example:
-        >>> noise = Fresh(seed=0)
+        >>> noise = FreshNoise(seed=0)
         >>> layout = Layout.from_lengths([2, 1])
         >>> noise.uniform(layout, 5).shape
         torch.Size([5, 3])
@@ -76,22 +76,22 @@ class Fresh(Noise):
         """Leave the result as it is."""
         return x
 
-    def part(self, items: Sets) -> Fresh:
+    def part(self, items: Sets) -> FreshNoise:
         """New numbers have no owner."""
         return self
 
-    def twin(self) -> Fresh:
+    def twin(self) -> FreshNoise:
         """Another source that will give the same numbers as this one from now on."""
-        other = Fresh(self.seed)
+        other = FreshNoise(self.seed)
         other._generators = {device: generator.clone_state() for device, generator in self._generators.items()}
         return other
 
 
 @final
-class Frozen(Noise):
+class FrozenNoise(NoiseSource):
     """The first numbers that another noise gave, again at every call: an iteration then follows one smooth map."""
 
-    def __init__(self, noise: Noise) -> None:
+    def __init__(self, noise: NoiseSource) -> None:
         self.noise, self.symmetric = noise, noise.symmetric
         self._drawn: dict[tuple[str, int], tuple[Layout, Tensor]] = {}
 
@@ -107,12 +107,12 @@ class Frozen(Noise):
         """As the other noise does."""
         return self.noise.symmetrise(x)
 
-    def part(self, items: Sets) -> Frozen | None:
+    def part(self, items: Sets) -> FrozenNoise | None:
         """The numbers of these items."""
         noise = self.noise.part(items)
         if noise is None:
             return None
-        other = Frozen(noise)
+        other = FrozenNoise(noise)
         other._drawn = {key: (items.layout, drawn[:, items.values]) for key, (_, drawn) in self._drawn.items()}
         return other
 
@@ -123,12 +123,12 @@ class Frozen(Noise):
             self._drawn[key] = (layout, draw(layout, samples))
         known, numbers = self._drawn[key]
         if not known.same_as(layout):
-            raise ShapeError("Frozen noise belongs to the sets it was first asked about; make one for these sets")
+            raise ShapeError("FrozenNoise noise belongs to the sets it was first asked about; make one for these sets")
         return numbers
 
 
 @final
-class ItemNoise(Noise):
+class ItemNoise(NoiseSource):
     """Numbers that follow from the seed, the item and, among identical items of a set, a running count.
 
     Identical items get different numbers, so that the draws stay independent; `symmetrise` then averages over

@@ -18,7 +18,7 @@ from setgrad.implicit.linear import Direct as Direct
 from setgrad.implicit.linear import LinearSolver as LinearSolver
 from setgrad.implicit.linear import Neumann as Neumann
 from setgrad.implicit.linear import NormalCG as NormalCG
-from setgrad.implicit.linear import OneStep as OneStep
+from setgrad.implicit.linear import OneStepAdjoint as OneStepAdjoint
 from setgrad.implicit.projections import entropic_budget as entropic_budget
 from setgrad.implicit.projections import project_box as project_box
 from setgrad.implicit.projections import project_budget as project_budget
@@ -30,7 +30,7 @@ from setgrad.implicit.solvers import AdaptivePicard as AdaptivePicard
 from setgrad.implicit.solvers import Anderson as Anderson
 from setgrad.implicit.solvers import Bisection as Bisection
 from setgrad.implicit.solvers import Broyden as Broyden
+from setgrad.implicit.solvers import EquationSolver as EquationSolver
 from setgrad.implicit.solvers import GradientDescent as GradientDescent
 from setgrad.implicit.solvers import Newton as Newton
 from setgrad.implicit.solvers import Picard as Picard
-from setgrad.implicit.solvers import Solver as Solver

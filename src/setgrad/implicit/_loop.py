@@ -42,7 +42,7 @@ class Step:
     singular: Tensor | None = None
 
 
-class Solver(abc.ABC):
+class EquationSolver(abc.ABC):
     """A way to bring a residual `(*batch, n)` to zero, one step at a time."""
 
     @abc.abstractmethod
@@ -110,7 +110,7 @@ class _Run:
 
 
 def iterate(
-    solver: Solver,
+    solver: EquationSolver,
     fn: Residual,
     y: Tensor,
     limits: Limits,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
-from setgrad.implicit._loop import Limits, Solver, iterate
+from setgrad.implicit._loop import EquationSolver, Limits, iterate
 from setgrad.implicit._status import Outcome, Status, describe_failure, is_status, settle
-from setgrad.implicit._theorem import Function, Implicit, Problem, Record
-from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStep
+from setgrad.implicit._theorem import Function, ImplicitFunction, Problem, Record
+from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStepAdjoint
 from setgrad.implicit.modules import with_parameters
 from setgrad.implicit.solvers import Newton, Picard
 from setgrad.implicit.tracking import has_tangent, is_tracked, levels
@@ -59,7 +59,7 @@ def fixed_point(
     fn: Function,
     y0: Tensor,
     *args: Tensor,
-    solver: Solver | None = None,
+    solver: EquationSolver | None = None,
     adjoint: LinearSolver | None = None,
     tol: float = 1e-6,
     max_steps: int = 100,
@@ -107,7 +107,7 @@ def fixed_point(
     """
     call, values, constants = with_parameters(fn, y0, args)
     # A series for the inverse of I - J knows the residual in the form fn(y) - y only.
-    weight = None if isinstance(adjoint, (Neumann, OneStep)) else weight
+    weight = None if isinstance(adjoint, (Neumann, OneStepAdjoint)) else weight
 
     def residual_of(call: Function) -> Function:
         return lambda y, *a: _same_shape(call(y, *a), y) - y
@@ -138,7 +138,7 @@ def root(
     fn: Function,
     y0: Tensor,
     *args: Tensor,
-    solver: Solver | None = None,
+    solver: EquationSolver | None = None,
     adjoint: LinearSolver | None = None,
     tol: float = 1e-6,
     max_steps: int = 100,
@@ -176,7 +176,7 @@ def argmin(
     objective: Function,
     y0: Tensor,
     *args: Tensor,
-    solver: Solver | None = None,
+    solver: EquationSolver | None = None,
     adjoint: LinearSolver | None = None,
     tol: float = 1e-6,
     max_steps: int = 100,
@@ -224,7 +224,7 @@ def _solve(
     y0: Tensor,
     args: tuple[Tensor, ...],
     constants: tuple[Tensor, ...],
-    solver: Solver,
+    solver: EquationSolver,
     adjoint: LinearSolver,
     limits: Limits,
     policy: str,
@@ -275,13 +275,13 @@ def _solve(
     diagonal = None if inverse is None else lambda y, *a: inverse(y, *a[:shown])
     straight = None if near is None else lambda y, *a: whole(near(y, *a[:shown]))
     problem = Problem(function, solve, adjoint, policy, diagonal, record, straight)
-    value, status, norm, steps = Implicit.apply(problem, y0, *args)
+    value, status, norm, steps = ImplicitFunction.apply(problem, y0, *args)
     return Solution(value, status, norm, steps, record)
 
 
 def _refuse_series(adjoint: LinearSolver | None) -> None:
     """A series in the derivative of a map means nothing where there is no map."""
-    if isinstance(adjoint, Neumann | OneStep):
+    if isinstance(adjoint, Neumann | OneStepAdjoint):
         raise OptionError(
             f"{type(adjoint).__name__} is an approximation for fixed points, and this is none; use Direct(), GMRES(), "
             "or for an arg min CG()"

@@ -100,7 +100,7 @@ class Problem:
 
 
 @final
-class Implicit(torch.autograd.Function):
+class ImplicitFunction(torch.autograd.Function):
     """y(args), from a problem, a start and the arguments: value, status, residual norm and steps."""
 
     @staticmethod
@@ -128,7 +128,7 @@ class Implicit(torch.autograd.Function):
         needed = ctx.needs_input_grad[2:]
         if problem.near is not None and not torch.is_grad_enabled() and not is_transformed(y, g, *args):
             return (None, None, *_once(problem, y, g, args, needed, status))
-        u = Implicit.apply(problem.linear(transposed=True), torch.zeros_like(g), y, g, *args)[0]
+        u = ImplicitFunction.apply(problem.linear(transposed=True), torch.zeros_like(g), y, g, *args)[0]
         wanted = [i for i, of_this in enumerate(needed) if of_this]
 
         def of_wanted(*values: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class Implicit(torch.autograd.Function):
 
                 change = change - push_forward(of_one, args[place], tangent)
         change = _spare_failed(change, status, problem.policy)
-        dy = Implicit.apply(problem.linear(transposed=False), torch.zeros_like(y), y, change, *args)[0]
+        dy = ImplicitFunction.apply(problem.linear(transposed=False), torch.zeros_like(y), y, change, *args)[0]
         return dy, None, None, None
 
     @staticmethod
@@ -168,7 +168,7 @@ class Implicit(torch.autograd.Function):
         start = start.movedim(start_dim, 0) if start_dim is not None else start.expand(info.batch_size, *start.shape)
         moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, dims, strict=True)]
         mapped = problem.mapped((0, *(None if d is None else 0 for d in dims)))
-        return Implicit.apply(mapped, start, *moved), (0, 0, 0, 0)
+        return ImplicitFunction.apply(mapped, start, *moved), (0, 0, 0, 0)
 
 
 def _once(
@@ -181,7 +181,7 @@ def _once(
         leaves = [a.detach().requires_grad_(of_this) for a, of_this in zip(args, needed, strict=True)]
         line = problem.near(y, *leaves)
         out = line(y)
-    u = Implicit.apply(problem.linear(transposed=True, line=line), torch.zeros_like(g), y, g, *args)[0]
+    u = ImplicitFunction.apply(problem.linear(transposed=True, line=line), torch.zeros_like(g), y, g, *args)[0]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     pulled = (
         torch.autograd.grad(out, wanted, -u, materialize_grads=True)

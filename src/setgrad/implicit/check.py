@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import MissingDependencyError, OptionError, ShapeError
-from setgrad.implicit._loop import Residual, Solver
+from setgrad.implicit._loop import EquationSolver, Residual
 from setgrad.implicit._solve import Solution, argmin, fixed_point, root
 from setgrad.implicit._theorem import Function
 from setgrad.implicit.linear import LinearSolver
@@ -120,12 +120,12 @@ def compare_gradients(
     *args: Tensor,
     problem: Door = fixed_point,
     loss: Callable[[Tensor], Tensor] | None = None,
-    solver: Solver | None = None,
+    solver: EquationSolver | None = None,
     adjoint: LinearSolver | None = None,
     tol: float = 1e-12,
     max_steps: int = 1000,
     unroll: int = 100,
-    unrolled_solver: Solver | None = None,
+    unrolled_solver: EquationSolver | None = None,
     directions: int = 8,
     generator: torch.Generator | None = None,
 ) -> GradientComparison:
@@ -213,7 +213,7 @@ def residual_trace(
     y0: Tensor,
     *args: Tensor,
     problem: Door = fixed_point,
-    solver: Solver | None = None,
+    solver: EquationSolver | None = None,
     max_steps: int = 50,
 ) -> Tensor:
     """Norm of the residual before the first step and after each one, `(max_steps + 1, *batch)`; see `plot_residuals`.
@@ -274,11 +274,11 @@ def _residual(problem: Door, fn: Function) -> Function:
     raise OptionError(f"problem must be one of the functions fixed_point, root and argmin, not {problem!r}")
 
 
-def _usual_solver(problem: Door) -> Solver:
+def _usual_solver(problem: Door) -> EquationSolver:
     return Picard() if problem is fixed_point else Newton()
 
 
-def _walk(solver: Solver, fn: Residual, y: Tensor, steps: int) -> list[tuple[Tensor, Tensor]]:
+def _walk(solver: EquationSolver, fn: Residual, y: Tensor, steps: int) -> list[tuple[Tensor, Tensor]]:
     """All iterates with their residuals, without the loop's freezing, which would cut the graph."""
     residual = fn(y)
     seen = [(y, residual)]

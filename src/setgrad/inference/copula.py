@@ -18,7 +18,7 @@ from torch.special import log_ndtr, ndtri
 
 from setgrad.encoders import ItemEncoder
 from setgrad.errors import OptionError
-from setgrad.functions import Noise
+from setgrad.functions import NoiseSource
 from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.inference.recognition import Draw, Recognition, bernoulli_entropy, straight_through
 from setgrad.sets import Sets, segment_matmul, segment_sum
@@ -45,8 +45,8 @@ class CopulaRecognition(Recognition):
         >>> import setgrad as sg
         >>> network = CopulaRecognition(sg.encoders.MLPItems(2, 8), hidden=(16,), rank=2)
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
-        >>> F = sg.functions.DeepSet(2, phi="mlp", width=8, hidden=(16,))
-        >>> network.loss(F.bind(sets), sg.functions.Fresh(0), samples=5).shape
+        >>> F = sg.functions.DeepSetFunction(2, phi="mlp", dim=8, hidden=(16,))
+        >>> network.loss(F.bind(sets), sg.functions.FreshNoise(0), samples=5).shape
         torch.Size([])
         >>> [matrix.shape for matrix in network.correlation(sets)]
         [torch.Size([2, 2]), torch.Size([1, 1])]
@@ -72,7 +72,7 @@ class CopulaRecognition(Recognition):
         super().__init__(encoder, hidden, 2 + rank, tau)
         self.rank, self.marginal_entropy, self.free_variance = rank, marginal_entropy, free_variance
 
-    def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
+    def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
         """Logit plus the logit of a correlated uniform number."""
         outputs = self.outputs(sets)
         # The normal distribution has no half precision, which autocast gives.

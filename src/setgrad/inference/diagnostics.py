@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError, unknown_name
-from setgrad.functions import BoundSetFunction, Estimator, ItemNoise, SetFunction, as_set_function
+from setgrad.functions import BoundSetFunction, ExtensionEstimator, ItemNoise, SetFunction, as_set_function
 from setgrad.implicit import contraction_estimate
-from setgrad.inference.implicit import Implicit
+from setgrad.inference.implicit import ImplicitMeanField
 from setgrad.inference.mean_field import Equation, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max, unpad
@@ -43,7 +43,7 @@ class Contraction:
             of the sigmoid at most 1/4. Sharper than the n times `largest` of the paper. NaN where `largest` is not
             exact.
         factor: Modulus of the largest eigenvalue of the map's Jacobian at psi: the factor of the last steps of plain
-            iteration near a solution. At 1 or above it moves away; `Implicit()` solves all the same.
+            iteration near a solution. At 1 or above it moves away; `ImplicitMeanField()` solves all the same.
         settled: Whether psi solves the equation, to a change of 1e-3; elsewhere `factor` says nothing about a solution.
     """
 
@@ -93,7 +93,7 @@ def contraction(
     function: SetFunction | BoundSetFunction | Callable[[Tensor, Tensor], Tensor],
     sets: Sets,
     *,
-    estimator: Estimator,
+    estimator: ExtensionEstimator,
     scale: Scale | str | None = None,
     psi: Tensor | None = None,
 ) -> Contraction:
@@ -129,7 +129,7 @@ def contraction(
     frozen = estimator.frozen()
     with torch.no_grad():
         if psi is None:
-            psi = solve_bound(bound, frozen, Implicit(on_failure="mask"), scale, 0.5, None).value
+            psi = solve_bound(bound, frozen, ImplicitMeanField(on_failure="mask"), scale, 0.5, None).value
         equation = Equation(bound, frozen, scale)
         step = equation.step(psi)
         settled = segment_max((step - psi).abs(), sets, empty=0.0) < 1e-3

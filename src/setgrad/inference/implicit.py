@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from setgrad.errors import OptionError
 from setgrad.functions import Exact
-from setgrad.implicit import CG, GMRES, AdaptivePicard, LinearSolver, Solution, Solver, fixed_point
+from setgrad.implicit import CG, GMRES, AdaptivePicard, EquationSolver, LinearSolver, Solution, fixed_point
 from setgrad.implicit._untraced import untraced
 from setgrad.implicit.tracking import is_tracked
 from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
@@ -32,7 +32,7 @@ _CHECK_EVERY = 2
 
 @final
 @dataclass(frozen=True)
-class Implicit(MeanFieldSolver):
+class ImplicitMeanField(MeanFieldSolver):
     """Iterate until the probabilities settle, and differentiate the solution by the implicit function theorem.
 
     The gradient is that of the solution itself, whatever the path to it; memory does not grow with the steps. The noise
@@ -47,7 +47,7 @@ class Implicit(MeanFieldSolver):
         on_failure: "raise", "warn", or "mask": sets that do not settle get no gradient, and their status says so.
     """
 
-    solver: Solver = field(default_factory=AdaptivePicard)
+    solver: EquationSolver = field(default_factory=AdaptivePicard)
     adjoint: LinearSolver | None = None
     tol: float = 1e-4
     max_steps: int = 100

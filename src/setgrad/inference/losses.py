@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from setgrad.functions.noise import Fresh, Noise
+from setgrad.functions.noise import FreshNoise, NoiseSource
 from setgrad.sets import Sets, segment_top_k
 
 
@@ -50,7 +50,7 @@ class AllItems(SubsetLoss):
 class SampledNegatives(SubsetLoss):
     """The paper's loss: cross-entropy summed over S* and as many random items outside it."""
 
-    noise: Noise = field(default_factory=Fresh)
+    noise: NoiseSource = field(default_factory=FreshNoise)
 
     def coordinates(self, subsets: Sets, sizes: np.ndarray) -> Tensor | None:
         """The chosen items, and as many of the others, drawn anew at each call."""

@@ -1,7 +1,7 @@
 """Mean-field inference: the probabilities psi that solve psi = sigmoid(gradient of the multilinear extension).
 
-How far the iteration goes and what of it is differentiated is the choice of a solver: `OneStep` and `Unrolled` take a
-fixed number of steps from a start, `Implicit` goes on until the probabilities settle.
+How far the iteration goes and what of it is differentiated is the choice of a solver: `OneStepMeanField` and `UnrolledMeanField` take a
+fixed number of steps from a start, `ImplicitMeanField` goes on until the probabilities settle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError, unknown_name
-from setgrad.functions import BoundSetFunction, Estimator, SetFunction, as_set_function
+from setgrad.functions import BoundSetFunction, ExtensionEstimator, SetFunction, as_set_function
 from setgrad.implicit import Solution, Status
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max
@@ -60,7 +60,7 @@ class Equation:
     """z = logits(psi), psi = sigmoid(z), for the sets of a batch."""
 
     bound: BoundSetFunction
-    estimator: Estimator
+    estimator: ExtensionEstimator
     scale: Scale | None
 
     def logits(self, psi: Tensor, wanted: Tensor | None = None) -> Tensor:
@@ -95,7 +95,7 @@ class MeanFieldSolver(abc.ABC):
 
 @final
 @dataclass(frozen=True)
-class OneStep(MeanFieldSolver):
+class OneStepMeanField(MeanFieldSolver):
     """Take `steps` steps and differentiate the last one only, whatever the estimator.
 
     With `Bernoulli` samples this is what the published DiffMF computes, without the graph that it builds in vain, and
@@ -120,7 +120,7 @@ class OneStep(MeanFieldSolver):
 
 @final
 @dataclass(frozen=True)
-class Unrolled(MeanFieldSolver):
+class UnrolledMeanField(MeanFieldSolver):
     """Take `steps` steps and differentiate through all of them. More than one step needs a smooth estimator."""
 
     steps: int = 1
@@ -133,7 +133,7 @@ class Unrolled(MeanFieldSolver):
         if self.steps > 1 and not equation.estimator.smooth and torch.is_grad_enabled():
             raise OptionError(
                 f"{self.steps} unrolled steps cannot be differentiated through Bernoulli samples, whose derivative "
-                "with respect to psi is 0: use Gaussian(m) or Exact(), or OneStep(steps) for the last step alone"
+                "with respect to psi is 0: use Gaussian(m) or Exact(), or OneStepMeanField(steps) for the last step alone"
             )
         for _ in range(self.steps - 1):
             psi = equation.step(psi)
@@ -145,7 +145,7 @@ def mean_field(
     function: SetFunction,
     sets: Sets,
     *,
-    estimator: Estimator,
+    estimator: ExtensionEstimator,
     solver: MeanFieldSolver | None = None,
     scale: Scale | str | None = None,
     start: float | Tensor = 0.5,
@@ -157,7 +157,7 @@ def mean_field(
         function: F, or any callable that `as_set_function` takes.
         sets: The sets to choose from.
         estimator: How expectations over subsets are taken: `Exact()`, `Bernoulli(m)`, `Gaussian(m)`, `Pathwise(m)`.
-        solver: `OneStep()` by default; `Unrolled(k)`, `Implicit()`.
+        solver: `OneStepMeanField()` by default; `UnrolledMeanField(k)`, `ImplicitMeanField()`.
         scale: None, a `Scale`, or the name of one: "l2", "frobenius-batch", "nuclear-batch".
         start: Probability that the iteration starts from, one number or one for each item.
         coordinates: Flat numbers of the items whose probability will be read; None for all.
@@ -178,12 +178,12 @@ def mean_field(
     if isinstance(start, Tensor) and not bool(((start >= 0) & (start <= 1)).all()):
         raise OptionError("mean field starts at probabilities between 0 and 1 everywhere, without NaN")
     bound = as_set_function(function).bind(sets)
-    return solve_bound(bound, estimator, solver or OneStep(), scale, start, coordinates)
+    return solve_bound(bound, estimator, solver or OneStepMeanField(), scale, start, coordinates)
 
 
 def solve_bound(
     bound: BoundSetFunction,
-    estimator: Estimator,
+    estimator: ExtensionEstimator,
     solver: MeanFieldSolver,
     scale: Scale | None,
     start: float | Tensor,
@@ -211,12 +211,14 @@ def _check_steps(steps: int) -> None:
 
 
 def _check_kinds(
-    estimator: Estimator, solver: MeanFieldSolver | None, scale: Scale | None, coordinates: Tensor | None
+    estimator: ExtensionEstimator, solver: MeanFieldSolver | None, scale: Scale | None, coordinates: Tensor | None
 ) -> None:
-    if not isinstance(estimator, Estimator):
+    if not isinstance(estimator, ExtensionEstimator):
         raise OptionError(f"estimator must be Exact(), Bernoulli(m), Gaussian(m) or another, not {estimator!r}")
     if not (solver is None or isinstance(solver, MeanFieldSolver)):
-        raise OptionError(f"solver must be OneStep(), Unrolled(k) or Implicit(), not {solver!r}")
+        raise OptionError(
+            f"solver must be OneStepMeanField(), UnrolledMeanField(k) or ImplicitMeanField(), not {solver!r}"
+        )
     if not (scale is None or isinstance(scale, Scale)):
         raise OptionError(f"scale must be ConstantScale(c), L2Scale(), a name or None, not {scale!r}")
     if coordinates is not None and (coordinates.dtype == torch.bool or coordinates.is_floating_point()):

@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 
 from setgrad.encoders import ItemEncoder
 from setgrad.errors import OptionError
-from setgrad.functions import BoundSetFunction, Noise
+from setgrad.functions import BoundSetFunction, NoiseSource
 from setgrad.implicit.tracking import has_tangent, is_tracked, is_transformed
 from setgrad.sets import Sets, segment_sum
 
@@ -59,7 +59,7 @@ class Recognition(nn.Module, abc.ABC):
         self.head = nn.Sequential(*parts, nn.Linear(hidden[-1] if hidden else encoder.out_dim, outputs))
 
     @abc.abstractmethod
-    def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
+    def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
         """Draw `samples` subsets of each set."""
 
     def start(self, sets: Sets) -> Tensor:
@@ -69,7 +69,7 @@ class Recognition(nn.Module, abc.ABC):
         """
         return self.outputs(sets)[:, 0]
 
-    def loss(self, bound: BoundSetFunction, noise: Noise, samples: int) -> Tensor:
+    def loss(self, bound: BoundSetFunction, noise: NoiseSource, samples: int) -> Tensor:
         """The objective above, estimated from `samples` subsets, negative, and averaged over the sets.
 
         All of the gradient goes to this network and none to F, however F was bound: one bound function may serve this
@@ -78,7 +78,7 @@ class Recognition(nn.Module, abc.ABC):
         if not bound.relaxed:
             raise OptionError(
                 f"{type(bound).__name__} takes whole subsets only and has no derivative with respect to its masks, "
-                "which a recognition network needs; use a set function with relaxed masks, such as DeepSet"
+                "which a recognition network needs; use a set function with relaxed masks, such as DeepSetFunction"
             )
         if samples < 1:
             raise OptionError(f"a recognition network needs at least 1 sample, not {samples}")
@@ -104,8 +104,8 @@ class IndependentRecognition(Recognition):
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
         >>> network.start(sets).shape
         torch.Size([3])
-        >>> F = sg.functions.DeepSet(2, phi="mlp", width=8, hidden=(16,))
-        >>> network.loss(F.bind(sets), sg.functions.Fresh(0), samples=5).backward()
+        >>> F = sg.functions.DeepSetFunction(2, phi="mlp", dim=8, hidden=(16,))
+        >>> network.loss(F.bind(sets), sg.functions.FreshNoise(0), samples=5).backward()
         >>> [p.grad for p in F.parameters() if p.grad is not None]
         []
     """
@@ -113,7 +113,7 @@ class IndependentRecognition(Recognition):
     def __init__(self, encoder: ItemEncoder, hidden: Sequence[int] = (500, 500), *, tau: float = 0.1) -> None:
         super().__init__(encoder, hidden, 1, tau)
 
-    def draw(self, sets: Sets, noise: Noise, samples: int) -> Draw:
+    def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
         """Logit plus logistic noise: positive with probability psi, exactly."""
         logits = self.start(sets)
         # In float64 and half a unit away from 0 and 1, so that the noise is finite.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setgrad.errors import DataError
 from setgrad.report._grid import Grid, percent
-from setgrad.selector import RULES, SubsetSelector, jaccard
+from setgrad.selector import SIZE_RULES, SubsetSelector, jaccard
 from setgrad.sets import Choices, Sets, segment_sum, subset_sizes
 
 
@@ -54,8 +54,8 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
 
     Example:
         >>> import setgrad as sg
-        >>> task = sg.datasets.load("moons", n_train=20, n_validation=10, n_test=10)
-        >>> sel = sg.SubsetSelector(width=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
+        >>> task = sg.datasets.load_task("moons", n_train=20, n_validation=10, n_test=10)
+        >>> sel = sg.SubsetSelector(dim=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
         >>> found = evaluate(sel, task.test)
         >>> found.scores.sets, found.scores.jaccard == sel.score(*task.test)
         (10, True)
@@ -126,7 +126,7 @@ def score_grid(scores: Scores) -> Grid:
 def size_rule_grid(selector: SubsetSelector) -> Grid:
     """How well each way of deciding the size did on the validation sets, and which one is used."""
     rows = tuple(
-        (name, percent(score), "used" if isinstance(selector.size_rule_, RULES[name]) else "")
+        (name, percent(score), "used" if isinstance(selector.size_rule_, SIZE_RULES[name]) else "")
         for name, score in selector.size_scores_.items()
     )
     return Grid("rules for the size, on the validation sets", ("rule", "Jaccard (%)", ""), rows)

@@ -63,8 +63,8 @@ def write_report(
     Example:
         >>> import pathlib, tempfile
         >>> import setgrad as sg
-        >>> task = sg.datasets.load("moons", n_train=20, n_validation=10, n_test=10)
-        >>> sel = sg.SubsetSelector(width=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
+        >>> task = sg.datasets.load_task("moons", n_train=20, n_validation=10, n_test=10)
+        >>> sel = sg.SubsetSelector(dim=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     page = pathlib.Path(folder, "report.html")
         ...     write_report(page, [Section("Moons", sel, sg.report.evaluate(sel, task.test))], sets=2)

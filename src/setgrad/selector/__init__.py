@@ -7,7 +7,7 @@ from setgrad.selector.constraints import AllOf as AllOf
 from setgrad.selector.constraints import Budget as Budget
 from setgrad.selector.constraints import Constraint as Constraint
 from setgrad.selector.constraints import Groups as Groups
-from setgrad.selector.constraints import Linear as Linear
+from setgrad.selector.constraints import LinearConstraint as LinearConstraint
 from setgrad.selector.constraints import SizeRange as SizeRange
 from setgrad.selector.metrics import jaccard as jaccard
 from setgrad.selector.metrics import pick_top as pick_top
@@ -15,5 +15,5 @@ from setgrad.selector.presets import PRESETS as PRESETS
 from setgrad.selector.search import greedy as greedy
 from setgrad.selector.search import local_search as local_search
 from setgrad.selector.selector import SubsetSelector as SubsetSelector
-from setgrad.selector.sizes import RULES as RULES
+from setgrad.selector.sizes import SIZE_RULES as SIZE_RULES
 from setgrad.selector.sizes import SizeRule as SizeRule

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import Solver, Status
+from setgrad.discrete import CombinatorialSolver, Status
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError
 from setgrad.selector.constraints import Constraint
 from setgrad.sets import Choices, Sets, unpad
@@ -37,7 +37,7 @@ class Call:
     places: np.ndarray
     items: Tensor
     sets: Sets
-    solver: Solver
+    solver: CombinatorialSolver
     policy: str
 
     def fill(self, theta: Tensor) -> Tensor:
@@ -60,9 +60,9 @@ class Allowed:
     numbers: np.ndarray
 
     @staticmethod
-    def of(constraint: Constraint | Solver, sets: Sets) -> Allowed:
+    def of(constraint: Constraint | CombinatorialSolver, sets: Sets) -> Allowed:
         """Refuse what is no constraint, or one for other sets."""
-        if isinstance(constraint, Solver):
+        if isinstance(constraint, CombinatorialSolver):
             if constraint.dims != 1:
                 raise OptionError(
                     f"{type(constraint).__name__} chooses among arrays of {constraint.dims} axes; a constraint on "
@@ -156,16 +156,16 @@ class Allowed:
 class Plain(Constraint):
     """A solver of the user's own for all sets, called once for each size."""
 
-    inner: Solver
+    inner: CombinatorialSolver
 
-    def solver(self, numbers: np.ndarray, size: int) -> Solver:
+    def solver(self, numbers: np.ndarray, size: int) -> CombinatorialSolver:
         """As it is."""
         return self.inner
 
 
 def allowed_parts(
-    constraint: Constraint | Solver,
-    own: Constraint | Solver | None,
+    constraint: Constraint | CombinatorialSolver,
+    own: Constraint | CombinatorialSolver | None,
     choices: Choices,
     held_out: Choices,
     kept: np.ndarray,

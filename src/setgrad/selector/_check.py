@@ -26,7 +26,7 @@ _NAMES: dict[str, Any] = {
 }
 # Name of the option, smallest value, whether that value itself is allowed, whether it must be whole.
 _NUMBERS = [
-    ("width", 1, True, True),
+    ("dim", 1, True, True),
     ("layers", 0, True, True),
     ("heads", 1, True, True),
     ("samples", 1, True, True),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete import Solver
+from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.selector._allowed import allowed_parts, sample_choices
 from setgrad.selector._check import check_options
@@ -80,7 +80,7 @@ def fit_selector(
     validation: Any,
     sample_weight: Any,
     start: ChoiceModel | None = None,
-    constraint: Constraint | Solver | None = None,
+    constraint: Constraint | CombinatorialSolver | None = None,
 ) -> Fitted:
     """Do all that `SubsetSelector.fit` promises."""
     check_options(options)
@@ -224,7 +224,7 @@ def _held_out(validation: Any) -> tuple[Choices | None, Any]:
         held_sets, held_subsets, *own = validation
     except (TypeError, ValueError):
         own = [None, None]
-    if len(own) > 1 or (own and not isinstance(own[0], Constraint | Solver)):
+    if len(own) > 1 or (own and not isinstance(own[0], Constraint | CombinatorialSolver)):
         raise ShapeError("validation must be a pair (sets, subsets), or (sets, subsets, constraint)")
     return _apart(Choices.of(held_sets, held_subsets)), own[0] if own else None
 
@@ -299,7 +299,7 @@ def _model_config(options: dict[str, Any], train: Choices, start: ChoiceModel | 
         function=options["function"],
         item_shape=tuple(train.sets.item_shape),
         phi=None if isinstance(options["phi"], nn.Module) else options["phi"],
-        width=options["width"],
+        dim=options["dim"],
         layers=options["layers"],
         heads=options["heads"],
         slots=_SLOTS if induced else None,
@@ -341,7 +341,7 @@ def _train_options(options: dict[str, Any], seed: int, sets: int) -> TrainOption
 
 def _begin_with(model: ChoiceModel, start: ChoiceModel) -> None:
     """Take the weights of another model, and its scale of the features, on which the weights rest."""
-    parts = ("method", "function", "item_shape", "phi", "width", "layers", "heads", "slots", "hidden", "relation")
+    parts = ("method", "function", "item_shape", "phi", "dim", "layers", "heads", "slots", "hidden", "relation")
     made_of = (*parts, "members", "standardize", "scale")
     other = [name for name in made_of if getattr(model.config, name) != getattr(start.config, name)]
     if other:

@@ -17,14 +17,14 @@ from setgrad.errors import OptionError, unknown_name
 from setgrad.functions import (
     Bernoulli,
     BoundSetFunction,
-    DeepSet,
-    Direct,
-    Estimator,
+    DeepSetFunction,
     Exact,
+    ExtensionEstimator,
     Gaussian,
-    Horse,
-    Inset,
-    Noise,
+    HorseFunction,
+    InsetFunction,
+    ItemScores,
+    NoiseSource,
     Pathwise,
 )
 from setgrad.functions.deepset import make_item_encoder
@@ -32,28 +32,28 @@ from setgrad.implicit import GMRES, AdaptivePicard
 from setgrad.inference import (
     ConstantScale,
     CopulaRecognition,
-    Implicit,
+    ImplicitMeanField,
     IndependentRecognition,
     MeanField,
-    OneStep,
+    OneStepMeanField,
     Recognition,
-    Unrolled,
+    UnrolledMeanField,
 )
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 
 # Estimators of the multilinear extension by name.
-ESTIMATORS: dict[str, Callable[[int, Noise], Estimator]] = {
+ESTIMATORS: dict[str, Callable[[int, NoiseSource], ExtensionEstimator]] = {
     "bernoulli": Bernoulli,
     "gaussian": Gaussian,
     "pathwise": Pathwise,
     "exact": lambda samples, noise: Exact(),
 }
 # Set functions by name, made from the shape of an item, phi and the options.
-FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], DeepSet | Horse | Inset]] = {
-    "deepset": lambda c, phi: DeepSet(c.item_shape, phi, hidden=c.hidden, relation=c.relation),
-    "inset": lambda c, phi: Inset(c.item_shape, phi, hidden=c.hidden),
-    "horse": lambda c, phi: Horse(c.item_shape, phi, hidden=c.hidden, heads=c.heads),
+FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], DeepSetFunction | HorseFunction | InsetFunction]] = {
+    "deepset": lambda c, phi: DeepSetFunction(c.item_shape, phi, hidden=c.hidden, relation=c.relation),
+    "inset": lambda c, phi: InsetFunction(c.item_shape, phi, hidden=c.hidden),
+    "horse": lambda c, phi: HorseFunction(c.item_shape, phi, hidden=c.hidden, heads=c.heads),
 }
 # What F sees of an item, by name: an encoder alone, or its features followed by attention over the set.
 CONTEXT, AND_CONTEXT = "context", "+context"
@@ -71,13 +71,13 @@ _ADJOINT = GMRES(tol=1e-3, restart=4, max_steps=8)
 _STEPS = AdaptivePicard(damping=1.0)
 # Inference methods by name: the solver that mean field runs with. "direct" has a modular F and needs one step.
 SOLVERS: dict[str, Callable[[int], MeanFieldSolver]] = {
-    "implicit": lambda steps: Implicit(_STEPS, _ADJOINT, tol=1e-3, max_steps=steps, on_failure="mask"),
-    "unrolled": Unrolled,
-    "one-step": OneStep,
-    "amortised": OneStep,
-    "copula": OneStep,
-    "free-copula": OneStep,
-    "direct": OneStep,
+    "implicit": lambda steps: ImplicitMeanField(_STEPS, _ADJOINT, tol=1e-3, max_steps=steps, on_failure="mask"),
+    "unrolled": UnrolledMeanField,
+    "one-step": OneStepMeanField,
+    "amortised": OneStepMeanField,
+    "copula": OneStepMeanField,
+    "free-copula": OneStepMeanField,
+    "direct": OneStepMeanField,
 }
 
 
@@ -90,7 +90,7 @@ class ModelConfig:
     function: str
     item_shape: tuple[int, ...]
     phi: str | None
-    width: int
+    dim: int
     layers: int
     heads: int
     slots: int | None
@@ -124,7 +124,7 @@ class Member(nn.Module):
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError("relation compares numbers, and these items are letters; leave it out")
         if config.method == "direct":
-            self.function: DeepSet | Direct | Horse | Inset = Direct(
+            self.function: DeepSetFunction | ItemScores | HorseFunction | InsetFunction = ItemScores(
                 config.item_shape, encoder, relation=config.relation
             )
         else:
@@ -139,7 +139,7 @@ class Member(nn.Module):
         self,
         config: ModelConfig,
         bound: BoundSetFunction,
-        noise: Noise,
+        noise: NoiseSource,
         *,
         samples: int | None = None,
         coordinates: Tensor | None = None,
@@ -147,7 +147,7 @@ class Member(nn.Module):
         """Run mean field on F, bound to its sets, with the method that the configuration names."""
         if config.method == "direct":
             # The gradient of a modular function is the same at every subset: one sample is exact.
-            return solve_bound(bound, Bernoulli(1, noise), OneStep(), None, 0.5, coordinates)
+            return solve_bound(bound, Bernoulli(1, noise), OneStepMeanField(), None, 0.5, coordinates)
         start: float | Tensor = 0.5
         if self.recognition is not None:
             with torch.no_grad():
@@ -179,7 +179,7 @@ def make_solver(config: ModelConfig) -> MeanFieldSolver:
     return SOLVERS[config.method](config.steps)
 
 
-def make_estimator(name: str, samples: int, noise: Noise) -> Estimator:
+def make_estimator(name: str, samples: int, noise: NoiseSource) -> ExtensionEstimator:
     """Make the estimator of the multilinear extension that a name stands for."""
     if name not in ESTIMATORS:
         raise unknown_name("estimator", name, ESTIMATORS)
@@ -204,7 +204,7 @@ def make_phi(config: ModelConfig) -> ItemEncoder:
     name = config.phi or CONTEXT
     first, joined, _ = name.partition(AND_CONTEXT)
     if name != CONTEXT and not joined:
-        return make_item_encoder(config.item_shape, name, config.width)
-    read = config.width if joined else config.item_shape
-    context = ContextItems(read, config.width, layers=config.layers, heads=config.heads, slots=config.slots)
-    return Stacked(make_item_encoder(config.item_shape, first, config.width), context) if joined else context
+        return make_item_encoder(config.item_shape, name, config.dim)
+    read = config.dim if joined else config.item_shape
+    context = ContextItems(read, config.dim, layers=config.layers, heads=config.heads, slots=config.slots)
+    return Stacked(make_item_encoder(config.item_shape, first, config.dim), context) if joined else context

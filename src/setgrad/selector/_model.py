@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import DataError
-from setgrad.functions import BoundAverage, BoundSetFunction, Noise, SetFunction
+from setgrad.functions import BoundAverage, BoundSetFunction, NoiseSource, SetFunction
 from setgrad.selector._member import Member, ModelConfig
 from setgrad.sets import Sets
 
@@ -81,7 +81,7 @@ class ChoiceModel(nn.Module):
         """Type of the weights, and of all results."""
         return next(self.parameters()).dtype
 
-    def infer(self, bound: BoundAverage, noise: Noise, *, samples: int | None = None) -> Inferred:
+    def infer(self, bound: BoundAverage, noise: NoiseSource, *, samples: int | None = None) -> Inferred:
         """Let every member infer on its own function, and take the mean of the logits."""
         found = [
             member.infer(self.config, part, noise, samples=samples)

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.functions import Fresh
+from setgrad.functions import FreshNoise
 from setgrad.selector._weights import Batch
 from setgrad.sets import Layout
 
@@ -39,7 +39,7 @@ class Replay:
         self.seen: dict[tuple[int, int], int] = {}
         self.recordings: dict[tuple[int, int], _Recording] = {}
 
-    def __call__(self, work: Callable[[Batch, Fresh], Tensor], batch: Batch, noise: Fresh) -> Tensor:
+    def __call__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch, noise: FreshNoise) -> Tensor:
         """What `work` returns."""
         layout = batch.sets.layout
         if layout.device.type != "cuda" or not looks_alike(batch):
@@ -57,7 +57,7 @@ class Replay:
 class _Recording:
     """One kind of batch: places for its tensors, a generator of its own, and the operations."""
 
-    def __init__(self, work: Callable[[Batch, Fresh], Tensor], batch: Batch) -> None:
+    def __init__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch) -> None:
         layout = batch.sets.layout
         shared = Layout.equal(len(layout), layout.longest, layout.device)
         self.batch = replace(
@@ -66,14 +66,14 @@ class _Recording:
             subsets=type(batch.subsets)(batch.subsets.values.clone(), shared),
             weights=None if batch.weights is None else batch.weights.clone(),
         )
-        noise = Fresh()
+        noise = FreshNoise()
         self.generator = noise.generator(layout.device)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(self.generator)
         with torch.cuda.device(layout.device), torch.cuda.graph(self.graph):
             self.result = work(self.batch, noise)
 
-    def play(self, batch: Batch, noise: Fresh) -> Tensor:
+    def play(self, batch: Batch, noise: FreshNoise) -> Tensor:
         """Put the batch into its places, and go on in the noise where it stands."""
         self.batch.sets.values.copy_(batch.sets.values)
         self.batch.subsets.values.copy_(batch.subsets.values)

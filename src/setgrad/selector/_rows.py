@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from setgrad.functions import Fresh, ItemNoise, Noise
+from setgrad.functions import FreshNoise, ItemNoise, NoiseSource
 from setgrad.inference import MeanField
 from setgrad.selector._infer import in_batches
 from setgrad.selector._member import Member, ModelConfig
@@ -69,7 +69,7 @@ class RowWeights(Weights):
         self.frame = _Frame(copy.deepcopy(first), model.config)
         self.replay = Replay()
 
-    def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
+    def step(self, batch: Batch, noise: FreshNoise, rate: float, keep: float) -> Tensor:
         """Recorded and played again where the model is known to do the same in every step."""
         self.rate.fill_(rate)
         self.pull.fill_(1 - keep)
@@ -80,7 +80,7 @@ class RowWeights(Weights):
         config = self.model.config
         return config.members * config.samples * batch.sets.layout.total <= _TOGETHER
 
-    def _move(self, batch: Batch, noise: Fresh) -> Tensor:
+    def _move(self, batch: Batch, noise: FreshNoise) -> Tensor:
         """One graph for all members, or one for each of them where sets are large."""
         items = self.model.standardised(batch.sets)
         self.optimiser.zero_grad(set_to_none=True)
@@ -92,7 +92,7 @@ class RowWeights(Weights):
         self.mean.lerp_(self.rows.detach(), self.pull.to(self.mean.dtype))
         return found.mean(0)
 
-    def _together(self, items: Sets, batch: Batch, noise: Fresh) -> Tensor:
+    def _together(self, items: Sets, batch: Batch, noise: FreshNoise) -> Tensor:
         """One graph for all members."""
         weights = {f"member.{name}": value for name, value in self._pieces(self.rows).items()}
 
@@ -103,7 +103,7 @@ class RowWeights(Weights):
         found[:, 0].sum().backward()
         return found.detach()
 
-    def _in_turns(self, items: Sets, batch: Batch, noise: Fresh) -> Tensor:
+    def _in_turns(self, items: Sets, batch: Batch, noise: FreshNoise) -> Tensor:
         """A graph for each member, gone before the next begins."""
         pieces, found = self._pieces(self.rows.detach()), []
         own = dict(self.frame.member.named_parameters())
@@ -206,7 +206,7 @@ class _Frame(nn.Module):
         super().__init__()
         self.member, self.config = member, config
 
-    def forward(self, items: Sets, noise: Noise, coordinates: Tensor | None = None) -> MeanField:
+    def forward(self, items: Sets, noise: NoiseSource, coordinates: Tensor | None = None) -> MeanField:
         return self.member.infer(self.config, self.member.function.bind(items), noise, coordinates=coordinates)
 
 

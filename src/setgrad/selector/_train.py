@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import TrainingError
-from setgrad.functions import Fresh
+from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems, SampledNegatives, SubsetLoss
 from setgrad.selector._allowed import Allowed
 from setgrad.selector._constrained import ConstrainedLoss
@@ -116,7 +116,7 @@ class Trainer:
         if self.model.config.phi is None:
             # Nothing of ours draws from torch's own generators, but a phi of the user's own may, for dropout.
             seed_torch(int(seeds[3]), self.train_data.sets.device)
-        noise, losses = Fresh(int(seeds[0])), self._losses(int(seeds[1]))
+        noise, losses = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
         batches = np.array_split(order, max(1, math.ceil(len(order) / options.batch_size)))
         total = torch.zeros(2, device=self.train_data.sets.device)
@@ -160,7 +160,7 @@ class Trainer:
         samples = self.model.config.samples
         return lambda numbers: ConstrainedLoss(allowed.take(numbers), samples, int(seeds.integers(2**63)))
 
-    def _step(self, numbers: np.ndarray, noise: Fresh, loss: SubsetLoss, step: int) -> Tensor:
+    def _step(self, numbers: np.ndarray, noise: FreshNoise, loss: SubsetLoss, step: int) -> Tensor:
         options = self.options
         rows = self.rows.take(numbers)
         sets, subsets = (rows.with_values(part.values[rows.values]) for part in self.train_data)
@@ -213,7 +213,7 @@ def seed_torch(seed: int, device: torch.device) -> None:
 
 def make_loss(name: str, seed: int) -> SubsetLoss:
     """Make the loss that a name stands for."""
-    return AllItems() if name == "all" else SampledNegatives(Fresh(seed))
+    return AllItems() if name == "all" else SampledNegatives(FreshNoise(seed))
 
 
 def trainer_state(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.functions import Fresh
+from setgrad.functions import FreshNoise
 from setgrad.inference import SubsetLoss
 from setgrad.selector._infer import infer_logits
 from setgrad.selector._member import Member
@@ -46,7 +46,7 @@ class Weights(abc.ABC):
     """Weights in training. Every member goes its own way: same batches, same draws, another start."""
 
     @abc.abstractmethod
-    def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
+    def step(self, batch: Batch, noise: FreshNoise, rate: float, keep: float) -> Tensor:
         """Descend once, let the running mean keep that much of itself; mean loss and share of settled sets, `(2,)`."""
 
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class OwnWeights(Weights):
         self.optimiser = torch.optim.AdamW(model.parameters(), weight_decay=descent.decay, fused=True)
         self.mean = {name: value.detach().clone() for name, value in self.parameters.items()}
 
-    def step(self, batch: Batch, noise: Fresh, rate: float, keep: float) -> Tensor:
+    def step(self, batch: Batch, noise: FreshNoise, rate: float, keep: float) -> Tensor:
         """Loss by loss, so that one graph at a time is in memory."""
         items = self.model.standardised(batch.sets)
         members = self.model.each()
@@ -88,7 +88,7 @@ class OwnWeights(Weights):
         torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.parameters.values()], 1 - keep)
         return torch.stack(found).mean(0)
 
-    def _move(self, member: Member, items: Sets, batch: Batch, noise: Fresh, rate: float) -> Tensor:
+    def _move(self, member: Member, items: Sets, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
         config = self.model.config
         bound = member.function.bind(items)
         if member.recognition is not None:
@@ -143,7 +143,7 @@ class OwnWeights(Weights):
         self.optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
-def shared_noise(noise: Fresh, count: int) -> list[Fresh]:
+def shared_noise(noise: FreshNoise, count: int) -> list[FreshNoise]:
     """Sources for so many members that all draw the same; noise itself is the last, and moves on once."""
     return [*(noise.twin() for _ in range(count - 1)), noise]
 

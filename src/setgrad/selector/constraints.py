@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import CardinalityRange, IntegerProgram, Knapsack, PartitionMatroid, Solver
+from setgrad.discrete import CardinalityRange, CombinatorialSolver, IntegerProgram, Knapsack, PartitionMatroid
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.selector._exact_program import Exact
@@ -33,7 +33,7 @@ class Constraint(abc.ABC):
     """
 
     @abc.abstractmethod
-    def solver(self, numbers: np.ndarray, size: int) -> Solver:
+    def solver(self, numbers: np.ndarray, size: int) -> CombinatorialSolver:
         """Solver for theta `(len(numbers), size)`: a row for each of the sets with these numbers."""
 
     @property
@@ -49,7 +49,7 @@ class Constraint(abc.ABC):
         return sizes
 
 
-class Linear(Constraint):
+class LinearConstraint(Constraint):
     """A constraint that can be written as lower <= A z <= upper."""
 
     @abc.abstractmethod
@@ -59,7 +59,7 @@ class Linear(Constraint):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Budget(Linear):
+class Budget(LinearConstraint):
     """The weights of the chosen items sum to at most the budget.
 
     Args:
@@ -127,7 +127,7 @@ class Budget(Linear):
         """Tables take sets of sizes that differ by less than a factor of 2; programs are solved one by one anyway."""
         return np.where(self._table[numbers], _octave(sizes), -sizes)
 
-    def solver(self, numbers: np.ndarray, size: int) -> Solver:
+    def solver(self, numbers: np.ndarray, size: int) -> CombinatorialSolver:
         """A knapsack for each set."""
         if self._table[numbers].all():
             return Knapsack(self._steps.take(numbers).padded()[0], budget=self._room[numbers])
@@ -144,7 +144,7 @@ class Budget(Linear):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Groups(Linear):
+class Groups(LinearConstraint):
     """At most so many items of each group of a set.
 
     Args:
@@ -199,9 +199,9 @@ class Groups(Linear):
         """What is worth nothing is not chosen, so sets of sizes that differ by less than a factor of 2 go together."""
         return _octave(sizes)
 
-    def solver(self, numbers: np.ndarray, size: int) -> Solver:
+    def solver(self, numbers: np.ndarray, size: int) -> CombinatorialSolver:
         """The best of each group."""
-        return PartitionMatroid(self._codes.take(numbers).padded()[0], capacity=self._most)
+        return PartitionMatroid(self._codes.take(numbers).padded()[0], at_most=self._most)
 
     def rows(self, numbers: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A row of zeros and ones for each group that one of these sets has."""
@@ -213,33 +213,33 @@ class Groups(Linear):
 
 @final
 @dataclass(frozen=True, eq=False)
-class SizeRange(Linear):
-    """At least `lo` items of each set, and at most `hi`.
+class SizeRange(LinearConstraint):
+    """At least `min_size` items of each set, and at most `max_size`.
 
     Args:
-        lo: The fewest; a set with fewer items than that is refused, unless it has none at all: that stays empty.
-        hi: The most; None is no limit.
+        min_size: The fewest; a set with fewer items than that is refused, unless it has none at all: that stays empty.
+        max_size: The most; None is no limit.
 
     Example:
         >>> SizeRange(1, 2).solver(np.array([0]), 3)(torch.tensor([[-3.0, -1.0, -2.0]]))
         tensor([[0., 1., 0.]])
     """
 
-    lo: int = 0
-    hi: int | None = None
+    min_size: int = 0
+    max_size: int | None = None
 
     def __post_init__(self) -> None:
-        CardinalityRange(self.lo, self.hi)
+        CardinalityRange(self.min_size, self.max_size)
 
-    def solver(self, numbers: np.ndarray, size: int) -> Solver:
+    def solver(self, numbers: np.ndarray, size: int) -> CombinatorialSolver:
         """The same for all sets."""
-        return CardinalityRange(self.lo, self.hi)
+        return CardinalityRange(self.min_size, self.max_size)
 
     def rows(self, numbers: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One row of ones."""
         shape = (len(numbers), 1)
-        upper = np.full(shape, np.inf if self.hi is None else float(self.hi))
-        return np.ones((*shape, size)), np.full(shape, float(self.lo)), upper
+        upper = np.full(shape, np.inf if self.max_size is None else float(self.max_size))
+        return np.ones((*shape, size)), np.full(shape, float(self.min_size)), upper
 
 
 @final
@@ -251,16 +251,16 @@ class AllOf(Constraint):
         parts: Budgets (several, if you like), groups and size ranges.
 
     Example:
-        >>> both = AllOf([Budget([[3, 4, 5]], budget=9), SizeRange(hi=1)])
+        >>> both = AllOf([Budget([[3, 4, 5]], budget=9), SizeRange(max_size=1)])
         >>> both.solver(np.array([0]), 3)(torch.tensor([[1.0, 3.0, 2.0]]))
         tensor([[0., 1., 0.]])
     """
 
-    parts: Sequence[Linear]
+    parts: Sequence[LinearConstraint]
 
     def __post_init__(self) -> None:
         several = isinstance(self.parts, Sequence) and len(self.parts) > 0
-        if not several or not all(isinstance(part, Linear) for part in self.parts):
+        if not several or not all(isinstance(part, LinearConstraint) for part in self.parts):
             raise OptionError("AllOf takes a list of Budget, Groups and SizeRange, one or more")
         known = [part.sizes for part in self.parts if part.sizes is not None]
         if any(not np.array_equal(sizes, known[0]) for sizes in known):
@@ -271,7 +271,7 @@ class AllOf(Constraint):
         """Those that the parts agree on."""
         return next((part.sizes for part in self.parts if part.sizes is not None), None)
 
-    def solver(self, numbers: np.ndarray, size: int) -> Solver:
+    def solver(self, numbers: np.ndarray, size: int) -> CombinatorialSolver:
         """All rows in one program."""
         parts = [part.rows(numbers, size) for part in self.parts]
         A, lower, upper = (np.concatenate(pieces, 1) for pieces in zip(*parts, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 # What the methods of Özcan et al. and of Ou et al. share.
 _COMMON: dict[str, Any] = {
     "phi": "paper",
-    "width": 256,
+    "dim": 256,
     "hidden": (500, 500),
     "members": 1,
     "predict_samples": 5,

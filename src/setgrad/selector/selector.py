@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete import Solver
+from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import NotFittedError, OptionError, ShapeError, unknown_name
 from setgrad.functions import BoundSetFunction, SetFunction
 from setgrad.selector import _files
@@ -42,7 +42,7 @@ class SubsetSelector:
         function: The form of F: "deepset", or its rivals "inset" and "horse".
         phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image",
             "picture", "pair" (of letters), or one of these and then attention, as "picture+context"; or a module.
-        width: Number of features of phi.
+        dim: Number of features of phi.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi.
         attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
@@ -75,8 +75,8 @@ class SubsetSelector:
 
     Example:
         >>> import setgrad as sg
-        >>> task = sg.datasets.load("moons", n_train=40, n_validation=20, n_test=20)
-        >>> sel = SubsetSelector(width=16, max_epochs=2, random_state=0, verbose=0)
+        >>> task = sg.datasets.load_task("moons", n_train=40, n_validation=20, n_test=20)
+        >>> sel = SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0)
         >>> sel = sel.fit(*task.train, validation=task.validation)
         >>> picks = sel.predict(task.test.sets)
         >>> len(picks), picks[0].dtype
@@ -91,7 +91,7 @@ class SubsetSelector:
         method: str = "unrolled",
         function: str = "deepset",
         phi: str | nn.Module = "context",
-        width: int = 128,
+        dim: int = 128,
         layers: int = 2,
         heads: int = 4,
         attention: str = "auto",
@@ -121,7 +121,7 @@ class SubsetSelector:
         self.method = method
         self.function = function
         self.phi = phi
-        self.width = width
+        self.dim = dim
         self.layers = layers
         self.heads = heads
         self.attention = attention
@@ -197,7 +197,7 @@ class SubsetSelector:
         validation: Any = None,
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
-        constraint: Constraint | Solver | None = None,
+        constraint: Constraint | CombinatorialSolver | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -252,7 +252,7 @@ class SubsetSelector:
         size: int | Sequence[int] | None = None,
         threshold: float | None = None,
         search: str | None = None,
-        constraint: Constraint | Solver | None = None,
+        constraint: Constraint | CombinatorialSolver | None = None,
         scores: Sets | None = None,
     ) -> Sets:
         """Choose a subset of each set, as a `Sets` of booleans.
@@ -292,7 +292,7 @@ class SubsetSelector:
 
         return sets.with_values(self._search(sets, work))
 
-    def score(self, sets: Any, subsets: Any, *, constraint: Constraint | Solver | None = None) -> float:
+    def score(self, sets: Any, subsets: Any, *, constraint: Constraint | CombinatorialSolver | None = None) -> float:
         """Mean Jaccard score of what `predict` chooses, with the size decided by the model: what a user gets."""
         choices = Choices.of(sets, subsets)
         return mean_jaccard(self.predict(choices.sets, constraint=constraint), choices.subsets)
@@ -367,7 +367,7 @@ class SubsetSelector:
     def _constrained(
         self,
         sets: Sets,
-        constraint: Constraint | Solver,
+        constraint: Constraint | CombinatorialSolver,
         size: int | Sequence[int] | None,
         threshold: float | None,
         search: str | None,

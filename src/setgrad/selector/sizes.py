@@ -177,7 +177,7 @@ def probability(logits: Tensor) -> Tensor:
     return torch.sigmoid(logits.double()).to(logits.dtype)
 
 
-RULES: dict[str, type[SizeRule]] = {
+SIZE_RULES: dict[str, type[SizeRule]] = {
     "threshold": Threshold,
     "linear-size": LinearSize,
     "expected-jaccard": ExpectedJaccard,
@@ -186,7 +186,7 @@ RULES: dict[str, type[SizeRule]] = {
 
 def calibrate(logits: Tensor, subsets: Sets, least: int = 0) -> tuple[SizeRule, dict[str, float]]:
     """Fit every rule and return the best, with the mean Jaccard score of each, for sizes that are raised to `least`."""
-    fitted = {name: rule.fit(logits, subsets, least) for name, rule in RULES.items()}
+    fitted = {name: rule.fit(logits, subsets, least) for name, rule in SIZE_RULES.items()}
     scores = {
         name: float(jaccard(pick_top(logits, subsets, rule.sizes_from(least, logits, subsets)), subsets).mean())
         for name, rule in fitted.items()
@@ -196,14 +196,14 @@ def calibrate(logits: Tensor, subsets: Sets, least: int = 0) -> tuple[SizeRule, 
 
 def rule_to_json(rule: SizeRule) -> dict[str, Any]:
     """Name and numbers of a rule."""
-    name = next(name for name, kind in RULES.items() if isinstance(rule, kind))
+    name = next(name for name, kind in SIZE_RULES.items() if isinstance(rule, kind))
     return {"name": name, **asdict(rule)}  # type: ignore[call-overload]
 
 
 def rule_from_json(data: dict[str, Any]) -> SizeRule:
     """Make the rule that `rule_to_json` described."""
     numbers = dict(data)
-    kind = RULES.get(numbers.pop("name", ""))
+    kind = SIZE_RULES.get(numbers.pop("name", ""))
     if kind is None or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers.values()):
-        raise FileFormatError(f"the size rule {data!r} is not one of: {', '.join(RULES)}")
+        raise FileFormatError(f"the size rule {data!r} is not one of: {', '.join(SIZE_RULES)}")
     return kind(**numbers)

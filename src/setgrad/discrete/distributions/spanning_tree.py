@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved
+from setgrad.discrete._solver import SolverResult
 from setgrad.discrete.distributions._base import (
     Distribution,
     check_logits,
@@ -106,7 +106,7 @@ class RandomSpanningTree(Distribution):
     def mode(self) -> Tensor:
         """The maximum spanning tree, by Prim's algorithm."""
         found = SpanningTree().solve(torch.where(self._edges, self.logits.detach(), -torch.inf))
-        return found.value if isinstance(found, Solved) else found
+        return found.value if isinstance(found, SolverResult) else found
 
     @property
     def _edges(self) -> Tensor:

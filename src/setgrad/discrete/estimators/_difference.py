@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import Choice, SolverEstimator, spread, usable
-from setgrad.discrete._solver import Solved
+from setgrad.discrete._solver import SolverResult
 from setgrad.discrete.projections import NormProjection
 from setgrad.errors import SolverError
 
@@ -31,7 +31,7 @@ def scaled(change: Tensor, factor: Tensor | float) -> Tensor:
     return torch.where(change != 0, change * factor, 0)
 
 
-def solve_again(estimator: SolverEstimator, theta: Tensor) -> Solved:
+def solve_again(estimator: SolverEstimator, theta: Tensor) -> SolverResult:
     """Solve in the backward pass, where a failure has another cause than in the forward pass."""
     try:
         return estimator.solve(theta)

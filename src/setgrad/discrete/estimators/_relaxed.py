@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, Noisy, replace
+from setgrad.discrete._estimator import GradientEstimator, Noisy, replace
 from setgrad.discrete.distributions._base import check_choice
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers._parameters import check_counts
@@ -15,7 +15,7 @@ from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError
 
 
-class RelaxedSubset(Noisy, Estimator):
+class RelaxedSubset(Noisy, GradientEstimator):
     """Soft weights of items that sum to k, or the k largest themselves with the gradient of the soft ones.
 
     As in `KSubset`, minus infinity excludes an item, and an instance without k others is refused.

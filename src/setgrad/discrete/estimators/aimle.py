@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from setgrad.discrete._estimator import Choice, SolverEstimator, spread
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators._difference import difference, lengths, relative_move, scaled
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers._parameters import check_floats
@@ -72,7 +72,7 @@ class AIMLE(SolverEstimator):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         noise: Noise | None,
         samples: int = 1,

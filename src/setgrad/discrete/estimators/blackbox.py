@@ -8,7 +8,7 @@ from typing import final
 from torch import Tensor
 
 from setgrad.discrete._estimator import Choice, SolverEstimator
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators._difference import difference
 from setgrad.errors import OptionError
 
@@ -34,7 +34,7 @@ class Blackbox(SolverEstimator):
         tensor([-0.2500,  0.0000,  0.2500])
     """
 
-    def __init__(self, solver: Solver, *, lam: float) -> None:
+    def __init__(self, solver: CombinatorialSolver, *, lam: float) -> None:
         super().__init__(solver, noise=None, samples=1, generator=None)
         if not 0 < lam < math.inf:
             raise OptionError(f"lam must be a finite number above 0, got {lam}")

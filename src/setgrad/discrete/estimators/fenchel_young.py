@@ -17,7 +17,7 @@ from setgrad.discrete._estimator import (
     where_finite,
     wide,
 )
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers._parameters import check_floats
 from setgrad.errors import ShapeError
@@ -48,7 +48,7 @@ class FenchelYoung(Noisy):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         noise: Noise | None,
         samples: int = 1,

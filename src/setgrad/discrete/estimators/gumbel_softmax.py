@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, Noisy, replace
+from setgrad.discrete._estimator import GradientEstimator, Noisy, replace
 from setgrad.discrete.distributions._base import check_choice
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
@@ -15,7 +15,7 @@ from setgrad.errors import OptionError
 
 
 @final
-class GumbelSoftmax(Noisy, Estimator):
+class GumbelSoftmax(Noisy, GradientEstimator):
     """The softmax of (theta + Gumbel noise) / temperature, over the last axis: (S, *theta.shape).
 
     It comes nearer to one-hot points as the temperature falls, and its gradient gets steeper ("Categorical

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import Choice, SolverEstimator, may_fail, orient, where_finite, wide
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.margins import Margin
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.projections import Projection, resolve_projection
@@ -41,7 +41,7 @@ class Identity(SolverEstimator):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         projection: Projection | str | None = None,
         margin: Margin | None = None,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import Choice, SolverEstimator
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators._difference import difference, relative_move, scaled
 from setgrad.discrete.noise import Noise
 from setgrad.errors import OptionError
@@ -43,7 +43,7 @@ class IMLE(SolverEstimator):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         noise: Noise | None,
         samples: int = 1,

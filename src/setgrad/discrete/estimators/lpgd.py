@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import Choice, SolverEstimator, spread, usable
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators._difference import solve_again
 from setgrad.discrete.noise import Noise
 from setgrad.errors import OptionError, unknown_name
@@ -56,7 +56,7 @@ class LPGD(SolverEstimator):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         tau: float,
         rho: float = math.inf,

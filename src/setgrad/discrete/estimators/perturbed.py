@@ -8,15 +8,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, Noisy, check_solver, last, orient, spread, usable, wide
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._estimator import GradientEstimator, Noisy, check_solver, last, orient, spread, usable, wide
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, Normal, Tempered
 from setgrad.discrete.schedules import Temperature
 from setgrad.errors import OptionError
 
 
 @final
-class Perturbed(Noisy, Estimator):
+class Perturbed(Noisy, GradientEstimator):
     """The mean of solver(theta + noise) over samples, which is smooth in theta, in the shape of theta.
 
     Unlike the other estimators it returns no discrete points, but their mean. Its gradient is an unbiased estimate of
@@ -47,7 +47,7 @@ class Perturbed(Noisy, Estimator):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         noise: Noise,
         samples: int,

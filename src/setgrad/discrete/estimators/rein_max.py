@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, Noisy, replace
+from setgrad.discrete._estimator import GradientEstimator, Noisy, replace
 from setgrad.discrete.distributions._base import check_choice
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers.top_k import ArgMax
@@ -15,7 +15,7 @@ from setgrad.errors import OptionError
 
 
 @final
-class ReinMax(Noisy, Estimator):
+class ReinMax(Noisy, GradientEstimator):
     """One-hot samples of softmax(theta), over the last axis, with a gradient that is exact for quadratic losses.
 
     Exact means: on average over samples. Where the straight-through estimator takes the slope of the loss at one end,

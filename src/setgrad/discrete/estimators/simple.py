@@ -7,13 +7,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Estimator, replace
+from setgrad.discrete._estimator import GradientEstimator, replace
 from setgrad.discrete.distributions.k_subset import KSubset
 from setgrad.discrete.solvers._parameters import check_counts
 
 
 @final
-class SIMPLE(Estimator):
+class SIMPLE(GradientEstimator):
     """Samples of the k-subset law, (S, *theta.shape); backwards, the derivative of the probability of each item.
 
     "SIMPLE: a gradient estimator for k-subset sampling" (Ahmed et al., 2023). The gradient is exact, on average, for

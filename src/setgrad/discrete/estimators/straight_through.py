@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import (
-    Estimator,
+    GradientEstimator,
     Noisy,
     check_solver,
     orient,
@@ -18,13 +18,13 @@ from setgrad.discrete._estimator import (
     usable,
     where_finite,
 )
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.noise import Noise
 from setgrad.errors import ShapeError
 
 
 @final
-class StraightThrough(Noisy, Estimator):
+class StraightThrough(Noisy, GradientEstimator):
     """Solve forwards; backwards, differentiate a soft function in place of the solver.
 
     Without a soft function the gradient passes as it comes: the straight-through estimator of the papers, which is
@@ -49,7 +49,7 @@ class StraightThrough(Noisy, Estimator):
 
     def __init__(
         self,
-        solver: Solver,
+        solver: CombinatorialSolver,
         *,
         soft: Callable[[Tensor], Tensor] | None = None,
         noise: Noise | None = None,

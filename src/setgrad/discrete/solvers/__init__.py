@@ -1,6 +1,6 @@
 """Solvers of discrete problems, one idea in each file."""
 
-from setgrad.discrete._solver import Solver as Solver
+from setgrad.discrete._solver import CombinatorialSolver as CombinatorialSolver
 from setgrad.discrete.solvers._host import HostPool as HostPool
 from setgrad.discrete.solvers.assignment import Assignment as Assignment
 from setgrad.discrete.solvers.backends import Backend as Backend

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved
+from setgrad.discrete._solver import SolverResult
 from setgrad.discrete._status import Status
 from setgrad.errors import MissingDependencyError, OptionError
 
@@ -91,12 +91,12 @@ def _begin_working() -> None:
 atexit.register(_executor.cache_clear)
 
 
-def gather(found: list[tuple[Array | None, Status]], theta: Tensor, dims: int = 1) -> Solved:
+def gather(found: list[tuple[Array | None, Status]], theta: Tensor, dims: int = 1) -> SolverResult:
     """Points and statuses of single instances, in the order of the flat batch, as one result; no point is 0."""
     shape = theta.shape[theta.ndim - dims :]
     points = np.array([np.zeros(shape) if point is None else point for point, _ in found]).reshape(theta.shape)
     status = torch.tensor([int(end) for _, end in found], dtype=torch.long, device=theta.device)
-    return Solved(torch.from_numpy(points).to(theta), status.reshape(theta.shape[: theta.ndim - dims]))
+    return SolverResult(torch.from_numpy(points).to(theta), status.reshape(theta.shape[: theta.ndim - dims]))
 
 
 def to_host(values: Tensor) -> Array:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._host import Array, HostPool, need, to_host
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Assignment(Solver):
+class Assignment(CombinatorialSolver):
     """The best matching of rows to columns; theta and z are (*batch, rows, columns).
 
     Every row has one column of its own if there are no more rows than columns, else every column one row. SciPy solves

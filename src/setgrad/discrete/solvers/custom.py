@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._host import WHOLE, HostPool
 from setgrad.errors import SolverError
@@ -18,7 +18,7 @@ from setgrad.errors import SolverError
 
 @final
 @dataclass(frozen=True, eq=False)
-class Custom(Solver):
+class Custom(CombinatorialSolver):
     """A function as a solver. Its answers are checked: their shape, and that they are whole numbers.
 
     An answer that is not whole gets the status FRACTIONAL, one with NaN the status INFEASIBLE, one with infinity the
@@ -26,7 +26,7 @@ class Custom(Solver):
     pass it, whatever the sense.
 
     Args:
-        function: Without a pool: from theta (*batch, *instance) to z of the same shape, or to a `Solved`. With a pool:
+        function: Without a pool: from theta (*batch, *instance) to z of the same shape, or to a `SolverResult`. With a pool:
             from the array of one instance to an array of the same shape, or to None if it has no answer.
         dims: How many axes at the end of theta make one instance.
         whole: Whether answers must be whole numbers.
@@ -42,12 +42,12 @@ class Custom(Solver):
     whole: bool = field(default=True, kw_only=True)
     pool: HostPool | None = field(default=None, kw_only=True)
 
-    def solve(self, theta: Tensor) -> Solved:
+    def solve(self, theta: Tensor) -> SolverResult:
         """Call the function, and look at what it returns."""
         # A copy, because the function may write into what it gets.
         theta = theta.clone() if self.sense == "max" else -theta
         answer = self.function(theta) if self.pool is None else self._each(self.pool, theta)
-        value, status = (answer.value, answer.status) if isinstance(answer, Solved) else (answer, None)
+        value, status = (answer.value, answer.status) if isinstance(answer, SolverResult) else (answer, None)
         if not isinstance(value, Tensor) or value.shape != theta.shape:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
             raise SolverError(
@@ -64,7 +64,7 @@ class Custom(Solver):
         wrong = torch.where(holds, status, Status.FRACTIONAL)
         wrong = torch.where(flat.isinf().any(-1), Status.UNBOUNDED, wrong)
         wrong = torch.where(flat.isnan().any(-1), Status.INFEASIBLE, wrong)
-        return Solved(near, torch.where(status == Status.SOLVED, wrong, status))
+        return SolverResult(near, torch.where(status == Status.SOLVED, wrong, status))
 
     def _each(self, pool: HostPool, theta: Tensor) -> Tensor:
         shape = theta.shape[theta.ndim - self.dims :]

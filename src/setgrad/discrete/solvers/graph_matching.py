@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._parameters import as_whole
 from setgrad.discrete.solvers._shapes import bounded, slices
 from setgrad.errors import OptionError, ShapeError
@@ -21,7 +21,7 @@ _ROOM = 2**22
 
 @final
 @dataclass(frozen=True, eq=False)
-class GraphMatching(Solver):
+class GraphMatching(CombinatorialSolver):
     """The best matching of the nodes of graph a to different nodes of graph b, where edges count too.
 
     theta is one vector: nodes_a * nodes_b scores of node pairs, then edges_a * edges_b scores of edge pairs, both row

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._dag_path import Levels
 from setgrad.discrete.solvers._parameters import as_whole, spread
@@ -21,7 +21,7 @@ _PATIENCE = 8
 
 @final
 @dataclass(frozen=True, eq=False)
-class GraphPath(Solver):
+class GraphPath(CombinatorialSolver):
     """The cheapest path between two nodes of a directed graph; theta holds the cost of every edge, (*batch, edges).
 
     z is 1 on the edges of the path. The sense is "min" by default; with "max", theta is minus the costs. In a graph
@@ -77,7 +77,7 @@ class GraphPath(Solver):
         if theta.shape[-1] != len(self._from):
             raise ShapeError(f"the graph has {len(self._from)} edges, but theta has {theta.shape[-1]} costs")
 
-    def solve(self, theta: Tensor) -> Tensor | Solved:
+    def solve(self, theta: Tensor) -> Tensor | SolverResult:
         """Spread distances from the start, then walk back from the goal."""
         batch, count = theta.shape[:-1], theta.shape[:-1].numel()
         cost = (theta * -unit(2 * len(self._into))).reshape(count, -1)
@@ -96,7 +96,7 @@ class GraphPath(Solver):
             z = self._walk(cost, distance, round_, start, torch.where(found, goal, start))
         # Plain numbers: torch is slow to read members of an enumeration.
         status = torch.where(found, Status.SOLVED.value, Status.INFEASIBLE.value)
-        return Solved(z.reshape(theta.shape), status.reshape(batch))
+        return SolverResult(z.reshape(theta.shape), status.reshape(batch))
 
     def _spread(self, cost: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of every node, and the round in which it last fell."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers import _grid_path_host
 from setgrad.discrete.solvers._arrays import small_arrays
 from setgrad.discrete.solvers._shapes import slices, unit
@@ -23,7 +23,7 @@ _SMALL, _ROOM = 2**18, 2**17
 
 @final
 @dataclass(frozen=True, eq=False)
-class GridPath(Solver):
+class GridPath(CombinatorialSolver):
     """The cheapest path from one cell of a grid to another; theta holds the cost of every cell, (*batch, h, w).
 
     z is 1 on the cells of the path, both ends included. The sense is "min" by default; with "max", theta is minus the

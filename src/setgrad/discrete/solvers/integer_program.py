@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete.solvers._host import HostPool, gather, to_host
 from setgrad.discrete.solvers._parameters import as_tensor, spread
 from setgrad.discrete.solvers.backends import Backend, HiGHS, Program
@@ -17,7 +17,7 @@ from setgrad.errors import OptionError, ShapeError
 
 @final
 @dataclass(frozen=True, eq=False)
-class IntegerProgram(Solver):
+class IntegerProgram(CombinatorialSolver):
     """The best z with lower <= A z <= upper and least <= z <= most, in whole numbers; theta is (*batch, n).
 
     Instances are solved one by one on the host, and each has a status of its own: INFEASIBLE, UNBOUNDED, TIME_LIMIT
@@ -63,7 +63,7 @@ class IntegerProgram(Solver):
         if as_tensor(self.A).shape[-1] != theta.shape[-1]:
             raise ShapeError(f"A has {as_tensor(self.A).shape[-1]} columns, but theta has {theta.shape[-1]} entries")
 
-    def solve(self, theta: Tensor) -> Solved:
+    def solve(self, theta: Tensor) -> SolverResult:
         """Hand every instance to the pool."""
         batch, n = theta.shape[:-1], theta.shape[-1]
         rows = as_tensor(self.A).shape[-2]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._cuts import cut_too_heavy, solve_with_cuts
 from setgrad.discrete.solvers._host import Array, HostPool, gather, to_host
@@ -30,7 +30,7 @@ _LARGEST = 2**53
 
 @final
 @dataclass(frozen=True, eq=False)
-class Knapsack(Solver):
+class Knapsack(CombinatorialSolver):
     """The items of the largest total worth whose weights together are at most the budget; theta is (*batch, n).
 
     Whole weights are solved by dynamic programming on theta's device, in time n * budget (both divided by the weights'
@@ -79,23 +79,23 @@ class Knapsack(Solver):
         if as_tensor(self.weights).shape[-1] != theta.shape[-1]:
             raise ShapeError(f"there are {as_tensor(self.weights).shape[-1]} weights, but {theta.shape[-1]} entries")
 
-    def solve(self, theta: Tensor) -> Solved:
+    def solve(self, theta: Tensor) -> SolverResult:
         """Fill the table, or hand the instances to the pool."""
         batch, n = theta.shape[:-1], theta.shape[-1]
         found = self._on_host(theta) if self._whole is None else self._by_table(*self._whole, theta)
         weights = spread("weights", as_tensor(self.weights).to(theta.device), batch, n)
-        return Solved(_leftmost(found.value, theta, weights), found.status)
+        return SolverResult(_leftmost(found.value, theta, weights), found.status)
 
-    def _by_table(self, weights: Tensor, budget: Tensor, theta: Tensor) -> Solved:
+    def _by_table(self, weights: Tensor, budget: Tensor, theta: Tensor) -> SolverResult:
         batch, n = theta.shape[:-1], theta.shape[-1]
         weights, budget = (part.to(theta.device) for part in (weights, budget))
         room = spread("budget", budget, batch).reshape(-1)
         if weights.ndim > 1:
             weights = spread("weights", weights, batch, n).reshape(-1, n)
         z = best_items(bounded(theta, n).reshape(-1, n), weights, room.clamp(min=0))
-        return Solved(z.reshape(theta.shape), _status(room).reshape(batch))
+        return SolverResult(z.reshape(theta.shape), _status(room).reshape(batch))
 
-    def _on_host(self, theta: Tensor) -> Solved:
+    def _on_host(self, theta: Tensor) -> SolverResult:
         batch, n = theta.shape[:-1], theta.shape[-1]
         weights = to_host(spread("weights", as_tensor(self.weights), batch, n)).reshape(-1, n)
         room = to_host(spread("budget", as_tensor(self.budget), batch)).reshape(-1)

@@ -9,51 +9,51 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._parameters import as_tensor, as_whole, spread
 from setgrad.errors import OptionError, ShapeError, SolverError
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class PartitionMatroid(Solver):
+class PartitionMatroid(CombinatorialSolver):
     """The best entries, with at most so many of each group. Equal entries go to the lower index.
 
     Args:
         groups: The group of each item, (*batch, n), numbered from 0.
-        capacity: The most items of a group: one number for all, or (*batch, groups).
+        at_most: The most items of a group: one number for all, or (*batch, groups).
         bases: Fill every group as far as it goes, even with entries that are worth 0 or less.
 
     Example:
-        >>> PartitionMatroid([0, 0, 1, 1], capacity=1)(torch.tensor([2.0, 3.0, 1.0, -1.0]))
+        >>> PartitionMatroid([0, 0, 1, 1], at_most=1)(torch.tensor([2.0, 3.0, 1.0, -1.0]))
         tensor([0., 1., 1., 0.])
     """
 
     groups: Any
-    capacity: Any = 1
+    at_most: Any = 1
     bases: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        groups, capacity = as_tensor(self.groups), as_tensor(self.capacity)
+        groups, at_most = as_tensor(self.groups), as_tensor(self.at_most)
         if groups.is_floating_point() or groups.ndim == 0 or (groups.numel() and int(groups.min()) < 0):
             raise OptionError("groups must be whole numbers from 0, one for each item")
-        as_whole("capacity", capacity[capacity != torch.inf])
-        if capacity.numel() and float(capacity.min()) < 0:
-            raise OptionError(f"capacity must be 0 or more, got {float(capacity.min()):g}")
+        as_whole("at_most", at_most[at_most != torch.inf])
+        if at_most.numel() and float(at_most.min()) < 0:
+            raise OptionError(f"at_most must be 0 or more, got {float(at_most.min()):g}")
         most = 1 + int(groups.max()) if groups.numel() else 1
-        if capacity.ndim and capacity.shape[-1] < most:
-            raise ShapeError(f"capacity has numbers for {capacity.shape[-1]} groups, but groups names {most}")
+        if at_most.ndim and at_most.shape[-1] < most:
+            raise ShapeError(f"at_most has numbers for {at_most.shape[-1]} groups, but groups names {most}")
 
     def solve(self, theta: Tensor) -> Tensor:
-        """Take an entry if its place within its group is below the capacity."""
+        """Take an entry if its place within its group is below the at_most."""
         batch, n = theta.shape[:-1], theta.shape[-1]
         groups = spread("groups", as_tensor(self.groups).long().to(theta.device), batch, n)
-        capacity = as_tensor(self.capacity).to(theta.device)
-        if capacity.ndim:
-            room = spread("capacity", capacity, batch, capacity.shape[-1]).gather(-1, groups)
+        at_most = as_tensor(self.at_most).to(theta.device)
+        if at_most.ndim:
+            room = spread("at_most", at_most, batch, at_most.shape[-1]).gather(-1, groups)
         else:
-            room = capacity.expand_as(groups)
+            room = at_most.expand_as(groups)
         order = theta.argsort(dim=-1, descending=True, stable=True)
         # Sorted by group, then by worth: the place within the group is the distance to where the group begins.
         sorted_groups, by_group = groups.gather(-1, order).sort(dim=-1, stable=True)
@@ -66,7 +66,7 @@ class PartitionMatroid(Solver):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Matroid(Solver):
+class Matroid(CombinatorialSolver):
     """The best independent set of any matroid, given by a function that knows the independent sets.
 
     The greedy algorithm asks it once for each item, for the whole batch at a time. It is exact for matroids only: for

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._host import WHOLE, Array, HostPool, gather, to_host
 from setgrad.errors import MissingDependencyError, OptionError, ShapeError
@@ -21,7 +21,7 @@ from setgrad.errors import MissingDependencyError, OptionError, ShapeError
 
 @final
 @dataclass(frozen=True, eq=False)
-class FromPyEPO(Solver):
+class FromPyEPO(CombinatorialSolver):
     """An `optModel` of PyEPO as a solver: theta is (*batch, model.num_cost), the sense is the model's.
 
     A model that raises RuntimeError, as PyEPO's do where no solution was found, makes its instance INFEASIBLE.
@@ -58,7 +58,7 @@ class FromPyEPO(Solver):
         if theta.shape[-1] != self.model.num_cost:
             raise ShapeError(f"the model has {self.model.num_cost} costs, but theta has {theta.shape[-1]}")
 
-    def solve(self, theta: Tensor) -> Solved:
+    def solve(self, theta: Tensor) -> SolverResult:
         """Let the model, or its copies, solve one instance after the other."""
         n = theta.shape[-1]
         costs = to_host(theta if self.sense == "max" else -theta).reshape(-1, n)
@@ -95,7 +95,7 @@ class FromPyEPO(Solver):
         return near, Status.FRACTIONAL if fractional else Status.SOLVED
 
 
-def to_pyepo(solver: Solver, shape: int | Sequence[int]) -> Any:
+def to_pyepo(solver: CombinatorialSolver, shape: int | Sequence[int]) -> Any:
     """A solver as an `optModel`, for PyEPO's losses (SPO+, PFY, ...); needs PyEPO: `pip install pyepo`.
 
     PyEPO's costs are flat, so theta of `shape` (one instance) is read row by row. It asks for one instance at a time.
@@ -121,12 +121,12 @@ def _model_type() -> Any:
     class SolverModel(base):  # type: ignore[misc, valid-type]
         """A solver of setgrad's behind PyEPO's interface."""
 
-        def __init__(self, solver: Solver, shape: tuple[int, ...]) -> None:
+        def __init__(self, solver: CombinatorialSolver, shape: tuple[int, ...]) -> None:
             self.solver, self.shape = solver, shape
             self.modelSense = importlib.import_module("pyepo").EPO.ModelSense(1 if solver.sense == "min" else -1)
             super().__init__()
 
-        def _getModel(self) -> tuple[Solver, list[int]]:
+        def _getModel(self) -> tuple[CombinatorialSolver, list[int]]:
             return self.solver, list(range(int(np.prod(self.shape))))
 
         def setObj(self, c: Any) -> None:

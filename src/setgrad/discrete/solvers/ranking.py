@@ -8,13 +8,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.errors import ShapeError
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Ranking(Solver):
+class Ranking(CombinatorialSolver):
     """The rank of every entry, 1 to n: the permutation z of these numbers with the best product <theta, z>.
 
     The smallest product gives rank 1 to the largest entry, which is what retrieval calls a rank, so this is the default

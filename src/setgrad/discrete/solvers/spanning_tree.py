@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solved, Solver
+from setgrad.discrete._solver import CombinatorialSolver, SolverResult
 from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._parameters import as_tensor, spread
 from setgrad.discrete.solvers._shapes import bounded, check_square
@@ -16,7 +16,7 @@ from setgrad.discrete.solvers._shapes import bounded, check_square
 
 @final
 @dataclass(frozen=True, eq=False)
-class SpanningTree(Solver):
+class SpanningTree(CombinatorialSolver):
     """The spanning tree of n nodes with the largest weight; theta and z are n x n.
 
     z is the symmetric adjacency matrix of the tree: an edge {i, j} puts a one at (i, j) and at (j, i). So <theta, z>
@@ -47,7 +47,7 @@ class SpanningTree(Solver):
         super().check(theta)
         check_square(type(self).__name__, theta)
 
-    def solve(self, theta: Tensor) -> Tensor | Solved:
+    def solve(self, theta: Tensor) -> Tensor | SolverResult:
         """Add the node with the best edge to the tree, n - 1 times."""
         batch, n = theta.shape[:-2], theta.shape[-1]
         theta = bounded(theta, 2)
@@ -70,4 +70,4 @@ class SpanningTree(Solver):
         z = torch.zeros_like(weight)
         z[:, 1:].scatter_(-1, parent[:, 1:, None], 1)
         z = (z + z.mT).reshape(theta.shape)
-        return Solved(z, torch.where(outside.any(-1), Status.INFEASIBLE, Status.SOLVED).reshape(batch))
+        return SolverResult(z, torch.where(outside.any(-1), Status.INFEASIBLE, Status.SOLVED).reshape(batch))

@@ -8,14 +8,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._parameters import as_tensor, spread
 from setgrad.errors import OptionError
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Threshold(Solver):
+class Threshold(CombinatorialSolver):
     """Ones at all entries better than the threshold: the best point of <theta - threshold, z> among all 0/1 vectors.
 
     An entry that equals the threshold is 0.

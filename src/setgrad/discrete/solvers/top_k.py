@@ -8,14 +8,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class TopK(Solver):
+class TopK(CombinatorialSolver):
     """Exactly k ones, at the k best entries; equal entries go to the lower index.
 
     Example:
@@ -52,7 +52,7 @@ class TopK(Solver):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ArgMax(Solver):
+class ArgMax(CombinatorialSolver):
     """A single one, at the best entry; equal entries go to the lower index.
 
     Example:

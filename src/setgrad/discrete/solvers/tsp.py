@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._solver import Solver
+from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._held_karp import shortest_tours
 from setgrad.discrete.solvers._shapes import bounded, check_square
 from setgrad.discrete.solvers._tour_search import good_tours
@@ -17,7 +17,7 @@ from setgrad.errors import OptionError
 
 @final
 @dataclass(frozen=True, eq=False)
-class TSP(Solver):
+class TSP(CombinatorialSolver):
     """The round trip through all n cities with the least cost; theta and z are n x n, n >= 3.
 
     z is the symmetric adjacency matrix of the trip: a leg between i and j puts a one at (i, j) and at (j, i). So

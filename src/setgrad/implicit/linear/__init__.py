@@ -8,4 +8,4 @@ from setgrad.implicit.linear.direct import Direct as Direct
 from setgrad.implicit.linear.gmres import GMRES as GMRES
 from setgrad.implicit.linear.minres import MINRES as MINRES
 from setgrad.implicit.linear.neumann import Neumann as Neumann
-from setgrad.implicit.linear.neumann import OneStep as OneStep
+from setgrad.implicit.linear.neumann import OneStepAdjoint as OneStepAdjoint

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.implicit._derivatives import jacobian
-from setgrad.implicit._loop import Limits, Solver, iterate
+from setgrad.implicit._loop import EquationSolver, Limits, iterate
 from setgrad.implicit._status import Outcome
 
 Residual = Callable[[Tensor], Tensor]
@@ -66,7 +66,7 @@ def refuse_diagonal(solver: LinearSolver, diagonal: Tensor | None) -> None:
 
 
 def run_krylov(
-    steps: Solver, operator: Operator, start: Tensor, tol: float | None, max_steps: int, check_every: int
+    steps: EquationSolver, operator: Operator, start: Tensor, tol: float | None, max_steps: int, check_every: int
 ) -> Outcome:
     """Take a Krylov method's steps in the one loop, to a tolerance relative to b."""
     limits = linear_limits(tol, max_steps, check_every, operator.b)

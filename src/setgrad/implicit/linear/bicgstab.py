@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad.implicit._loop import EquationSolver, Step
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._loop import Solver, Step
 from setgrad.implicit._status import Outcome
 from setgrad.implicit._vectors import dot
 from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, refuse_diagonal, run_krylov
@@ -41,7 +41,7 @@ class _State:
 
 @final
 @dataclass(frozen=True)
-class _Steps(Solver):
+class _Steps(EquationSolver):
     operator: Operator
 
     def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _State:

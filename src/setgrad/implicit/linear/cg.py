@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad.implicit._loop import EquationSolver, Step, iterate
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._loop import Solver, Step, iterate
 from setgrad.implicit._status import Outcome, Status, is_status
 from setgrad.implicit._vectors import dot, norm, over
 from setgrad.implicit.linear._base import (
@@ -75,7 +75,7 @@ class _State:
 
 @final
 @dataclass(frozen=True)
-class _Steps(Solver):
+class _Steps(EquationSolver):
     apply: Callable[[Tensor], Tensor]
     inverse: Tensor | None
 
@@ -111,7 +111,7 @@ class _NormalState:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _NormalSteps(Solver):
+class _NormalSteps(EquationSolver):
     operator: Operator
 
     def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> _NormalState:

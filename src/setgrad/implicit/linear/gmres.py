@@ -10,8 +10,8 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.implicit._least_squares import least_squares
+from setgrad.implicit._loop import EquationSolver, Step
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._loop import Solver, Step
 from setgrad.implicit._status import Outcome
 from setgrad.implicit._vectors import norm, over
 from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, run_krylov
@@ -42,7 +42,7 @@ class GMRES(LinearSolver):
 
 @final
 @dataclass(frozen=True)
-class _Cycle(Solver):
+class _Cycle(EquationSolver):
     operator: Operator
     size: int
     inverse: Tensor | None

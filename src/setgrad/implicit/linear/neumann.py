@@ -43,7 +43,7 @@ class Neumann(LinearSolver):
 
 @final
 @dataclass(frozen=True)
-class OneStep(LinearSolver):
+class OneStepAdjoint(LinearSolver):
     """Differentiate as if the last step had started from a constant: the first term of the series."""
 
     def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:

@@ -1,6 +1,6 @@
 """Solvers of equations, one file each; all run in the one loop of this room."""
 
-from setgrad.implicit._loop import Solver as Solver
+from setgrad.implicit._loop import EquationSolver as EquationSolver
 from setgrad.implicit.solvers.adaptive import AdaptivePicard as AdaptivePicard
 from setgrad.implicit.solvers.anderson import Anderson as Anderson
 from setgrad.implicit.solvers.bisection import Bisection as Bisection

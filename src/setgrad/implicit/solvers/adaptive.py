@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._loop import EquationSolver, Residual, Step
 from setgrad.implicit._vectors import dot
 
 # A step that went too far turns the residual round: half as far next time. Else a little further.
@@ -18,7 +18,7 @@ _SHRINK, _GROW = 0.5, 1.2
 
 @final
 @dataclass(frozen=True)
-class AdaptivePicard(Solver):
+class AdaptivePicard(EquationSolver):
     """Follow the residual, less far after a step that turned it round: for maps that overshoot, as where items repel.
 
     Converges where some damping does, without knowing it, and takes whole steps where the map contracts. Starts with

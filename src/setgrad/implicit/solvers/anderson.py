@@ -10,7 +10,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError
 from setgrad.implicit._least_squares import least_squares
-from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._loop import EquationSolver, Residual, Step
 from setgrad.implicit._vectors import norm
 
 # A residual that grew by more than this makes the past useless: the sample starts its window anew.
@@ -19,7 +19,7 @@ _RESTART = 10.0
 
 @final
 @dataclass(frozen=True)
-class Anderson(Solver):
+class Anderson(EquationSolver):
     """Combine the last `window` steps so that the linear model of the residual is smallest; each sample on its own."""
 
     window: int = 5

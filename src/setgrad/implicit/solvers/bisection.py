@@ -8,12 +8,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._loop import EquationSolver, Residual, Step
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Bisection(Solver):
+class Bisection(EquationSolver):
     """Halve the bracket. Every coordinate of the residual must depend on its own unknown alone and change its sign.
 
     A sample whose bracket shows no change of sign is SINGULAR.

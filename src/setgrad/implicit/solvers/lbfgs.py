@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._loop import EquationSolver, Residual, Step
 from setgrad.implicit._vectors import dot
 
 # A length is accepted when the slope along the direction has fallen to this part; then curvature is positive.
@@ -37,7 +37,7 @@ class _Search:
 
 @final
 @dataclass(frozen=True)
-class LBFGS(Solver):
+class LBFGS(EquationSolver):
     """Quasi-Newton steps from the last `window` changes of the gradient, with a line search on the slope.
 
     A step tries one length, for each sample in a search of its own, so that no sample waits for another and the host

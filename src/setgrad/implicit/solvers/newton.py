@@ -11,13 +11,13 @@ from torch import Tensor
 from setgrad.errors import OptionError
 from setgrad.implicit._derivatives import jacobian
 from setgrad.implicit._factors import factorise
-from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._loop import EquationSolver, Residual, Step
 from setgrad.implicit.linear.direct import solve_dense
 
 
 @final
 @dataclass(frozen=True)
-class Newton(Solver):
+class Newton(EquationSolver):
     """Solve the linearised equation with the exact Jacobian of each sample; quadratic near a solution.
 
     A step that would make the residual larger is not taken: the sample tries half of it next, and doubles again after
@@ -47,7 +47,7 @@ class Newton(Solver):
 
 @final
 @dataclass(frozen=True)
-class Broyden(Solver):
+class Broyden(EquationSolver):
     """One exact Jacobian at the start, then rank-one corrections that agree with the last step."""
 
     def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:

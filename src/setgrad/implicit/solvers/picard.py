@@ -8,12 +8,12 @@ from typing import final
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._loop import Residual, Solver, Step
+from setgrad.implicit._loop import EquationSolver, Residual, Step
 
 
 @final
 @dataclass(frozen=True)
-class Picard(Solver):
+class Picard(EquationSolver):
     """y + damping * (g(y) - y): converges where the map is a contraction, and with damping in some places more."""
 
     damping: float = 1.0
@@ -36,7 +36,7 @@ class Picard(Solver):
 
 @final
 @dataclass(frozen=True)
-class GradientDescent(Solver):
+class GradientDescent(EquationSolver):
     """y - rate * gradient, for arg min."""
 
     rate: float
