@@ -29,7 +29,7 @@ MODELS: dict[str, Options] = {
 }
 
 # Kinds of items that are no plain vectors, by the first word of the task: what rivals see of them, and ours.
-_IMAGES, _PAIRS = ("image", "picture+context"), ("pair", "pair+context")
+_IMAGES, _PAIRS = ("image", "pixel-cnn+context"), ("pair", "pair+context")
 _KINDS = {"anomaly": _IMAGES, "celeba": _IMAGES, "compounds": _PAIRS, "bindingdb": _PAIRS}
 # For all contenders alike. With 720 training sets, batches of 128 would make 6 steps an epoch; the published 4 would
 # make 180, at a cost that no table of ours can pay.

@@ -31,7 +31,7 @@ def _fitted(task: Task, **options: object) -> SubsetSelector:
 def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -> None:
     for model in MODELS:
         theirs = model in PRESETS
-        assert options_of(model, "anomaly:mnist")["phi"] == ("image" if theirs else "picture+context")
+        assert options_of(model, "anomaly:mnist")["phi"] == ("image" if theirs else "pixel-cnn+context")
         assert options_of(model, "compounds:davis:diverse")["phi"] == ("pair" if theirs else "pair+context")
         assert options_of(model, "compounds:davis:diverse")["batch_size"] == 16
         for vectors in ("moons", "anomaly:mnist:pixels"):
@@ -42,8 +42,8 @@ def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -
 def test_a_contender_is_the_selector_with_its_options() -> None:
     options = options_of("default", "anomaly:mnist", tuned={"dim": 64})
     made = make_selector(options, seed=3, device="cpu")
-    assert (made.phi, made.width, made.random_state) == ("picture+context", 64, 3)
-    assert "picture+context" in describe(options)
+    assert (made.phi, made.dim, made.random_state) == ("pixel-cnn+context", 64, 3)
+    assert "pixel-cnn+context" in describe(options)
 
 
 def test_own_scores_are_those_of_the_selector(task: Task) -> None:

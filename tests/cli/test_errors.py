@@ -76,7 +76,7 @@ def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, c
         (["--scale", "huge"], ("scale 'huge'",)),
         (["--checkpoint", "run.ckpt"], ("--checkpoint needs --random-state",)),
         (["--validation-fraction", "2"], ("--validation-fraction must lie between 0 and 1",)),
-        (["--phi", "picture+context"], ("--phi picture+context reads images", "rows of numbers")),
+        (["--phi", "pixel-cnn+context"], ("--phi pixel-cnn+context reads images", "rows of numbers")),
         (["--steps", "2"], ("--method 'unrolled' with --steps 2", "use --estimator 'gaussian'")),
         # Whatever is there, this is more.
         (["--dim", "4000000", "--heads", "1"], ("the memory is not enough; take a smaller --batch-size, --dim",)),

@@ -11,7 +11,7 @@ from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Sets
 
 # Shapes of the items of encoders that do not read three numbers. Pairs are letters: see test_sequences.py.
-SHAPES = dict.fromkeys(("image", "picture", "stacked"), (1, 3, 4))
+SHAPES = dict.fromkeys(("image", "pixel-cnn", "stacked"), (1, 3, 4))
 CASES = {
     **{
         name: (lambda name=name, cls=cls: cls(SHAPES.get(name, 3), 16))

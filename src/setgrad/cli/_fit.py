@@ -55,7 +55,7 @@ def _declare(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> Answer:
     selector = make_selector(args)
-    if str(selector.phi).startswith(("image", "picture")):
+    if str(selector.phi).startswith(("image", "pixel-cnn")):
         raise OptionError(
             f"--phi {selector.phi} reads images, and items of a table are rows of numbers; use context, mlp or paper, "
             "or fit in Python"

@@ -41,7 +41,7 @@ class SubsetSelector:
             ("amortised", "copula", "free-copula"), or "direct", a plain score for each item.
         function: The form of F: "deepset", or its rivals "inset" and "horse".
         phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image",
-            "picture", "pair" (of letters), or one of these and then attention, as "picture+context"; or a module.
+            "pixel-cnn", "pair" (of letters), or one of these and then attention, as "pixel-cnn+context"; or a module.
         dim: Number of features of phi.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi.
