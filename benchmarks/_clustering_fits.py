@@ -27,10 +27,10 @@ from benchmarks._fits import Record, append_record, current_commit, outcomes, re
 from benchmarks._machine import describe, forget_peak, memory_peak, wait
 from benchmarks._mixtures import DEVIATIONS, Draw, Mixture, draw
 from benchmarks._trials import command_line
+from setgrad._files import atomic_write
 from setgrad.encoders import MergeableEncoder, State
 from setgrad.encoders._mergeable import item_weights
 from setgrad.errors import OptionError
-from setgrad.files import replacing
 from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/clustering.jsonl")
@@ -242,7 +242,7 @@ def save(model: Clusterer, path: Path) -> None:
     """Write the weights, all or nothing."""
     from safetensors.torch import save_file
 
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         save_file({name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}, draft)
 
 

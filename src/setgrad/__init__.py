@@ -1,31 +1,52 @@
 """setgrad learns to choose: subset selection with machine learning, on PyTorch."""
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from setgrad import errors as errors
 from setgrad.sets import Choices as Choices
 from setgrad.sets import Sets as Sets
 
+if TYPE_CHECKING:
+    from setgrad import cli as cli
+    from setgrad import datasets as datasets
+    from setgrad import discrete as discrete
+    from setgrad import encoders as encoders
+    from setgrad import functions as functions
+    from setgrad import implicit as implicit
+    from setgrad import inference as inference
+    from setgrad import report as report
+    from setgrad import selector as selector
+    from setgrad import sets as sets
+    from setgrad.selector import AllOf as AllOf
+    from setgrad.selector import Budget as Budget
+    from setgrad.selector import Groups as Groups
+    from setgrad.selector import SizeRange as SizeRange
+    from setgrad.selector import SubsetSelector as SubsetSelector
+    from setgrad.selector import load as load
+    from setgrad.sets import read_table as read_table
+    from setgrad.sets import write_table as write_table
+
 __version__ = "0.1.0"
 
-# Rooms and names that are imported when first used, so that `import setgrad` stays quick.
-_ROOMS = ("sets", "implicit", "discrete", "encoders", "functions", "inference", "selector", "datasets", "report", "cli")
-_NAMES = {
-    "read_table": "setgrad.sets",
-    "write_table": "setgrad.sets",
-    "SubsetSelector": "setgrad.selector",
-    "load": "setgrad.selector",
+# Imported when first used, so that `import setgrad` stays fast.
+_PACKAGES = ("cli", "datasets", "discrete", "encoders", "functions", "implicit", "inference", "report", "selector")
+_LAZY = {
+    **dict.fromkeys(_PACKAGES, ""),
+    **dict.fromkeys(("AllOf", "Budget", "Groups", "SizeRange", "SubsetSelector", "load"), "selector"),
+    **dict.fromkeys(("read_table", "write_table"), "sets"),
 }
+__all__ = ["Choices", "Sets", "errors", "sets", *_LAZY]  # noqa: PLE0604
 
+# A type checker reads the imports above instead, so that it refuses unknown names.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"setgrad.{name}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'setgrad' has no attribute {name!r}")
+    def __getattr__(name):
+        import importlib
 
+        if name not in _LAZY:
+            raise AttributeError(f"module 'setgrad' has no attribute {name!r}")
+        module = importlib.import_module(f"setgrad.{_LAZY[name] or name}")
+        return getattr(module, name) if _LAZY[name] else module
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOMS, *_NAMES])
+    def __dir__():
+        return sorted([*__all__, "__version__"])

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from setgrad._status import Status
 from setgrad.discrete._solver import CombinatorialSolver, SolverResult
-from setgrad.discrete._status import Status
 from setgrad.discrete.estimators import Identity
 from setgrad.discrete.solvers import (
     Assignment,

@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import bellman_ford, dijkstra, minimum_spanning_tree
 from torch import Tensor
 
-from setgrad.discrete._status import Status
+from setgrad._status import Status
 from setgrad.discrete.solvers import (
     TSP,
     CardinalityRange,

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.discrete import Blackbox
 from setgrad.discrete._solver import SolverResult
-from setgrad.discrete._status import Status
 from setgrad.discrete.solvers import (
     TSP,
     CombinatorialSolver,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setgrad.discrete._status import Status
+from setgrad._status import Status
 from setgrad.discrete.solvers import (
     CombinatorialSolver,
     GraphPath,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+from setgrad._autograd import has_tangent, is_tracked, levels
 from setgrad.errors import OptionError
 from setgrad.implicit import fixed_point, root
-from setgrad.implicit.tracking import has_tangent, is_tracked, levels
 
 # Of torch's own forward mode.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")

@@ -11,8 +11,8 @@ from typing import Any, final
 
 import torch
 
+from setgrad._files import atomic_write
 from setgrad.errors import FileFormatError, OptionError
-from setgrad.files import replacing
 from setgrad.sets import Choices, Sets, Table
 
 _FILE, _FORMAT, _VERSION = "table.json", "setgrad.table", 1
@@ -64,7 +64,7 @@ class Columns:
     def save(self, folder: Path) -> None:
         """Write the names beside a saved model."""
         text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=2)
-        with replacing(folder / _FILE) as draft:
+        with atomic_write(folder / _FILE) as draft:
             draft.write_text(text + "\n", encoding="utf-8")
 
 

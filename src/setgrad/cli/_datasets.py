@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from setgrad._files import check_writable
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task, write_split
 from setgrad.cli._words import in_words
 from setgrad.datasets import LOADERS, Task, load_task, task_names
 from setgrad.errors import OptionError
-from setgrad.files import check_place
 from setgrad.report import Grid
 from setgrad.sets import subset_sizes
 
@@ -31,7 +31,7 @@ def _declare(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> Answer:
     if args.name is not None:
         for split in _SPLITS if args.output is not None else ():
-            check_place(_table_of(args.output, split))
+            check_writable(_table_of(args.output, split))
         with in_words({"pass data_dir": "give --data-dir FOLDER"}):
             task = load_task(args.name, random_state=args.random_state, data_dir=args.data_dir)
         return _one(task, args.output)

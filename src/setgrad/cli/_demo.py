@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from setgrad._files import check_writable
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._export import columns_of_task
 from setgrad.cli._options import declare_selector, make_selector
@@ -17,7 +18,6 @@ from setgrad.cli._places import check_checkpoint
 from setgrad.cli._words import in_words
 from setgrad.datasets import Task, bayes_jaccard, load_task
 from setgrad.errors import OptionError
-from setgrad.files import check_place
 from setgrad.report import Evaluation, Grid, Section, evaluate, percent, require_matplotlib, write_report
 from setgrad.selector import SubsetSelector, check_model_folder
 from setgrad.sets import Choices
@@ -103,7 +103,7 @@ def _run(args: Namespace) -> Answer:
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
     selectors = [make_selector(args, random_state=0) for _ in tasks]
     report = args.output / "report.html"
-    check_place(report)
+    check_writable(report)
     for folder, selector in zip(folders, selectors, strict=True):
         if selector.checkpoint is not None and len(tasks) > 1:
             selector.checkpoint = _checkpoint_of(Path(selector.checkpoint), folder.name)
@@ -119,7 +119,7 @@ def _run(args: Namespace) -> Answer:
 
 def _checkpoint_of(path: Path, task: str) -> Path:
     """A file for each task, because a checkpoint holds the state of one fit."""
-    check_place(path)
+    check_writable(path)
     return path.with_name(f"{path.stem}-{task}{path.suffix}")
 
 

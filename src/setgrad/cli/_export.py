@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from setgrad._files import atomic_write
 from setgrad.cli._columns import Columns, dtype_name
 from setgrad.datasets import Task
-from setgrad.files import replacing
 from setgrad.sets import Choices
 
 
@@ -36,6 +36,6 @@ def write_split(path: Path, choices: Choices, columns: Columns) -> Path:
             str(columns.chosen): choices.subsets.values.cpu().numpy(),
         }
     )
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         parquet.write_table(table, draft)
     return path

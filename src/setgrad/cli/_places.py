@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from setgrad._files import check_writable
 from setgrad.errors import OptionError
-from setgrad.files import check_place
 from setgrad.selector._files import MODEL_PARTS
 
 
 def check_output(output: Path, *, model: Path, table: Path | None) -> None:
     """Refuse an output that cannot be written, or would take the place of the table or of a part of the model."""
-    check_place(output)
+    check_writable(output)
     if table is not None and _same(output, table):
         raise OptionError(f"{output} is the table that is read, and would be lost; choose another place: -o FILE")
     if _is_part(output, model):

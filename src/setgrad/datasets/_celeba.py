@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._progress import track
 from setgrad.datasets._anomaly import MOST_ODD, SET_SIZE, draw_set
 from setgrad.datasets._folder import data_folder, read_lines
-from setgrad.datasets._progress import track
 from setgrad.datasets._task import Task, fill_counts, generators
 from setgrad.errors import DataError, FileFormatError, MissingDependencyError
 from setgrad.sets import Choices, Sets
@@ -151,7 +151,7 @@ def _photographs(folder: Path, names: np.ndarray, wanted: np.ndarray) -> Tensor:
     # Pillow decodes outside the interpreter's lock; the places of two photographs never overlap.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = pool.map(put, numbers.tolist(), places[: len(numbers)])
-        for _ in track(range(len(numbers)), "reading photographs"):
+        for _ in track(range(len(numbers)), "reading photographs", len(numbers)):
             next(done)
     return values
 

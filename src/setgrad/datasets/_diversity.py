@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from setgrad.datasets._progress import track
+from setgrad._progress import track
 from setgrad.errors import MissingDependencyError
 
 _RADIUS, _BITS = 2, 2048
@@ -41,7 +41,7 @@ def fingerprints(smiles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     readable = np.zeros(len(smiles), dtype=bool)
     # RDKit writes a page about every string that it cannot read.
     with rdBase.BlockLogs():
-        for number in track(range(len(smiles)), "fingerprints"):
+        for number in track(range(len(smiles)), "fingerprints", len(smiles)):
             molecule = Chem.MolFromSmiles(smiles[number])
             if molecule is not None and molecule.GetNumAtoms():
                 packed[number] = np.packbits(generator.GetFingerprintAsNumPy(molecule))

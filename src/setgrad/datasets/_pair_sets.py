@@ -11,14 +11,14 @@ from typing import final
 import numpy as np
 import torch
 
+from setgrad._files import atomic_write
+from setgrad._progress import track
 from setgrad.datasets._diversity import exemplars, fingerprints, most_active, tanimoto
 from setgrad.datasets._folder import read_arrays
 from setgrad.datasets._pairs import Pairs
-from setgrad.datasets._progress import track
 from setgrad.datasets._task import Counts, fill_counts, generators
 from setgrad.datasets._tokens import protein_tokens, smiles_tokens
 from setgrad.errors import DataError, FileFormatError, unknown_name
-from setgrad.files import replacing
 from setgrad.sets import Choices, Sets
 
 COMPOUND_PROTOCOLS = ("diverse", "active")
@@ -70,7 +70,7 @@ def pair_splits(recipe: Recipe, read: Callable[[], Pairs], cache: str | Path | N
     else:
         arrays = _build(recipe, read())
         if path is not None:
-            with replacing(path) as draft, draft.open("wb") as file:
+            with atomic_write(path) as draft, draft.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
     return [_choices(arrays, split) for split in _SPLITS]
 
@@ -100,7 +100,7 @@ def _build(recipe: Recipe, pairs: Pairs) -> dict[str, np.ndarray]:
 def _draw(rng: np.random.Generator, pairs: int, oracle: Oracle, count: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     members = np.zeros((count, _SET_SIZE), dtype=np.int64)
     chosen = np.zeros((count, _SET_SIZE), dtype=bool)
-    for number in track(range(count), what):
+    for number in track(range(count), what, count):
         for _ in range(_TRIES):
             members[number] = rng.choice(pairs, _SET_SIZE, replace=False)
             answer = oracle(members[number])

@@ -1,11 +1,11 @@
 """Hard choices, arg max <theta, z>: solvers, estimators that pass a gradient through them, noise, and laws over z."""
 
+from setgrad._status import Status as Status
 from setgrad.discrete._estimator import GradientEstimator as GradientEstimator
 from setgrad.discrete._estimator import SolverEstimator as SolverEstimator
 from setgrad.discrete._solver import CombinatorialSolver as CombinatorialSolver
 from setgrad.discrete._solver import Counter as Counter
 from setgrad.discrete._solver import SolverResult as SolverResult
-from setgrad.discrete._status import Status as Status
 from setgrad.discrete.distributions import Categorical as Categorical
 from setgrad.discrete.distributions import Distribution as Distribution
 from setgrad.discrete.distributions import KSubset as KSubset

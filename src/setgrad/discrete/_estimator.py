@@ -16,13 +16,19 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from setgrad._autograd import first_order_only
+from setgrad._status import has_answer
 from setgrad.discrete._solver import CombinatorialSolver, SolverResult
-from setgrad.discrete._status import answered
 from setgrad.discrete.noise import Noise, temperatures
 from setgrad.discrete.solvers._parameters import check_counts, check_floats
-from setgrad.errors import DerivativeError, OptionError
+from setgrad.errors import OptionError
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+_FIRST_ORDER = (
+    "estimators of gradients through hard choices give first derivatives, and a second one was asked for; leave out "
+    "create_graph=True, or relax the choice (GumbelSoftmax, SoftSub, RelaxedTopK with hard=False)"
+)
 
 
 class GradientEstimator(nn.Module, ABC):
@@ -45,7 +51,7 @@ class Choice:
     Attributes:
         theta: What the solver saw, noise included.
         clean: Theta before the noise, without an axis of samples.
-        z: What it answered.
+        z: What it has_answer.
         status: How it ended, for each instance.
     """
 
@@ -57,7 +63,7 @@ class Choice:
     @property
     def usable(self) -> Tensor:
         """Which instances have an answer."""
-        return answered(self.status)
+        return has_answer(self.status)
 
     @property
     def samples(self) -> int:
@@ -218,36 +224,9 @@ class _Replace(torch.autograd.Function):
         return None, last(grad, ctx.saved_tensors[0], grad)
 
 
-@final
-class _Last(torch.autograd.Function):
-    """A gradient that has none itself, tied to what it comes from."""
-
-    @staticmethod
-    def forward(gradient: Tensor, *sources: Tensor) -> Tensor:
-        return gradient.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise DerivativeError(
-            "estimators of gradients through hard choices give first derivatives, and a second one was asked for; "
-            "leave out create_graph=True, or relax the choice (GumbelSoftmax, SoftSub, RelaxedTopK with hard=False)"
-        )
-
-
 def last(gradient: Tensor, *sources: Tensor) -> Tensor:
-    """A gradient that raises when it is differentiated again, with respect to whatever the sources come from.
-
-    Being `once_differentiable` is not enough: torch then raises only where the incoming gradient is differentiated, and
-    passes over theta.
-    """
-    if not torch.is_grad_enabled():
-        return gradient
-    tied: Tensor = _Last.apply(gradient.detach(), *sources)
-    return tied
+    """Return a gradient that raises when it is differentiated again, with respect to whatever the sources come from."""
+    return first_order_only(gradient.detach(), *sources, message=_FIRST_ORDER)
 
 
 def replace(hard: Tensor, soft: Tensor) -> Tensor:
@@ -268,7 +247,7 @@ def may_fail(solver: CombinatorialSolver) -> bool:
 
 def usable(solved: SolverResult) -> Tensor:
     """Which instances have an answer."""
-    return answered(solved.status)
+    return has_answer(solved.status)
 
 
 def spread(flags: Tensor, like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._status import Status, answered, check_policy, settle
+from setgrad._status import Status, check_policy, handle_failures, has_answer, summarise_failures
 from setgrad.errors import OptionError, ShapeError, SolverError, unknown_name
 
 SENSES = ("max", "min")
@@ -125,12 +125,12 @@ class CombinatorialSolver(ABC):
             )
         status = status.to(theta.device)
         status = status if finite is None else torch.where(finite, status, Status.NONFINITE)
-        settle(status, self.on_failure, name)
+        handle_failures(status, self.on_failure, SolverError, lambda: _describe_failure(status, name))
         value = self._narrowed(value, theta)
         if finite is None:
             # With "raise" all instances have an answer by now.
             return SolverResult(value, status)
-        return SolverResult(torch.where(_spread(answered(status), self.dims), value, 0), status)
+        return SolverResult(torch.where(_spread(has_answer(status), self.dims), value, 0), status)
 
     def _narrowed(self, value: Tensor, theta: Tensor) -> Tensor:
         """Points in the type of theta; whole numbers that half precision would round are refused."""
@@ -160,6 +160,16 @@ class CombinatorialSolver(ABC):
                 f"{name} takes theta whose last {self.dims} axes make one instance that is not empty, got shape "
                 f"{tuple(theta.shape)}"
             )
+
+
+def _describe_failure(status: Tensor, name: str) -> str:
+    """Write one message with counts, the first instance and the remedy for the most frequent failure."""
+    summary = summarise_failures(status)
+    return (
+        f"{name}: {summary.failed} of {summary.total} instances were not solved ({summary.counts}; the first is number "
+        f'{summary.first}); {summary.remedy}. on_failure="mask" returns zeros without gradient for them, or at a time '
+        "limit the best point found so far"
+    )
 
 
 def _spread(flags: Tensor, dims: int) -> Tensor:

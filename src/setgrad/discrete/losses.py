@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from setgrad._status import has_answer
 from setgrad.discrete._solver import CombinatorialSolver
-from setgrad.discrete._status import answered
 from setgrad.errors import DataError, OptionError, ShapeError
 
 
@@ -146,7 +146,7 @@ def _gap(z: Tensor, cost: Tensor, solver: CombinatorialSolver, best: Tensor | No
     _check_shapes("regret", z, cost, solver.dims)
     if best is None:
         solved = solver.run(cost)
-        best, unknown = solved.value, ~answered(solved.status)
+        best, unknown = solved.value, ~has_answer(solved.status)
     else:
         _check_shapes("regret", z, best, solver.dims)
         unknown = torch.zeros((), dtype=torch.bool, device=z.device)

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.data import DataLoader
 
-from setgrad.encoders.sources import Chunks, prefetched, reads_disk, shown
+from setgrad._autograd import has_tangent, in_forward_mode, is_tracked
+from setgrad._progress import track
+from setgrad.encoders.sources import Chunks, prefetched, reads_disk
 from setgrad.errors import DataError, OptionError, ShapeError
-from setgrad.implicit.tracking import has_tangent, in_forward_mode, is_tracked
 from setgrad.sets import Layout, Sets
 from setgrad.sets._arrays import as_tensor
 
@@ -74,7 +75,8 @@ def _resumed(first: list[Sets], rest: Iterator[Sets]) -> Iterator[Sets]:
 def watched(chunks: Chunks, source: Any, chunk_size: int, verbose: int = 0, prefetch: bool | None = None) -> Chunks:
     """The chunks of a source, read ahead and with a bar if that is wanted."""
     ahead = reads_disk(source) if prefetch is None else prefetch
-    return shown(prefetched(chunks) if ahead else chunks, _count(source, chunk_size), verbose)
+    read = prefetched(chunks) if ahead else chunks
+    return lambda: track(read(), "reading chunks", _count(source, chunk_size), enabled=verbose > 0)
 
 
 def without_graph(chunks: Chunks) -> Chunks:

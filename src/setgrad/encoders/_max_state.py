@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad._files import read_tensors, write_tensors
 from setgrad.encoders._pooling import first_arg_max
-from setgrad.encoders._state_files import read_tensors, write_tensors
 from setgrad.errors import ShapeError, StateError
 from setgrad.sets import Sets
 
@@ -87,7 +87,7 @@ class MaxState:
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> MaxState:
         """Read a state that `save` wrote."""
-        named = read_tensors(path, _FORMAT, device)
+        named, _ = read_tensors(path, _FORMAT, remedy="write it again with state.save", device=device)
         return MaxState(named["value"], named["number"], named["items"], named["length"])
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from setgrad._autograd import batch_norms
 from setgrad.encoders._base import ItemEncoder, place_of
 from setgrad.encoders._passes import Kept, Passes
 from setgrad.encoders._pooling import item_features, require_sets
 from setgrad.encoders._state import State
 from setgrad.errors import DataError, OptionError, ShapeError, StateError
-from setgrad.implicit.modules import batch_norms
 from setgrad.sets import Layout, Sets, segment_sum
 
 

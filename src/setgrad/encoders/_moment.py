@@ -11,10 +11,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad._autograd import in_transform
 from setgrad.encoders._base import place_of
 from setgrad.encoders._watch import Noted, require_same
 from setgrad.errors import OptionError
-from setgrad.implicit.tracking import in_transform
 from setgrad.sets import Sets
 
 

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.encoders._state_files import read_tensors, write_tensors
+from setgrad._files import read_tensors, write_tensors
 from setgrad.errors import ShapeError, StateError
 
 # What must be left of a sum after a subtraction, in units of rounding, for a few digits to be right.
@@ -135,7 +135,7 @@ class State:
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> State:
         """Read a state that `save` wrote."""
-        named = read_tensors(path, _FORMAT, device)
+        named, _ = read_tensors(path, _FORMAT, remedy="write it again with state.save", device=device)
         sums, peaks = (
             tuple(named[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in named)))
             for kind in ("sums", "peaks")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch.utils.checkpoint import checkpoint
 
-from setgrad.implicit.tracking import in_transform
+from setgrad._autograd import in_transform
 
 Piece = TypeVar("Piece")
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from setgrad._autograd import in_transform
 from setgrad.encoders.again import Piece, computed_again
-from setgrad.implicit.tracking import in_transform
 
 # Numbers in one piece of a long set. At 32 MiB in float32 the C library hands a freed block back to the system at once;
 # smaller ones stay behind in a heap that fragments, and the peak doubles.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -253,20 +252,3 @@ def _ahead(chunks: Chunks) -> Iterator[Sets]:
         stop.set()
         permits.release()
         thread.join()
-
-
-def shown(chunks: Chunks, total: int | None, verbose: int) -> Chunks:
-    """The same chunks with a bar, if one is asked for and somebody is watching; it has no end if `total` is None."""
-    if not verbose or not sys.stderr.isatty():
-        return chunks
-    return lambda: _with_bar(chunks, total)
-
-
-def _with_bar(chunks: Chunks, total: int | None) -> Iterator[Sets]:
-    try:
-        from rich.console import Console
-        from rich.progress import track
-    except ImportError:
-        yield from chunks()
-        return
-    yield from track(chunks(), "reading chunks", total, console=Console(stderr=True), transient=True)

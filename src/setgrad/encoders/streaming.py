@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._autograd import has_tangent, in_forward_mode, in_transform
 from setgrad.encoders._base import place_of
 from setgrad.encoders._chunks import begun, only, watched, without_graph
 from setgrad.encoders._max_state import distinct_items, max_state
@@ -29,7 +30,6 @@ from setgrad.encoders._state import State
 from setgrad.encoders._watch import Watch, require_finite
 from setgrad.encoders.sources import Chunks
 from setgrad.errors import DataError, OptionError, unknown_name
-from setgrad.implicit.tracking import has_tangent, in_forward_mode, in_transform
 from setgrad.sets import Sets
 
 GRADIENTS = ("full", "exact", "sample")

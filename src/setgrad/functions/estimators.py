@@ -17,10 +17,10 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
+from setgrad._autograd import has_tangent, is_tracked
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._protocol import BoundSetFunction, SetFunction, as_set_function, real
 from setgrad.functions.noise import FreshNoise, FrozenNoise, NoiseSource
-from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.sets import Sets, segment_sum, unpad
 
 # 2^20 subsets of one set are still enumerated; beyond that memory is gone before patience.

@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from setgrad._autograd import first_order_only, has_tangent, is_tracked
 from setgrad.errors import OptionError
 from setgrad.functions._protocol import BoundSetFunction, real
 from setgrad.functions.estimators import (
@@ -23,7 +24,11 @@ from setgrad.functions.estimators import (
     relaxed_tangent,
     second_differences,
 )
-from setgrad.implicit.tracking import has_tangent, is_tracked
+
+_FIRST_ORDER = (
+    "SecondDifference gives first derivatives with respect to psi, and a second one was asked for; use Gaussian(m) or "
+    "Exact()"
+)
 
 
 @final
@@ -126,25 +131,4 @@ class _Identity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
-        passed: Tensor = _Last.apply(cotangents[0])
-        return passed
-
-
-@final
-class _Last(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
-        raise OptionError(
-            "SecondDifference gives first derivatives with respect to psi, and a second one was asked for; use "
-            "Gaussian(m) or Exact()"
-        )
+        return first_order_only(cotangents[0], message=_FIRST_ORDER)

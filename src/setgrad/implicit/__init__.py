@@ -1,10 +1,10 @@
 """Equations f(y, args) = 0: solve them for a batch, differentiate the solution at every order."""
 
+from setgrad._status import Status as Status
 from setgrad.implicit._solve import Solution as Solution
 from setgrad.implicit._solve import argmin as argmin
 from setgrad.implicit._solve import fixed_point as fixed_point
 from setgrad.implicit._solve import root as root
-from setgrad.implicit._status import Status as Status
 from setgrad.implicit.check import GradientComparison as GradientComparison
 from setgrad.implicit.check import compare_gradients as compare_gradients
 from setgrad.implicit.check import contraction_estimate as contraction_estimate

@@ -15,8 +15,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from setgrad._status import Status, is_status
 from setgrad.errors import OptionError
-from setgrad.implicit._status import Outcome, Status, is_status
+from setgrad.implicit._outcome import Outcome
 
 Residual = Callable[[Tensor], Tensor]
 

@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from setgrad._status import Status
 from setgrad.errors import MissingDependencyError
-from setgrad.implicit._status import Status
 
 Array = npt.NDArray[np.float64]
 

@@ -9,14 +9,15 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad._autograd import has_tangent, is_tracked, levels
+from setgrad._status import Status, is_status
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit._loop import EquationSolver, Limits, iterate
-from setgrad.implicit._status import Outcome, Status, describe_failure, is_status, settle
+from setgrad.implicit._outcome import Outcome, check_outcome, describe_failure
 from setgrad.implicit._theorem import Function, ImplicitFunction, Problem, Record
 from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStepAdjoint
 from setgrad.implicit.modules import with_parameters
 from setgrad.implicit.solvers import Newton, Picard
-from setgrad.implicit.tracking import has_tangent, is_tracked, levels
 
 # The adjoints that a weight serves as preconditioner.
 _PRECONDITIONED = (CG, GMRES)
@@ -264,7 +265,7 @@ def _solve(
         # Mapped by vmap, samples have more axes than the caller knows of.
         divisible = some is not None and f is function and start.dim() == 2
         found = iterate(solver, step, start, limits, _norm_above(size), first, part if divisible else None)
-        settle(found, policy, "the equation")
+        check_outcome(found, policy, "the equation")
         return found
 
     record = Record()

@@ -14,11 +14,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from setgrad._autograd import is_transformed
+from setgrad._status import Status, is_status
 from setgrad.errors import ConvergenceError
 from setgrad.implicit._derivatives import pull_back, pulling, push_forward, pushing
-from setgrad.implicit._status import Outcome, Status, is_status, settle
+from setgrad.implicit._outcome import Outcome, check_outcome
 from setgrad.implicit.linear._base import LinearSolver
-from setgrad.implicit.tracking import is_transformed
 
 _REMEDY = (
     "use adjoint=Direct(), or raise tol or max_steps of the adjoint; where the Jacobian is singular, the solution is "
@@ -80,7 +81,7 @@ class Problem:
             found = self.adjoint.solve(system, start, scaling)
             if self.record is not None:
                 self.record.last = found
-            settle(found, self.policy, name, _REMEDY)
+            check_outcome(found, self.policy, name, _REMEDY)
             failed = ~is_status(found.status, Status.CONVERGED)[..., None]
             return replace(found, value=found.value.masked_fill(failed, 0.0)) if self.policy == "mask" else found
 

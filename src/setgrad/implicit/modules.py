@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from setgrad._autograd import batch_norms, has_tangent, is_tracked
 from setgrad.errors import OptionError
 from setgrad.implicit._theorem import Function
-from setgrad.implicit.tracking import has_tangent, is_tracked
 
 Tensors = tuple[Tensor, ...]
 
@@ -35,13 +32,6 @@ def with_parameters(fn: Function, y0: Tensor, args: Tensors) -> tuple[Function, 
         return out
 
     return call, (*args, *parameters.values()), tuple(buffers.values())
-
-
-def batch_norms(module: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
-    """The parts that normalise by the batch they are called with, and not by running statistics, with their names."""
-    for name, part in module.named_modules():
-        if isinstance(part, _BatchNorm) and (part.training or not part.track_running_stats):
-            yield name, part
 
 
 def _refuse_batch_norm(module: nn.Module, y0: Tensor) -> None:

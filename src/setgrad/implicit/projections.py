@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from setgrad._autograd import is_transformed
 from setgrad.errors import OptionError, ShapeError
 from setgrad.implicit._solve import root
 from setgrad.implicit.solvers import Bisection
-from setgrad.implicit.tracking import is_transformed
 
 # Beyond such a distance a sigmoid is 0 or 1 in double precision, wherever the sum comes to its target.
 _FAR = 2000.0

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._autograd import outside_graph
+from setgrad._status import Status, is_status
 from setgrad.errors import DataError, ShapeError
 from setgrad.implicit._factors import Factors, factorise, require_full_precision, solve_by, solve_marked
+from setgrad.implicit._outcome import Outcome, check_outcome
 from setgrad.implicit._qp_active import Certificate, Rows, certify, system
 from setgrad.implicit._qp_solvers import Attempt, Programs, attempts
 from setgrad.implicit._solve import Solution
-from setgrad.implicit._status import Outcome, Status, is_status, settle
-from setgrad.implicit._untraced import untraced
 
 
 def quadratic(
@@ -66,7 +67,7 @@ def quadratic(
         [[-0.5, 0.5]]
     """
     Q, q, C, d, equalities = _one_shape(Q, q, G, h, A, b)
-    found = untraced(_decide, Q, q, C, d, equalities, on_failure)
+    found = outside_graph(_decide, Q, q, C, d, equalities, on_failure)
     index, taken, lu, pivots, point, status, residual, steps = found
     matrix, right = _settled(*system(Q, q, C, d, Rows(index, taken)), point, status)
     value = solve_by(Factors(lu, pivots), matrix, right)[..., : q.shape[-1]]
@@ -157,7 +158,7 @@ class _Point(torch.autograd.Function):
             answer.steps,
         )
         shaped = tuple(t.reshape((*batch, *t.shape[1:])) for t in found)
-        settle(Outcome(*shaped[4:]), policy, "the quadratic program")
+        check_outcome(Outcome(*shaped[4:]), policy, "the quadratic program")
         return shaped
 
     @staticmethod

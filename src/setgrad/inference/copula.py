@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.special import log_ndtr, ndtri
 
+from setgrad._autograd import has_tangent, is_tracked
 from setgrad.encoders import ItemEncoder
 from setgrad.errors import OptionError
 from setgrad.functions import NoiseSource
-from setgrad.implicit.tracking import has_tangent, is_tracked
 from setgrad.inference.recognition import Draw, Recognition, bernoulli_entropy, straight_through
 from setgrad.sets import Sets, segment_matmul, segment_sum
 

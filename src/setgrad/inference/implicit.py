@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from setgrad._autograd import is_tracked, outside_graph
 from setgrad.errors import OptionError
 from setgrad.functions import Exact
 from setgrad.implicit import CG, GMRES, AdaptivePicard, EquationSolver, LinearSolver, Solution, fixed_point
-from setgrad.implicit._untraced import untraced
-from setgrad.implicit.tracking import is_tracked
 from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
 from setgrad.sets import Sets, unpad
 
@@ -120,7 +119,7 @@ class ImplicitMeanField(MeanFieldSolver):
             )
 
         # `torch.compile` may break over the layout of the sets inside the derivatives that the equation takes.
-        solution = untraced(solve)
+        solution = outside_graph(solve)
         z = solution.value[0] if joint else unpad(solution.value, sets)
         spread = len(sets) if joint else 1
         return MeanField(

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from setgrad._autograd import has_tangent, is_tracked, is_transformed
 from setgrad.encoders import ItemEncoder
 from setgrad.errors import OptionError
 from setgrad.functions import BoundSetFunction, NoiseSource
-from setgrad.implicit.tracking import has_tangent, is_tracked, is_transformed
 from setgrad.sets import Sets, segment_sum
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import final
 
 import setgrad
+from setgrad._files import atomic_write
 from setgrad.errors import MissingDependencyError, NotFittedError, OptionError
-from setgrad.files import replacing
 from setgrad.report import _page
 from setgrad.report._curve import learning_curve
 from setgrad.report._drawings import MARKS, draw_legend, drawing_for
@@ -85,7 +85,7 @@ def write_report(
     for section in sections:
         body += _section(section, sets)
     body.append(f"<footer>Written by setgrad {setgrad.__version__}.</footer>")
-    with replacing(Path(path)) as draft:
+    with atomic_write(Path(path)) as draft:
         draft.write_text(_page.page(title, body), encoding="utf-8")
 
 

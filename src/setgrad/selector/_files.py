@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from setgrad._files import read_tensors, tensor_bytes, write_tensors
 from setgrad.errors import DataError, FileFormatError
-from setgrad.files import replacing
 
 FORMAT = "setgrad.selector"
 VERSION = 2
 _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
+_CHECKPOINT = "setgrad.checkpoint"
 # What a model consists of. The command line adds the names of columns, which do not outlive the model they belong to.
 MODEL_PARTS = (_WEIGHTS, _CONFIG, "table.json")
 
@@ -59,12 +60,10 @@ def _is_model(folder: Path) -> bool:
 
 def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """Write a folder with `config.json` and `weights.safetensors`; a half-written folder never bears the name."""
-    from safetensors.torch import save
-
     check_model_folder(folder)
     folder = Path(folder).resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    weights = save(_separate(tensors))
+    weights = tensor_bytes(tensors)
     config = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(weights).hexdigest(), **config}
     # A folder that a file system is mounted on, as in a container, cannot be moved: its files are replaced instead. A
     # model of two writings is refused by its sum.
@@ -138,37 +137,14 @@ def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Write one safetensors file with the plain numbers in its header, then move it into place."""
-    from safetensors.torch import save
-
-    # By Python, whose error says what is wrong where the disk is full.
-    content = save(_separate(tensors), metadata={"setgrad.checkpoint": json.dumps(numbers)})
-    with replacing(path) as draft:
-        draft.write_bytes(content)
+    """Write the state of training as one safetensors file, with the plain numbers in its header."""
+    write_tensors(path, tensors, _CHECKPOINT, numbers=json.dumps(numbers))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_checkpoint` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            if "setgrad.checkpoint" not in header:
-                raise FileFormatError(f"{path} is not a checkpoint of setgrad; name another file")
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, json.loads(header["setgrad.checkpoint"])
-    except (SafetensorError, ValueError, OSError) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(
-            f"{path} is no checkpoint, or a damaged one ({error}); name another file, or remove it to start afresh"
-        ) from None
-
-
-def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    # Copies, because safetensors refuses two names for one tensor, as a phi with shared weights has.
-    return {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    tensors, metadata = read_tensors(path, _CHECKPOINT, remedy="name another file, or remove it to start again")
+    return tensors, json.loads(metadata["numbers"])
 
 
 def _plain(number: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from setgrad._progress import progress_bar
 from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, FileFormatError, OptionError, ShapeError
 from setgrad.selector._allowed import allowed_parts, sample_choices
@@ -24,7 +25,6 @@ from setgrad.selector._files import fingerprint, read_checkpoint, write_checkpoi
 from setgrad.selector._infer import SETTLED, finite_logits, infer_logits
 from setgrad.selector._member import CONTEXT, ModelConfig, make_solver
 from setgrad.selector._model import ChoiceModel
-from setgrad.selector._progress import training_display
 from setgrad.selector._rows import PLAIN_METHODS
 from setgrad.selector._train import (
     Trainer,
@@ -124,8 +124,8 @@ def fit_selector(
         names = "validation set {}".format if held is None else lambda number: f"set {held[number]}"
         trainer = Trainer(model, train, held_out, weights, steering, allowed, names)
         save = _resume(trainer, options, start)
-        with training_display(options["verbose"], steering.max_epochs) as display:
-            progress = trainer.run(display, save)
+        with progress_bar("fitting", steering.max_epochs, enabled=options["verbose"] > 0) as update:
+            progress = trainer.run(lambda record: update(int(record["epoch"]), _figures(record)), save)
     _warn_unsettled(progress.history)
     model.eval()
     logits = finite_logits(
@@ -134,6 +134,10 @@ def fit_selector(
     smallest = min(_smallest(train.subsets), _smallest(held_out.subsets))
     rule, scores = calibrate(logits, held_out.subsets, smallest)
     return Fitted(model, rule, scores, smallest, progress.history, progress.best_epoch)
+
+
+def _figures(record: dict[str, float]) -> str:
+    return f"loss {record['loss']:.4f}  Jaccard {100 * record['validation_jaccard']:.2f}"
 
 
 def own_phi(phi: str | nn.Module | None) -> nn.Module | None:

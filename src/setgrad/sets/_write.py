@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import torch
 from pyarrow import types
 
+from setgrad._files import atomic_write
 from setgrad.errors import DataError, OptionError, ShapeError
-from setgrad.files import replacing
 from setgrad.sets._columns import plain
 from setgrad.sets._formats import format_of
 from setgrad.sets._sets import Sets
@@ -84,7 +84,7 @@ def write_table(
         columns["probability"] = pa.array(values.numpy() if values.dtype == torch.float64 else values.float().numpy())
     columns["chosen"] = pa.array(picks.values.cpu().numpy())
     try:
-        with replacing(path) as draft:
+        with atomic_write(path) as draft:
             format_of(path).write(pa.table(columns), draft)
     except pa.ArrowException as error:
         raise DataError(f"{path}: this cannot be written: {error}; use another format, as .parquet") from error

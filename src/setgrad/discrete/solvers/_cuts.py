@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from setgrad.discrete._status import Status
+from setgrad._status import Status
 from setgrad.discrete.solvers._host import Array
 from setgrad.discrete.solvers.backends import Backend, Program
 

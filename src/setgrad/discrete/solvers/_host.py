@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.discrete._solver import SolverResult
-from setgrad.discrete._status import Status
 from setgrad.errors import MissingDependencyError, OptionError
 
 Array = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from setgrad.discrete._status import Status
+from setgrad._status import Status
 from setgrad.discrete.solvers._host import WHOLE, Array, need
 from setgrad.errors import OptionError
 

@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.discrete._solver import CombinatorialSolver, SolverResult
-from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._dag_path import Levels
 from setgrad.discrete.solvers._parameters import as_whole, spread
 from setgrad.discrete.solvers._shapes import unit

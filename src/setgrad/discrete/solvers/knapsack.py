@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.discrete._solver import CombinatorialSolver, SolverResult
-from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._cuts import cut_too_heavy, solve_with_cuts
 from setgrad.discrete.solvers._host import Array, HostPool, gather, to_host
 from setgrad.discrete.solvers._knapsack_table import best_items

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.discrete._solver import CombinatorialSolver, SolverResult
-from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._host import WHOLE, Array, HostPool, gather, to_host
 from setgrad.errors import MissingDependencyError, OptionError, ShapeError
 

@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.discrete._solver import CombinatorialSolver, SolverResult
-from setgrad.discrete._status import Status
 from setgrad.discrete.solvers._parameters import as_tensor, spread
 from setgrad.discrete.solvers._shapes import bounded, check_square
 

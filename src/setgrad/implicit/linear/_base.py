@@ -13,7 +13,7 @@ from torch import Tensor
 from setgrad.errors import OptionError
 from setgrad.implicit._derivatives import jacobian
 from setgrad.implicit._loop import EquationSolver, Limits, iterate
-from setgrad.implicit._status import Outcome
+from setgrad.implicit._outcome import Outcome
 
 Residual = Callable[[Tensor], Tensor]
 

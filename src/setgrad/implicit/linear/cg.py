@@ -9,9 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad._status import Status, is_status
 from setgrad.implicit._loop import EquationSolver, Step, iterate
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._status import Outcome, Status, is_status
+from setgrad.implicit._outcome import Outcome
 from setgrad.implicit._vectors import dot, norm, over
 from setgrad.implicit.linear._base import (
     LinearSolver,

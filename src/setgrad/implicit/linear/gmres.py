@@ -12,7 +12,7 @@ from setgrad.errors import OptionError
 from setgrad.implicit._least_squares import least_squares
 from setgrad.implicit._loop import EquationSolver, Step
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._status import Outcome
+from setgrad.implicit._outcome import Outcome
 from setgrad.implicit._vectors import norm, over
 from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, run_krylov
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from setgrad.implicit._loop import EquationSolver, Step
 from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._status import Outcome
+from setgrad.implicit._outcome import Outcome
 from setgrad.implicit._vectors import dot, norm, over
 from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, refuse_diagonal, run_krylov
 

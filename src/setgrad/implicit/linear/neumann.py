@@ -8,8 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from setgrad._status import Status
 from setgrad.errors import OptionError
-from setgrad.implicit._status import Outcome, Status
+from setgrad.implicit._outcome import Outcome
 from setgrad.implicit.linear._base import LinearSolver, Operator, Residual
 
 
