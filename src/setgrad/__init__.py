@@ -28,14 +28,35 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when first used, so that `import setgrad` stays fast.
-_PACKAGES = ("cli", "datasets", "discrete", "encoders", "functions", "implicit", "inference", "report", "selector")
-_LAZY = {
-    **dict.fromkeys(_PACKAGES, ""),
+__all__ = [
+    "AllOf",
+    "Budget",
+    "Choices",
+    "Groups",
+    "Sets",
+    "SizeRange",
+    "SubsetSelector",
+    "cli",
+    "datasets",
+    "discrete",
+    "encoders",
+    "errors",
+    "functions",
+    "implicit",
+    "inference",
+    "load",
+    "read_table",
+    "report",
+    "selector",
+    "sets",
+    "write_table",
+]
+# Where a name comes from that is not a package of its own. All are imported when first used, so that
+# `import setgrad` stays fast.
+_SOURCES = {
     **dict.fromkeys(("AllOf", "Budget", "Groups", "SizeRange", "SubsetSelector", "load"), "selector"),
     **dict.fromkeys(("read_table", "write_table"), "sets"),
 }
-__all__ = ["Choices", "Sets", "errors", "sets", *_LAZY]  # noqa: PLE0604
 
 # A type checker reads the imports above instead, so that it refuses unknown names.
 if not TYPE_CHECKING:
@@ -43,10 +64,10 @@ if not TYPE_CHECKING:
     def __getattr__(name):
         import importlib
 
-        if name not in _LAZY:
+        if name not in __all__:
             raise AttributeError(f"module 'setgrad' has no attribute {name!r}")
-        module = importlib.import_module(f"setgrad.{_LAZY[name] or name}")
-        return getattr(module, name) if _LAZY[name] else module
+        module = importlib.import_module(f"setgrad.{_SOURCES.get(name, name)}")
+        return getattr(module, name) if name in _SOURCES else module
 
     def __dir__():
-        return sorted([*__all__, "__version__"])
+        return [*__all__, "__version__"]
