@@ -1,5 +1,5 @@
-# Each target works alone on a fresh machine: the environment is made when missing, and brought up to date
-# when the lock file or the package's metadata changed. Another interpreter: make test PYTHON=python3.12
+# Each target works alone on a new machine: it creates the environment if it is missing, and updates it when the lock
+# file or the package's metadata changed. Another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,12 +7,13 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench
+.PHONY: help demo test lint docs bench
 
 help:
 	@echo "make demo   fit on the embedded data, print the scores, write demo/report.html"
-	@echo "make test   lint, then run the tests and the docstrings' examples"
-	@echo "make lint   style, types, and the order of the rooms"
+	@echo "make test   lint, then run the tests and the examples of the docstrings"
+	@echo "make lint   style, types, and the order of the packages"
+	@echo "make docs   build the documentation into site/"
 	@echo "make bench  list the benchmarks"
 
 demo: $(STAMP)
@@ -24,14 +25,17 @@ test: lint
 lint: $(STAMP)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy src
+	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: $(STAMP)
+	@$(BIN)/zensical build --clean --strict
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks --help
 
-# torch goes first and alone: resolved together with the rest, pip may look at other builds of it, which are
-# gigabytes. The lock is its constraint, so what a build needs beyond the lock (CUDA libraries) still comes along.
+# torch is installed first and alone: together with the rest, pip may consider other builds of it, which take
+# gigabytes. The lock file is a constraint here, so a CUDA build still brings its own libraries.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "setgrad needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }

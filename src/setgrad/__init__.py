@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from setgrad.sets import read_table as read_table
     from setgrad.sets import write_table as write_table
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AllOf",
