@@ -99,7 +99,7 @@ def check_policy(policy: str) -> None:
 def summarise_failures(statuses: Tensor) -> FailureSummary:
     """Count the failures of a batch that has at least one."""
     flat = statuses.reshape(-1).long().cpu()
-    failed = flat != Status.SOLVED
+    failed = ~is_status(flat, Status.SOLVED)
     counts = torch.bincount(flat[failed], minlength=len(Status)).tolist()
     listed = ", ".join(f"{count} {Status(value).name}" for value, count in enumerate(counts) if count)
     common = Status(max(range(len(counts)), key=counts.__getitem__))
