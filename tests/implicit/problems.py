@@ -1,4 +1,4 @@
-"""ONE table of equations with known solutions. Every solver and adjoint that may be asked tries every one of them."""
+"""The table of equations with known solutions that all solvers and adjoints are tested on."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from setgrad.implicit import Solution, argmin, fixed_point, root
 
 @dataclass(frozen=True)
 class Case:
-    """An equation for a batch of samples, its arguments, and another way to the same solution."""
+    """An equation for a batch of samples, its arguments, and a second way to compute its solution."""
 
     name: str
-    # Which door it goes through: what solvers may be asked depends on it.
-    door: Callable[..., Solution]
+    # fixed_point, root or argmin; it decides which solvers apply.
+    entry_point: Callable[..., Solution]
     fn: Callable[..., Tensor]
     start: Tensor
     args: tuple[Tensor, ...]
-    # The solution as a differentiable function of the arguments, by a closed form or a long unrolled iteration.
+    # From the arguments to the solution, differentiable: a closed form or a long unrolled iteration.
     truth: Callable[..., Tensor]
-    # Every coordinate is an equation of its own.
+    # Each coordinate depends on its own unknown only.
     separable: bool = False
 
     def __str__(self) -> str:
         return self.name
 
     def solve(self, *args: Tensor, **options: object) -> Solution:
-        return self.door(self.fn, self.start, *args, **{"tol": 1e-12, "max_steps": 400, **options})
+        return self.entry_point(self.fn, self.start, *args, **{"tol": 1e-12, "max_steps": 400, **options})
 
 
 def _draw(*shape: int, seed: int, scale: float = 1.0) -> Tensor:

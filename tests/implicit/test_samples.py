@@ -45,7 +45,9 @@ def test_a_sample_ends_the_same_alone_and_in_any_batch(case, solver):
     for place in torch.cartesian_prod(*(torch.arange(n) for n in batch)).reshape(-1, len(batch)).tolist():
         at = tuple(slice(i, i + 1) for i in place)
         args = [a[at] if mine else a for a, mine in zip(case.args, own, strict=True)]
-        alone = case.door(case.fn, case.start[at], *args, solver=solver, tol=1e-10, max_steps=400, on_failure="mask")
+        alone = case.entry_point(
+            case.fn, case.start[at], *args, solver=solver, tol=1e-10, max_steps=400, on_failure="mask"
+        )
         # The last bits of a product depend on the shape of the batch; steps and status must not.
         torch.testing.assert_close(alone.value, together.value[at], rtol=1e-12, atol=1e-13)
         assert alone.status.item() == together.status[at].item()
@@ -101,15 +103,15 @@ def test_a_slow_runaway_is_not_called_stalled():
     assert found.status.item() == Status.DIVERGED
 
 
-@pytest.mark.parametrize("door", [fixed_point, argmin])
-def test_many_unknowns_in_float32_with_the_defaults(door):
+@pytest.mark.parametrize("entry_point", [fixed_point, argmin])
+def test_many_unknowns_in_float32_with_the_defaults(entry_point):
     b = torch.randn(4, 300, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    if door is fixed_point:
+    if entry_point is fixed_point:
         value = fixed_point(lambda y, b: 0.5 * torch.tanh(y) + b, torch.zeros(4, 300), b, tol=1e-5).value
     else:
         value = argmin(lambda y, b: (y.cosh() - b * y).sum(-1), torch.zeros(4, 300), b, solver=LBFGS(), tol=1e-5).value
     (gradient,) = torch.autograd.grad(value.sum(), b)
-    slope = 1 / (1 - 0.5 / value.cosh() ** 2) if door is fixed_point else 1 / value.cosh()
+    slope = 1 / (1 - 0.5 / value.cosh() ** 2) if entry_point is fixed_point else 1 / value.cosh()
     torch.testing.assert_close(gradient, slope, rtol=1e-3, atol=1e-4)
 
 
@@ -179,7 +181,7 @@ def test_few_steps(solver, steps):
 
 @pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)
 def test_starting_at_the_solution(case, solver):
-    solved = case.door(case.fn, case.truth(*case.args), *case.args, solver=solver, tol=1e-8)
+    solved = case.entry_point(case.fn, case.truth(*case.args), *case.args, solver=solver, tol=1e-8)
     assert solved.steps.max() == 0
     torch.testing.assert_close(solved.value, case.truth(*case.args), rtol=1e-12, atol=1e-12)
 
@@ -240,7 +242,7 @@ def test_a_failed_sample_does_not_spoil_what_is_shared(line):
         return y - (w * y.sqrt() - a)
 
     tangent = (lambda y, a, w: lambda v: fn(v, a, w)) if line else None
-    found = fixed_point(fn, start, a, w, solver=Newton(), on_failure="mask", tangent=tangent)
+    found = fixed_point(fn, start, a, w, solver=Newton(), on_failure="mask", linearisation=tangent)
     assert found.converged.tolist() == [True, False]
     to_a, to_w = torch.autograd.grad(found.value.sum(), (a, w))
     # y = (a / w)^2
@@ -291,7 +293,7 @@ def test_masked_unknowns_stay_and_change_nothing(case, adjoint):
 
     def solve(fill):
         begin, args = torch.where(mask, start, fill), (*case.args[:-1], bias)
-        return case.door(case.fn, begin, *args, mask=mask, adjoint=adjoint, solver=Newton(), tol=1e-12).value
+        return case.entry_point(case.fn, begin, *args, mask=mask, adjoint=adjoint, solver=Newton(), tol=1e-12).value
 
     found = solve(0.25)
     assert bool((found[~mask] == 0.25).all())
@@ -308,7 +310,7 @@ def _solve_small(case, bias, start):
     def full(y):
         return torch.cat([y, torch.full_like(y, 0.25)[..., : start.shape[-1] - 2]], -1)
 
-    if case.door is fixed_point:
+    if case.entry_point is fixed_point:
         small = fixed_point(
             lambda y, *a: case.fn(full(y), *a)[..., :2], start[..., :2], *case.args[:-1], bias, tol=1e-12
         )
@@ -337,9 +339,9 @@ def test_what_cannot_be_right_is_refused():
         fixed_point(lambda y: weight * y, torch.ones(1))
     with pytest.raises(ShapeError, match=r"the shape of y, \(2, 3\), but returned \(2,\)"):
         fixed_point(lambda y: y.sum(-1), torch.ones(2, 3))
-    for door in (fixed_point, root):
+    for entry_point in (fixed_point, root):
         with pytest.raises(ShapeError, match=r"one tensor of the shape of y.*but returned tuple"):
-            door(lambda y: (y, y), torch.ones(2, 3))
+            entry_point(lambda y: (y, y), torch.ones(2, 3))
     with pytest.raises(ShapeError, match=r"the mask must be bool.*not torch\.float32"):
         fixed_point(lambda y: 0.5 * y, torch.ones(2), mask=torch.ones(2))
     with pytest.raises(ShapeError, match="unknowns on the last axis"):
@@ -392,9 +394,9 @@ def test_anderson_leaves_a_place_where_the_map_jumps() -> None:
 @pytest.mark.parametrize("adjoint", [OneStepAdjoint(), Neumann(5)], ids=repr)
 def test_a_series_is_refused_where_there_is_no_map(adjoint) -> None:
     start = torch.zeros(1, 2)
-    for door in (root, argmin):
+    for entry_point in (root, argmin):
         with pytest.raises(OptionError, match="approximation for fixed points"):
-            door(lambda y: y, start, adjoint=adjoint)
+            entry_point(lambda y: y, start, adjoint=adjoint)
 
 
 def test_running_away_is_no_success() -> None:
@@ -424,7 +426,14 @@ def test_samples_that_are_done_are_left_out(solver, given):
         seen.clear()
         args = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
         found = fixed_point(
-            fn, torch.zeros_like(bias), *args, solver=solver, on_failure="mask", mask=given, part=part, max_steps=50
+            fn,
+            torch.zeros_like(bias),
+            *args,
+            solver=solver,
+            on_failure="mask",
+            mask=given,
+            restrict=restrict,
+            max_steps=50,
         )
         asked = sum(seen)
         return found, asked, torch.autograd.grad(found.value[:7].sum(), args)

@@ -1,8 +1,9 @@
-"""Modules with buffers: constants that must stay as they were, and those that no solver can call."""
+"""The user's function: captured tensors, modules with parameters and buffers, batch normalisation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,14 +13,56 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from setgrad.errors import OptionError
 from setgrad.implicit import GMRES, Newton, argmin, compare_gradients, fixed_point, root
+from tests.test_autograd import TRANSFORMS, C
 
 OPTIONS: dict[str, Any] = {"tol": 1e-12, "max_steps": 300}
-# Of torch's own forward mode.
+START = torch.zeros(5, 4, dtype=torch.float64)
+# The first use of forward mode makes torch 2.13 warn.
 FORWARD_MODE = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 
+# --- captured tensors
+
+
+@FORWARD_MODE
+@pytest.mark.parametrize("transform", [row[0] for row in TRANSFORMS.values()], ids=TRANSFORMS)
+@pytest.mark.parametrize("passed", [False, True], ids=["captured", "captured and passed"])
+def test_captured_tensors_that_a_transform_differentiates_raise(transform, passed):
+    def value(c):
+        if passed:
+            return root(lambda y, d: y * y - c - d, torch.ones_like(C), c).value.sum()
+        return root(lambda y: y * y - c, torch.ones_like(C)).value.sum()
+
+    with pytest.raises(OptionError, match=r"captures a tensor that requires a gradient.*pass it as an argument"):
+        transform(value)
+
+
+@FORWARD_MODE
+@pytest.mark.parametrize("transform", [row[0] for row in TRANSFORMS.values()], ids=TRANSFORMS)
+def test_arguments_have_the_right_derivative_under_every_transform(transform):
+    result = transform(lambda c: root(lambda y, c: y * y - c, torch.ones_like(C), c, tol=1e-12).value.sum())
+    torch.testing.assert_close(result, transform(lambda c: c.sqrt().sum()), rtol=1e-8, atol=1e-10)
+
+
+@FORWARD_MODE
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_captured_tangent_raises(grad):
+    with nullcontext() if grad else torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(C, C)
+        with pytest.raises(OptionError, match="captures a tensor that requires a gradient"):
+            fixed_point(lambda y: 0.1 * y + dual, torch.ones_like(C))
+
+
+def test_a_captured_tensor_that_vmap_maps_raises():
+    with pytest.raises(OptionError, match=r"captures a tensor that torch\.func maps"):
+        torch.func.vmap(lambda c: root(lambda y: y * y - c, torch.ones_like(C[0])).value)(C)
+
+
+# --- modules and their buffers
+
+
 class Scaled(nn.Module):
-    """tanh(c y + u(x)) with a constant c, a mask and an order of the unknowns."""
+    """tanh(c y + u(x)) with three buffers: a scale c, a mask and a permutation of the unknowns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +90,7 @@ def scaled(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, *buffers: Tensor)
     return torch.tanh(on * c * y + (x @ weight.T + bias)[..., order])
 
 
-DOORS: dict[str, tuple[Callable[..., Any], type[Scaled]]] = {
+ENTRY_POINTS: dict[str, tuple[Callable[..., Any], type[Scaled]]] = {
     "fixed_point": (fixed_point, Scaled),
     "root": (root, Residual),
     "argmin": (argmin, Objective),
@@ -70,13 +113,10 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-START = torch.zeros(5, 4, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("door", DOORS)
-def test_a_buffer_that_changed_before_the_backward_pass_is_noticed(door, change, seeded):
-    solve, kind = DOORS[door]
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_changing_a_buffer_before_the_backward_pass_raises(entry_point, change, seeded):
+    solve, kind = ENTRY_POINTS[entry_point]
     module = make(kind, seeded)
     value = solve(module, START, draw(5, 3), **OPTIONS).value
     CHANGES[change](module)
@@ -84,17 +124,17 @@ def test_a_buffer_that_changed_before_the_backward_pass_is_noticed(door, change,
         value.sum().backward()
 
 
-def test_a_buffer_that_was_replaced_counts_as_it_was(seeded):
+def test_replacing_a_buffer_after_the_solve_has_no_effect(seeded):
     module = make(Scaled, seeded)
     weights = list(module.parameters())
-    wanted = torch.autograd.grad(fixed_point(module, START, draw(5, 3), **OPTIONS).value.sum(), weights)
+    expected = torch.autograd.grad(fixed_point(module, START, draw(5, 3), **OPTIONS).value.sum(), weights)
     value = fixed_point(module, START, draw(5, 3), **OPTIONS).value
     module.c = 3 * module.c
-    torch.testing.assert_close(torch.autograd.grad(value.sum(), weights), wanted)
+    torch.testing.assert_close(torch.autograd.grad(value.sum(), weights), expected)
 
 
 class Replacing(Scaled):
-    """Replaces a buffer in every call, by a tensor that does not outlive a transform of torch.func."""
+    """Replaces a buffer in every call by a tensor that is only valid inside a transform of torch.func."""
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         self.c = self.c + 0 * y.detach().mean()
@@ -102,7 +142,7 @@ class Replacing(Scaled):
 
 
 @pytest.mark.parametrize("kind", [Scaled, Replacing])
-def test_buffers_get_no_gradient_and_stay(kind, seeded):
+def test_buffers_get_no_gradient_and_are_restored(kind, seeded):
     module, x = make(kind, seeded), draw(5, 3).requires_grad_()
     before = module.c
     value = fixed_point(module, START, x, **OPTIONS).value
@@ -114,25 +154,25 @@ def test_buffers_get_no_gradient_and_stay(kind, seeded):
 
 @FORWARD_MODE
 @pytest.mark.parametrize("adjoint", [None, GMRES(tol=1e-13)], ids=["Direct", "GMRES"])
-def test_all_orders_and_modes(adjoint, seeded):
+def test_module_derivatives_of_all_orders_and_modes(adjoint, seeded):
     module = make(Scaled, seeded).train()
     values = (draw(5, 3), module.u.weight.detach(), module.u.bias.detach())
     buffers = list(module.buffers())
 
     def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        given = {"inside.u.weight": weight, "inside.u.bias": bias}
-        return torch.func.functional_call(Solved(module, adjoint), given, (x,))
+        parameters = {"inner.u.weight": weight, "inner.u.bias": bias}
+        return torch.func.functional_call(Solved(module, adjoint), parameters, (x,))
 
-    def plain(*given: Tensor) -> Tensor:
+    def plain(*args: Tensor) -> Tensor:
         fn = lambda y, *a: scaled(y, *a, *buffers)  # noqa: E731
-        return fixed_point(fn, START, *given, adjoint=adjoint, **OPTIONS).value
+        return fixed_point(fn, START, *args, adjoint=adjoint, **OPTIONS).value
 
     inputs = tuple(v.clone().requires_grad_() for v in values)
     with seeded(0):
         assert gradcheck(ours, inputs, fast_mode=True, check_forward_ad=True)
         assert gradgradcheck(ours, inputs, fast_mode=True)
     shifts = torch.tensor([0.0, 0.3], dtype=torch.float64)
-    for found, wanted in (
+    for result, expected in (
         (torch.func.jacrev(ours)(*values), torch.func.jacrev(plain)(*values)),
         (torch.func.jacfwd(ours)(*values), torch.func.jacfwd(plain)(*values)),
         (
@@ -140,90 +180,93 @@ def test_all_orders_and_modes(adjoint, seeded):
             torch.func.vmap(lambda s: plain(values[0] + s, *values[1:]))(shifts),
         ),
     ):
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-9)
 
 
 class Solved(nn.Module):
-    """Parameters can be replaced only where a module is called."""
+    """A module around the solve, because `functional_call` replaces the parameters of a module that is called."""
 
-    def __init__(self, inside: nn.Module, adjoint: Any = None) -> None:
+    def __init__(self, inner: nn.Module, adjoint: Any = None) -> None:
         super().__init__()
-        self.inside, self.adjoint = inside, adjoint
+        self.inner, self.adjoint = inner, adjoint
 
     def forward(self, x: Tensor) -> Tensor:
-        return fixed_point(self.inside, START, x, adjoint=self.adjoint, **OPTIONS).value
+        return fixed_point(self.inner, START, x, adjoint=self.adjoint, **OPTIONS).value
 
 
-def test_buffers_that_are_mapped(seeded):
-    """As in an ensemble whose members have constants of their own."""
+def test_buffers_can_be_mapped_by_vmap(seeded):
+    """As in an ensemble whose members have different buffers."""
     module, x = Solved(make(Scaled, seeded)), draw(5, 3)
-    own = torch.stack([module.inside.c, -module.inside.c])
+    buffers = torch.stack([module.inner.c, -module.inner.c])
 
-    def code(c: Tensor) -> Tensor:
-        return torch.func.functional_call(module, {"inside.c": c}, (x,))
+    def solve(c: Tensor) -> Tensor:
+        return torch.func.functional_call(module, {"inner.c": c}, (x,))
 
-    torch.testing.assert_close(torch.func.vmap(code)(own), torch.stack([code(c) for c in own]))
+    torch.testing.assert_close(torch.func.vmap(solve)(buffers), torch.stack([solve(c) for c in buffers]))
 
 
 @FORWARD_MODE
-def test_buffers_whose_derivative_would_be_lost_are_refused(seeded):
+def test_buffers_that_are_differentiated_raise(seeded):
     module, x = Solved(make(Scaled, seeded)), draw(5, 3)
 
-    def code(c: Tensor) -> Tensor:
-        return torch.func.functional_call(module, {"inside.c": c}, (x,))
+    def solve(c: Tensor) -> Tensor:
+        return torch.func.functional_call(module, {"inner.c": c}, (x,))
 
-    c = module.inside.c
-    refused = pytest.raises(OptionError, match="captures a tensor that requires a gradient")
-    with refused:
-        code(c.clone().requires_grad_())
-    with refused:
-        torch.func.grad(lambda c: code(c).sum())(c)
-    with refused, forward_ad.dual_level():
-        code(forward_ad.make_dual(c, torch.ones_like(c)))
+    c = module.inner.c
+    message = "captures a tensor that requires a gradient"
+    with pytest.raises(OptionError, match=message):
+        solve(c.clone().requires_grad_())
+    with pytest.raises(OptionError, match=message):
+        torch.func.grad(lambda c: solve(c).sum())(c)
+    with pytest.raises(OptionError, match=message), forward_ad.dual_level():
+        solve(forward_ad.make_dual(c, torch.ones_like(c)))
 
 
-# Dynamo's own use of deprecated parts of torch.
+# Dynamo uses deprecated parts of torch.
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_call(seeded):
+def test_a_module_can_be_solved_under_compile(seeded):
     torch._dynamo.reset()
     module, x = make(Scaled, seeded), draw(5, 3)
     weights = list(module.parameters())
     compiled = torch.compile(lambda x: fixed_point(module, START, x, **OPTIONS).value, backend="eager")
-    wanted = fixed_point(module, START, x, **OPTIONS).value
-    found = compiled(x)
-    torch.testing.assert_close(found, wanted)
+    expected = fixed_point(module, START, x, **OPTIONS).value
+    result = compiled(x)
+    torch.testing.assert_close(result, expected)
     torch.testing.assert_close(
-        torch.autograd.grad(found.sum(), weights, retain_graph=True), torch.autograd.grad(wanted.sum(), weights)
+        torch.autograd.grad(result.sum(), weights, retain_graph=True), torch.autograd.grad(expected.sum(), weights)
     )
     module.c.mul_(3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        found.sum().backward()
+        result.sum().backward()
     torch._dynamo.reset()
 
 
-def test_what_the_caller_gives_sees_arguments_and_parameters_only(seeded):
-    module, seen = make(Scaled, seeded), []
+def test_linearisation_and_preconditioner_get_no_buffers(seeded):
+    module, counts = make(Scaled, seeded), []
 
-    def tangent(y: Tensor, *given: Tensor) -> Callable[[Tensor], Tensor]:
-        seen.append(len(given))
-        return lambda v: scaled(v, *given, *module.buffers())
+    def linearisation(y: Tensor, *args: Tensor) -> Callable[[Tensor], Tensor]:
+        counts.append(len(args))
+        return lambda v: scaled(v, *args, *module.buffers())
 
-    def precondition(y: Tensor, *given: Tensor) -> Tensor:
-        seen.append(len(given))
+    def precondition(y: Tensor, *args: Tensor) -> Tensor:
+        counts.append(len(args))
         return -torch.ones_like(y)
 
     weights = list(module.parameters())
-    wanted = torch.autograd.grad(fixed_point(module, START, draw(5, 3), **OPTIONS).value.sum(), weights)
-    options = OPTIONS | {"tangent": tangent, "precondition": precondition, "adjoint": GMRES(tol=1e-13)}
-    found = torch.autograd.grad(fixed_point(module, START, draw(5, 3), **options).value.sum(), weights)
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    assert set(seen) == {3} and len(seen) == 2
+    expected = torch.autograd.grad(fixed_point(module, START, draw(5, 3), **OPTIONS).value.sum(), weights)
+    options = OPTIONS | {"linearisation": linearisation, "precondition": precondition, "adjoint": GMRES(tol=1e-13)}
+    result = torch.autograd.grad(fixed_point(module, START, draw(5, 3), **options).value.sum(), weights)
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-9)
+    assert counts == [3, 3]
 
 
-def test_gradients_are_compared_for_arguments_and_parameters_only(seeded):
-    found = compare_gradients(make(Scaled, seeded), START, draw(5, 3))
-    assert found.shapes == ((5, 3), (4, 3), (4,))
-    assert found.worst < 1e-6
+def test_compare_gradients_leaves_buffers_out(seeded):
+    result = compare_gradients(make(Scaled, seeded), START, draw(5, 3))
+    assert result.shapes == ((5, 3), (4, 3), (4,))
+    assert result.worst < 1e-6
+
+
+# --- batch normalisation
 
 
 def normed(tracked: bool = True) -> nn.Module:
@@ -231,19 +274,19 @@ def normed(tracked: bool = True) -> nn.Module:
 
 
 @pytest.mark.parametrize("solve", [fixed_point, root, argmin, compare_gradients])
-def test_batch_normalisation_is_refused_while_training(solve, seeded):
+def test_batch_normalisation_by_batch_statistics_raises(solve, seeded):
     with seeded(0):
         module, untracked = normed(), normed(tracked=False).eval()
     with pytest.raises(OptionError, match=r"BatchNorm1d at '1' .* mixes samples.*put it into evaluation mode"):
         solve(module, START)
     with pytest.raises(OptionError, match="BatchNorm1d normalises"):
         solve(module[1], START)
-    # In evaluation mode too, without running statistics.
+    # Without running statistics also in evaluation mode.
     with pytest.raises(OptionError, match="BatchNorm1d at '1'"):
         solve(untracked, START)
 
 
-def test_batch_normalisation_in_evaluation_is_a_function_like_others(seeded):
+def test_batch_normalisation_works_in_evaluation_mode(seeded):
     with seeded(0):
         module = normed().eval()
         module[0].weight.data.mul_(0.3)
@@ -252,7 +295,7 @@ def test_batch_normalisation_in_evaluation_is_a_function_like_others(seeded):
 
 
 class Rows(nn.Module):
-    """One sample whose unknowns are a batch."""
+    """One sample that normalises over its own unknowns."""
 
     def __init__(self, tracked: bool) -> None:
         super().__init__()
@@ -262,7 +305,7 @@ class Rows(nn.Module):
         return 0.1 * self.norm((y + x).reshape(-1, 2)).reshape(y.shape)
 
 
-def test_one_sample_may_normalise_over_itself():
+def test_a_single_sample_may_normalise_over_its_unknowns():
     x = draw(8).requires_grad_()
     for solver in (None, Newton()):
         value = fixed_point(Rows(tracked=False), torch.zeros_like(x), x, solver=solver, **OPTIONS).value
