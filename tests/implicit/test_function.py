@@ -124,6 +124,20 @@ def test_changing_a_buffer_before_the_backward_pass_raises(entry_point, change, 
         value.sum().backward()
 
 
+def test_a_module_gets_the_gradients_of_unrolled_steps(seeded):
+    with seeded(0):
+        module = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double()
+        module[0].weight.data.mul_(0.4)
+    start = torch.zeros(2, 3, dtype=torch.float64)
+    value = fixed_point(module, start, tol=1e-12).value
+    gradients = torch.autograd.grad(value.square().sum(), list(module.parameters()))
+    y = start
+    for _ in range(100):
+        y = module(y)
+    expected = torch.autograd.grad(y.square().sum(), list(module.parameters()))
+    torch.testing.assert_close(gradients, expected, rtol=1e-8, atol=1e-9)
+
+
 def test_replacing_a_buffer_after_the_solve_has_no_effect(seeded):
     module = make(Scaled, seeded)
     weights = list(module.parameters())
