@@ -47,5 +47,10 @@ def test_a_tangent_below_another_transform_is_recognised():
 
 def test_levels_are_listed_innermost_first():
     recorded = []
-    torch.func.grad(lambda c: torch.func.vmap(lambda x: recorded.append(levels(x)) or x)(c).sum())(C)
+
+    def record(x):
+        recorded.append(levels(x))
+        return x
+
+    torch.func.grad(lambda c: torch.func.vmap(record)(c).sum())(C)
     assert recorded == [[2, 1]] and levels(C) == []

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -150,7 +151,7 @@ def test_a_weight_makes_the_adjoint_of_a_stationary_point_symmetric(seeded) -> N
     def variance(z: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(z) * torch.sigmoid(-z)
 
-    def solve(coupling: torch.Tensor, field: torch.Tensor, **options: object) -> torch.Tensor:
+    def solve(coupling: torch.Tensor, field: torch.Tensor, **options: Any) -> torch.Tensor:
         return fixed_point(
             lambda z, a, b: ((a + a.mT) / 2 @ torch.sigmoid(z)[..., None])[..., 0] + b,
             torch.zeros(3, 5, dtype=torch.float64),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -260,7 +261,7 @@ def test_the_plot_shows_every_sample_the_median_and_the_tolerance() -> None:
     trace = torch.tensor([[1.0, 2.0, 4.0], [0.1, 0.2, 0.4], [0.0, 0.02, 0.04]])
     axes = plot_residuals(trace, tol=1e-3).axes[0]
     assert axes.get_yscale() == "log"
-    lines = [line.get_ydata() for line in axes.lines]
+    lines = [np.asarray(line.get_ydata()) for line in axes.lines]
     assert len(lines) == 5
     assert lines[3] == pytest.approx([2.0, 0.2, 0.02])
     assert math.isnan(lines[0][2]), "an exact solution has no logarithm"

@@ -64,6 +64,10 @@ def test_a_captured_tensor_that_vmap_maps_raises():
 class Scaled(nn.Module):
     """tanh(c y + u(x)) with three buffers: a scale c, a mask and a permutation of the unknowns."""
 
+    c: Tensor
+    on: Tensor
+    order: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("c", torch.full((4,), 0.3))
@@ -127,7 +131,7 @@ def test_changing_a_buffer_before_the_backward_pass_raises(entry_point, change, 
 def test_a_module_gets_the_gradients_of_unrolled_steps(seeded):
     with seeded(0):
         module = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double()
-        module[0].weight.data.mul_(0.4)
+        module[0].get_parameter("weight").data.mul_(0.4)
     start = torch.zeros(2, 3, dtype=torch.float64)
     value = fixed_point(module, start, tol=1e-12).value
     gradients = torch.autograd.grad(value.square().sum(), list(module.parameters()))
@@ -200,7 +204,7 @@ def test_module_derivatives_of_all_orders_and_modes(adjoint, seeded):
 class Solved(nn.Module):
     """A module around the solve, because `functional_call` replaces the parameters of a module that is called."""
 
-    def __init__(self, inner: nn.Module, adjoint: Any = None) -> None:
+    def __init__(self, inner: Scaled, adjoint: Any = None) -> None:
         super().__init__()
         self.inner, self.adjoint = inner, adjoint
 
@@ -283,7 +287,7 @@ def test_compare_gradients_leaves_buffers_out(seeded):
 # --- batch normalisation
 
 
-def normed(tracked: bool = True) -> nn.Module:
+def normed(tracked: bool = True) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=tracked), nn.Tanh()).double()
 
 
@@ -303,7 +307,7 @@ def test_batch_normalisation_by_batch_statistics_raises(solve, seeded):
 def test_batch_normalisation_works_in_evaluation_mode(seeded):
     with seeded(0):
         module = normed().eval()
-        module[0].weight.data.mul_(0.3)
+        module[0].get_parameter("weight").data.mul_(0.3)
     value = fixed_point(module, START, **OPTIONS).value
     assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(value.sum(), list(module.parameters())))
 

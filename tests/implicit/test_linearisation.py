@@ -22,7 +22,7 @@ def solve(a, *, adjoint, linearised, weight=None, mask=None):
         value = fn(y, a)
         return lambda v: value - a.detach() * total.sin() * (v - y).sum(-1, keepdim=True)
 
-    points = []
+    points: list[torch.Tensor] = []
     y0 = torch.zeros_like(A)
     options = {"adjoint": adjoint, "tol": 1e-14, "max_steps": 500, "weight": weight, "mask": mask}
     solution = fixed_point(fn, y0, a, **options, linearisation=linearisation if linearised else None)

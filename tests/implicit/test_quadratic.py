@@ -108,7 +108,8 @@ def test_gradients_match_finite_differences_of_every_backend(backend: str) -> No
             moved = [h.detach().clone(), h.detach().clone()]
             moved[0][:, i] += step
             moved[1][:, i] -= step
-            up, down = (quadratic(*program[:3], other, *program[4:]).value @ weights for other in moved)
+            shifted = ([*program[:3], other, *program[4:]] for other in moved)
+            up, down = (quadratic(*tensors).value @ weights for tensors in shifted)
             differences[:, i] = (up - down) / (2 * step)
     torch.testing.assert_close(grad, differences, rtol=0, atol=1e-8)
 
