@@ -50,7 +50,7 @@ def quadratic(
             INFEASIBLE, UNBOUNDED or NONFINITE, else the solver's last point.
 
     Returns:
-        The solution. Its `residual` is that of the optimality conditions, with rows scaled to length 1 and Q to size 1;
+        The solution. Its `residual` measures the optimality conditions, with rows scaled to length 1 and Q to size 1;
         its `steps` count linear systems. A sample with several minima is SINGULAR.
 
     Raises:

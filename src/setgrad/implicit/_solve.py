@@ -125,7 +125,28 @@ def root(
 ) -> Solution:
     """Solve fn(y, *args) = 0 for each sample, and differentiate the solution with respect to the arguments.
 
-    The default solver is `Newton()`. The options, the result and the errors are those of `fixed_point`.
+    The default solver is `Newton()`. The other options are the same as in `fixed_point`.
+
+    Args:
+        fn: The residual, from `(*batch, n)` and the arguments to `(*batch, n)`; samples must not mix.
+        y0: The first iterate, `(*batch, n)`.
+        *args: Tensors to differentiate with respect to.
+        solver: As in `fixed_point`; also `Bisection(low, high)`.
+        adjoint: As in `fixed_point`, but no Neumann series.
+        tol: As in `fixed_point`, for the norm of fn(y).
+        max_steps: As in `fixed_point`.
+        check_every: As in `fixed_point`.
+        on_failure: As in `fixed_point`.
+        mask: As in `fixed_point`.
+        precondition: As in `fixed_point`, for the Jacobian of `fn`.
+
+    Returns:
+        The solution, with the status, residual and number of steps of each sample.
+
+    Raises:
+        ConvergenceError: If a sample fails and `on_failure` is "raise".
+        OptionError: If an option is out of range, or `fn` captures a tensor that requires a gradient.
+        ShapeError: If `fn` does not return the shape of y, or `y0` or `mask` has a wrong shape or dtype.
 
     Examples:
         >>> import torch
@@ -162,10 +183,30 @@ def argmin(
 ) -> Solution:
     """Find a stationary point of objective(y, *args) for each sample, and differentiate it.
 
-    The gradient is set to 0, so a maximum or a saddle point counts as CONVERGED too: start near a minimum. The
-    objective returns one number for each sample, `(*batch,)`. The Jacobian of its gradient is symmetric, so the adjoint
-    may be `CG()`, which is the default for over 256 unknowns. The default solver is `Newton()`. The other options, the
-    result and the errors are those of `fixed_point`.
+    The result is a stationary point, so a maximum or a saddle point counts as CONVERGED too: start near a minimum. The
+    default solver is `Newton()`. The Jacobian of the gradient is symmetric, so the adjoint may be `CG()`, which is the
+    default for over 256 unknowns. The other options are the same as in `fixed_point`.
+
+    Args:
+        objective: From `(*batch, n)` and the arguments to one number for each sample, `(*batch,)`.
+        y0: The first iterate, `(*batch, n)`.
+        *args: Tensors to differentiate with respect to.
+        solver: As in `fixed_point`; also `LBFGS()` for many unknowns, and `GradientDescent(rate)`.
+        adjoint: As in `fixed_point`, but no Neumann series; also `CG()` and `MINRES()`.
+        tol: As in `fixed_point`, for the norm of the gradient.
+        max_steps: As in `fixed_point`.
+        check_every: As in `fixed_point`.
+        on_failure: As in `fixed_point`.
+        mask: As in `fixed_point`.
+        precondition: As in `fixed_point`, for the Hessian.
+
+    Returns:
+        The solution, with the status, norm of the gradient and number of steps of each sample.
+
+    Raises:
+        ConvergenceError: If a sample fails and `on_failure` is "raise".
+        OptionError: If an option is out of range, or `objective` captures a tensor that requires a gradient.
+        ShapeError: If `y0` or `mask` has a wrong shape or dtype.
 
     Examples:
         >>> import torch

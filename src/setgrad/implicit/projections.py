@@ -105,7 +105,7 @@ def project_box(x: Tensor, low: float | Tensor, high: float | Tensor, *, mask: T
     x = items.x
     low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (low, high))
     if not is_transformed(low, high) and bool((low > high).any()):
-        raise OptionError("the box is empty: an entry of low exceeds that of high")
+        raise OptionError("the box is empty: an entry of low exceeds the entry of high")
     is_inside = (x >= low) & (x <= high)
     return items.finish(torch.where(is_inside, x, torch.where(x < low, low, high)))
 

@@ -20,9 +20,17 @@ class BiCGSTAB(LinearSolver):
     """Stabilised biconjugate gradients: two products per step, no basis to store; convergence may be irregular.
 
     Args:
-        tol: Norm of the residual relative to that of b; None for a little above rounding.
+        tol: Norm of the residual relative to the norm of b; by default a little above rounding.
         max_steps: Largest number of steps.
         check_every: Number of steps between two checks of convergence, which wait for a GPU.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> a = torch.ones(1, requires_grad=True)
+        >>> fixed_point(lambda y, a: 0.5 * y + a, torch.zeros(1), a, adjoint=BiCGSTAB()).value.backward()
+        >>> round(a.grad.item(), 4)
+        2.0
     """
 
     tol: float | None = None

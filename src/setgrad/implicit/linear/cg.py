@@ -31,9 +31,17 @@ class CG(LinearSolver):
     """Conjugate gradients, for symmetric positive definite systems such as those of `argmin`: one product per step.
 
     Args:
-        tol: Norm of the residual relative to that of b; None for a little above rounding.
+        tol: Norm of the residual relative to the norm of b; by default a little above rounding.
         max_steps: Largest number of steps.
         check_every: Number of steps between two checks of convergence, which wait for a GPU.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import argmin
+        >>> a = torch.ones(1, requires_grad=True)
+        >>> argmin(lambda y, a: ((y - a) ** 2).sum(-1), torch.zeros(1), a, adjoint=CG()).value.backward()
+        >>> round(a.grad.item(), 4)
+        1.0
     """
 
     tol: float | None = None
@@ -53,9 +61,17 @@ class NormalCG(LinearSolver):
     """Conjugate gradients on A^T A x = A^T b, for any square system: two products per step, squared condition number.
 
     Args:
-        tol: Norm of the residual relative to that of b; None for a little above rounding.
+        tol: Norm of the residual relative to the norm of b; by default a little above rounding.
         max_steps: Largest number of steps.
         check_every: Number of steps between two checks of convergence, which wait for a GPU.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> a = torch.ones(1, requires_grad=True)
+        >>> fixed_point(lambda y, a: 0.5 * y + a, torch.zeros(1), a, adjoint=NormalCG()).value.backward()
+        >>> round(a.grad.item(), 4)
+        2.0
     """
 
     tol: float | None = None

@@ -21,13 +21,21 @@ class GMRES(LinearSolver):
     """Minimise the residual over a Krylov space, then restart from the minimum. One step of the loop is one cycle.
 
     Args:
-        tol: Norm of the residual relative to that of b; None for a little above rounding.
+        tol: Norm of the residual relative to the norm of b; by default a little above rounding.
         restart: Number of vectors of a cycle, at least 1.
         max_steps: Largest number of cycles.
         check_every: Number of cycles between two checks of convergence, which wait for a GPU.
 
     Raises:
         OptionError: If `restart` is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> a = torch.ones(1, requires_grad=True)
+        >>> fixed_point(lambda y, a: 0.5 * y + a, torch.zeros(1), a, adjoint=GMRES()).value.backward()
+        >>> round(a.grad.item(), 4)
+        2.0
     """
 
     tol: float | None = None

@@ -29,6 +29,13 @@ class Anderson(EquationSolver):
 
     Raises:
         OptionError: If an argument is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> solution = fixed_point(lambda y: 0.99 * y + 1, torch.zeros(1), solver=Anderson())
+        >>> round(solution.value.item(), 3)
+        100.0
     """
 
     window: int = 5

@@ -22,6 +22,13 @@ class Bisection(EquationSolver):
     Args:
         low: Lower end, a number or a tensor that broadcasts to y.
         high: Upper end.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import root
+        >>> solution = root(lambda y: y**3 - 8, torch.zeros(1), solver=Bisection(0.0, 10.0))
+        >>> round(solution.value.item(), 3)
+        2.0
     """
 
     low: float | Tensor

@@ -48,6 +48,13 @@ class LBFGS(EquationSolver):
 
     Raises:
         OptionError: If the window is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import argmin
+        >>> solution = argmin(lambda y: ((y - 2) ** 2).sum(-1), torch.zeros(1), solver=LBFGS())
+        >>> round(solution.value.item(), 3)
+        2.0
     """
 
     window: int = 10

@@ -26,6 +26,13 @@ class Newton(EquationSolver):
 
     Raises:
         OptionError: If the damping is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import root
+        >>> solution = root(lambda y: y * y - 2, torch.ones(1), solver=Newton())
+        >>> round(solution.value.item(), 3)
+        1.414
     """
 
     damping: float = 1.0
@@ -50,7 +57,15 @@ class Newton(EquationSolver):
 @final
 @dataclass(frozen=True)
 class Broyden(EquationSolver):
-    """Compute the exact Jacobian once, at the start, then correct its inverse by a rank-one update after each step."""
+    """Compute the exact Jacobian once, at the start, then correct its inverse by a rank-one update after each step.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import root
+        >>> solution = root(lambda y: y * y - 2, torch.ones(1), solver=Broyden())
+        >>> round(solution.value.item(), 3)
+        1.414
+    """
 
     def init(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inverse Jacobian at the start, and a mask of the samples where it is singular."""

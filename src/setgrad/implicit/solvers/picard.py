@@ -28,6 +28,13 @@ class Picard(EquationSolver):
 
     Raises:
         OptionError: If the damping is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> solution = fixed_point(torch.cos, torch.zeros(1), solver=Picard(damping=0.7))
+        >>> round(solution.value.item(), 3)
+        0.739
     """
 
     damping: float = 1.0
@@ -60,6 +67,13 @@ class AdaptivePicard(EquationSolver):
 
     Raises:
         OptionError: If the damping is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> solution = fixed_point(lambda y: 1 - 2 * y, torch.zeros(1), solver=AdaptivePicard())
+        >>> round(solution.value.item(), 3)
+        0.333
     """
 
     damping: float = 0.5
@@ -93,6 +107,13 @@ class GradientDescent(EquationSolver):
 
     Raises:
         OptionError: If the rate is not above 0.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import argmin
+        >>> solution = argmin(lambda y: ((y - 2) ** 2).sum(-1), torch.zeros(1), solver=GradientDescent(0.3))
+        >>> round(solution.value.item(), 3)
+        2.0
     """
 
     rate: float
