@@ -17,12 +17,9 @@ from setgrad.implicit import (
     fixed_point,
     root,
 )
+from tests.implicit.helpers import draw
 from tests.implicit.problems import CASES
 from tests.implicit.solvers import BACKWARD, FORWARD
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("case", "solver"), FORWARD, ids=str)

@@ -9,11 +9,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from setgrad.implicit import CG, AdaptivePicard, Anderson, Direct, Neumann, OneStepAdjoint, fixed_point
+from tests.implicit.helpers import FORWARD_MODE
 from tests.implicit.problems import CASES
 from tests.implicit.solvers import BACKWARD, FORWARD
-
-# The first use of forward mode makes torch 2.13 warn.
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 
 def tracked(args):

@@ -27,13 +27,10 @@ from setgrad.implicit import (
     residual_trace,
     root,
 )
+from tests.implicit.helpers import draw
 
 # Accuracy of the differences: the tolerance of the solves, 1e-12, over the step, 6e-6, with a margin.
 FINITE_TOL = 1e-6
-
-
-def _random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def _linear(y: Tensor, matrix: Tensor) -> Tensor:
@@ -45,8 +42,8 @@ def _tanh(y: Tensor, weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _contraction(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    weight = _random(4, 4, seed=seed)
-    return torch.zeros(3, 4, dtype=torch.float64), 0.7 * weight / torch.linalg.matrix_norm(weight, 2), _random(3, 4)
+    weight = draw(4, 4, seed=seed)
+    return torch.zeros(3, 4, dtype=torch.float64), 0.7 * weight / torch.linalg.matrix_norm(weight, 2), draw(3, 4)
 
 
 # --- contraction_estimate
@@ -54,9 +51,9 @@ def _contraction(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("n", [1, 2, 8, 30])
 def test_radius_of_random_matrices_is_right(n: int) -> None:
-    matrices = _random(5, n, n) / n**0.5
+    matrices = draw(5, n, n) / n**0.5
     expected = torch.linalg.eigvals(matrices).abs().amax(-1)
-    radius = contraction_estimate(_linear, _random(5, n, seed=1), matrices, steps=200)
+    radius = contraction_estimate(_linear, draw(5, n, seed=1), matrices, steps=200)
     # With more unknowns than vectors, eigenvalues of nearly the same modulus make the iteration slow.
     torch.testing.assert_close(radius, expected, rtol=1e-9 if n <= 8 else 1e-3, atol=0.0)
 
@@ -65,7 +62,7 @@ def test_radius_of_complex_pairs_and_opposite_signs_is_right() -> None:
     def with_block(block: Tensor) -> Tensor:
         matrix = torch.diag(torch.linspace(0.0, 0.3, 20, dtype=torch.float64))
         matrix[:2, :2] = block
-        change = torch.linalg.qr(_random(20, 20))[0]
+        change = torch.linalg.qr(draw(20, 20))[0]
         return change @ matrix @ change.T
 
     turn = torch.tensor([[0.6, -0.7], [0.7, 0.6]], dtype=torch.float64)
@@ -78,15 +75,15 @@ def test_radius_of_complex_pairs_and_opposite_signs_is_right() -> None:
 
 def test_radius_is_that_of_the_jacobian_at_the_point() -> None:
     _, weight, x = _contraction()
-    y = _random(3, 4, seed=5)
+    y = draw(3, 4, seed=5)
     slopes = 1 - torch.tanh(y @ weight.T + x) ** 2
     expected = torch.linalg.eigvals(slopes[..., None] * weight).abs().amax(-1)
     torch.testing.assert_close(contraction_estimate(_tanh, y, weight, x), expected)
 
 
 def test_radius_of_a_sample_does_not_depend_on_its_batch() -> None:
-    matrices = _random(4, 12, 12)
-    y = _random(4, 12, seed=1)
+    matrices = draw(4, 12, 12)
+    y = draw(4, 12, seed=1)
     matrices[2, 0, 0] = math.nan
     together = contraction_estimate(_linear, y, matrices)
     assert together.isnan().tolist() == [False, False, True, False]
@@ -101,7 +98,7 @@ def test_radius_of_a_constant_map_and_without_batch_axis() -> None:
 
 
 def test_the_generator_decides_the_first_vectors() -> None:
-    matrices = _random(1, 40, 40)
+    matrices = draw(1, 40, 40)
     y = torch.zeros(1, 40, dtype=torch.float64)
 
     def after_two_steps(seed: int) -> float:
@@ -161,7 +158,7 @@ def test_exact_gradients_of_a_root_agree(unrolled: Newton | Broyden) -> None:
 
 
 def test_exact_gradients_of_an_argmin_agree_with_a_custom_loss() -> None:
-    target = _random(2, 3)
+    target = draw(2, 3)
     comparison = compare_gradients(
         lambda y, w: ((y - w) ** 2 + 0.1 * y**4).sum(-1),
         torch.zeros(2, 3, dtype=torch.float64),
@@ -185,7 +182,7 @@ def test_parameters_of_a_module_are_compared_too(seeded: Callable[..., AbstractC
 
     with seeded(0):
         layer = Layer()
-    comparison = compare_gradients(layer, torch.zeros(2, 3, dtype=torch.float64), _random(2, 3))
+    comparison = compare_gradients(layer, torch.zeros(2, 3, dtype=torch.float64), draw(2, 3))
     assert comparison.shapes == ((2, 3), (3, 3), (3,))
     assert comparison.worst < FINITE_TOL
     assert layer.linear.weight.grad is None
@@ -244,7 +241,7 @@ def test_the_trace_equals_the_residuals_of_the_loop(solver: Picard | Anderson | 
 
 def test_the_trace_of_a_root_falls_to_rounding() -> None:
     trace = residual_trace(
-        lambda y, c: y * y - c, torch.ones(1, dtype=torch.float64), _random(1).abs(), problem=root, max_steps=8
+        lambda y, c: y * y - c, torch.ones(1, dtype=torch.float64), draw(1).abs(), problem=root, max_steps=8
     )
     assert trace.shape == (9,)
     assert trace[-1] < 1e-14

@@ -13,12 +13,11 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from setgrad.errors import OptionError
 from setgrad.implicit import GMRES, Newton, argmin, compare_gradients, fixed_point, root
+from tests.implicit.helpers import FORWARD_MODE, draw
 from tests.test_autograd import TRANSFORMS, C
 
 OPTIONS: dict[str, Any] = {"tol": 1e-12, "max_steps": 300}
 START = torch.zeros(5, 4, dtype=torch.float64)
-# The first use of forward mode makes torch 2.13 warn.
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 
 # --- captured tensors
@@ -111,10 +110,6 @@ CHANGES: dict[str, Callable[[Scaled], Tensor]] = {
 def make(kind: type[Scaled], seeded: Any) -> Scaled:
     with seeded(0):
         return kind().double()
-
-
-def draw(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("change", CHANGES)

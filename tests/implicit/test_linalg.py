@@ -10,12 +10,9 @@ from torch import Tensor
 
 from setgrad.implicit import _linalg
 from setgrad.implicit._linalg import least_squares, lu_factor, solve_checked, solve_with_factors
+from tests.implicit.helpers import FORWARD_MODE, draw
 
 Seeded = Callable[..., AbstractContextManager[None]]
-
-
-def draw(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(6, 3), (4, 4), (1, 1), (21, 20)])
@@ -84,8 +81,7 @@ def test_constant_factors_give_first_and_second_derivatives(seeded: Seeded) -> N
         assert torch.autograd.gradgradcheck(solve, (matrix, right))
 
 
-# The first use of forward mode makes torch 2.13 warn.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@FORWARD_MODE
 def test_constant_factors_work_in_forward_mode_and_under_vmap() -> None:
     matrix, right = _systems(4, n=3)
     factors = lu_factor(matrix)[0]

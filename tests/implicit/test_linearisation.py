@@ -5,6 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 from setgrad.implicit import GMRES, Direct, fixed_point
+from tests.implicit.helpers import FORWARD_MODE
 
 A = torch.linspace(0.05, 0.3, 6, dtype=torch.float64).reshape(2, 3)
 MASK = torch.tensor([[True, True, False], [True, True, True]])
@@ -29,8 +30,7 @@ def solve(a, *, adjoint, linearised, weight=None, mask=None):
     return solution.value, points
 
 
-# The first use of forward mode makes torch 2.13 warn.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@FORWARD_MODE
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 @pytest.mark.parametrize("weight", [None, lambda y: 1 + y.square()], ids=["plain", "weighted"])
 @pytest.mark.parametrize("adjoint", [GMRES(), Direct()], ids=["GMRES", "Direct"])

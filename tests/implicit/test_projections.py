@@ -12,19 +12,14 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.implicit import entropic_budget, project_box, project_budget, softmax, sparsemax
+from tests.implicit.helpers import FORWARD_MODE, draw
 
 Seeded = Callable[..., AbstractContextManager[None]]
 Projection = Callable[..., Tensor]
 
-# The first use of forward mode makes torch 2.13 warn.
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 WITHOUT_BUDGET: list[Projection] = [softmax, sparsemax]
 WITH_BUDGET: list[Projection] = [project_budget, entropic_budget]
-
-
-def _items(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def _reference_budget(x: Tensor, k: float) -> Tensor:
@@ -43,7 +38,7 @@ def _reference_entropic_budget(x: Tensor, k: float) -> Tensor:
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("k", [0.3, 1.0, 2.5, 6.9])
 def test_budget_projections_match_scalar_root_finding(k: float, scale: float) -> None:
-    x = _items(6, 7, scale=scale)
+    x = draw(6, 7, scale=scale)
     for ours, reference in ((project_budget, _reference_budget), (entropic_budget, _reference_entropic_budget)):
         expected = torch.stack([reference(row, k) for row in x])
         torch.testing.assert_close(ours(x, k), expected, rtol=0, atol=1e-12)
@@ -53,7 +48,7 @@ def test_budget_projections_match_scalar_root_finding(k: float, scale: float) ->
 def test_sparsemax_solves_its_quadratic_program(scale: float) -> None:
     qpsolvers = pytest.importorskip("qpsolvers", reason="the oracle is a QP solver: pip install 'setgrad[qp]'")
     pytest.importorskip("piqp", reason="the oracle is a QP solver: pip install 'setgrad[qp]'")
-    x = _items(5, 6, scale=scale)
+    x = draw(5, 6, scale=scale)
     for row, ours in zip(x, sparsemax(x), strict=True):
         expected = qpsolvers.solve_qp(
             np.eye(6), -row.numpy(), -np.eye(6), np.zeros(6), np.ones((1, 6)), np.ones(1), solver="piqp"
@@ -67,7 +62,7 @@ def test_sparsemax_solves_its_quadratic_program(scale: float) -> None:
 
 
 def test_sparsemax_is_the_budget_of_one_and_softmax_is_that_of_torch() -> None:
-    x = _items(20, 9)
+    x = draw(20, 9)
     torch.testing.assert_close(sparsemax(x), project_budget(x, 1.0), rtol=0, atol=1e-13)
     assert torch.equal(softmax(x), x.softmax(-1))
 
@@ -75,7 +70,7 @@ def test_sparsemax_is_the_budget_of_one_and_softmax_is_that_of_torch() -> None:
 @FORWARD_MODE
 @pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
 def test_derivatives_are_right(project: Projection, seeded: Seeded) -> None:
-    x = _items(3, 5).requires_grad_()
+    x = draw(3, 5).requires_grad_()
     mask = torch.ones(3, 5, dtype=torch.bool)
     mask[1, 2] = False
     args: tuple[Tensor, ...] = (x,)
@@ -89,7 +84,7 @@ def test_derivatives_are_right(project: Projection, seeded: Seeded) -> None:
 
 @pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
 def test_transforms_of_torch_func_are_right(project: Projection) -> None:
-    x = _items(4, 5)
+    x = draw(4, 5)
     k = () if project in WITHOUT_BUDGET else (1.5,)
     torch.testing.assert_close(torch.func.vmap(lambda r: project(r, *k))(x), project(x, *k), rtol=0, atol=1e-12)
     jacobian = torch.func.jacrev(lambda r: project(r, *k))(x[0])
@@ -100,7 +95,7 @@ def test_transforms_of_torch_func_are_right(project: Projection) -> None:
 @pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
 def test_masked_items_have_no_effect(project: Projection) -> None:
     k = () if project in WITHOUT_BUDGET else (1.7,)
-    x = _items(2, 6)
+    x = draw(2, 6)
     x[:, 3] = torch.nan
     mask = torch.tensor([True, True, False, False, True, True])
     x.requires_grad_()
@@ -109,7 +104,7 @@ def test_masked_items_have_no_effect(project: Projection) -> None:
     expected = project(short, *k)
     torch.testing.assert_close(z[:, mask], expected, rtol=0, atol=1e-14)
     assert bool((z[:, ~mask] == 0).all())
-    weights = _items(2, 6, seed=1)
+    weights = draw(2, 6, seed=1)
     (grad,) = torch.autograd.grad((z * weights).sum(), x)
     (reference,) = torch.autograd.grad((expected * weights[:, mask]).sum(), short)
     torch.testing.assert_close(grad[:, mask], reference, rtol=0, atol=1e-13)
@@ -119,10 +114,10 @@ def test_masked_items_have_no_effect(project: Projection) -> None:
 @pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
 def test_a_sample_that_is_not_finite_does_not_change_the_others(project: Projection) -> None:
     k = () if project in WITHOUT_BUDGET else (1.7,)
-    clean = _items(3, 6)
+    clean = draw(3, 6)
     nonfinite = clean.clone()
     nonfinite[1, 2], nonfinite[1, 3] = torch.nan, torch.inf
-    weights = _items(3, 6, seed=1)
+    weights = draw(3, 6, seed=1)
     results = []
     for x in (clean.requires_grad_(), nonfinite.requires_grad_()):
         z = project(x, *k)
@@ -136,17 +131,17 @@ def test_a_sample_that_is_not_finite_does_not_change_the_others(project: Project
 @pytest.mark.parametrize("project", WITH_BUDGET)
 @pytest.mark.parametrize("tied", [False, True])
 def test_budgets_of_zero_and_of_all_items(project: Projection, tied: bool) -> None:
-    x = torch.zeros(2, 4, dtype=torch.float64) if tied else _items(2, 4)
+    x = torch.zeros(2, 4, dtype=torch.float64) if tied else draw(2, 4)
     x.requires_grad_()
     z = project(x, torch.tensor([0.0, 4.0]))
     assert torch.equal(z, torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
-    (grad,) = torch.autograd.grad((z * _items(2, 4, seed=1)).sum(), x)
+    (grad,) = torch.autograd.grad((z * draw(2, 4, seed=1)).sum(), x)
     assert bool((grad == 0).all())
 
 
 @pytest.mark.parametrize("end", [0.0, 5.0])
 def test_entropic_budget_at_the_ends_has_the_derivative_of_the_limit(end: float) -> None:
-    x = _items(5)
+    x = draw(5)
     step = 1e-6 if end == 0 else -1e-6
     k = torch.tensor(end, dtype=torch.float64, requires_grad=True)
     slopes = torch.autograd.functional.jacobian(lambda k: entropic_budget(x, k), k)
@@ -182,7 +177,7 @@ def test_a_single_item_on_the_simplex_is_one(project: Projection) -> None:
 @pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
 def test_a_sample_without_items_is_zero(project: Projection) -> None:
     k = () if project in WITHOUT_BUDGET else (torch.tensor([1.0, 0.0]),)
-    x = _items(2, 3).requires_grad_()
+    x = draw(2, 3).requires_grad_()
     mask = torch.tensor([[True] * 3, [False] * 3])
     z = project(x, *k, mask=mask)
     assert z[1].tolist() == [0.0] * 3
@@ -199,7 +194,7 @@ def test_entropic_budget_of_items_far_apart_is_finite() -> None:
 @pytest.mark.parametrize("project", WITHOUT_BUDGET + WITH_BUDGET)
 def test_the_dtype_is_preserved(project: Projection) -> None:
     k = () if project in WITHOUT_BUDGET else (2.0,)
-    x = _items(3, 8)
+    x = draw(3, 8)
     z = project(x.float(), *k)
     assert z.dtype == torch.float32
     torch.testing.assert_close(z.double(), project(x, *k), rtol=0, atol=1e-5)
@@ -209,7 +204,7 @@ def test_the_dtype_is_preserved(project: Projection) -> None:
 @pytest.mark.parametrize("far", [1e4, 1e6])
 def test_large_numbers_keep_the_sum(project: Projection, far: float) -> None:
     k = () if project in WITHOUT_BUDGET else (5.0,)
-    x = (_items(4, 50) + far).float()
+    x = (draw(4, 50) + far).float()
     z = project(x, *k)
     torch.testing.assert_close(z.sum(-1), torch.full((4,), k[0] if k else 1.0), rtol=1e-5, atol=0)
     torch.testing.assert_close(z, project(x.double() - far, *k).float(), rtol=0, atol=1e-5)
@@ -239,12 +234,12 @@ def test_half_precision_differs_by_rounding_only(project: Projection, dtype: tor
 @pytest.mark.parametrize("project", WITH_BUDGET)
 def test_a_budget_above_the_number_of_items_raises_under_vmap(project: Projection) -> None:
     with pytest.raises(OptionError, match="it is 4 of 3"):
-        torch.func.vmap(lambda x: project(x, 4.0))(_items(2, 3))
+        torch.func.vmap(lambda x: project(x, 4.0))(draw(2, 3))
 
 
 @FORWARD_MODE
 def test_the_box_equals_clamp_and_has_derivatives(seeded: Seeded) -> None:
-    x = _items(3, 4, scale=2.0).requires_grad_()
+    x = draw(3, 4, scale=2.0).requires_grad_()
     low = torch.full((4,), -1.0, dtype=torch.float64, requires_grad=True)
     high = torch.full((3, 1), 0.5, dtype=torch.float64, requires_grad=True)
     assert torch.equal(project_box(x, -1.0, 0.5), x.clamp(-1.0, 0.5))
@@ -309,6 +304,6 @@ def test_items_far_away_on_both_sides_are_zero_and_one(project: Projection) -> N
 @pytest.mark.parametrize("project", WITH_BUDGET)
 def test_a_common_offset_changes_nothing(project: Projection) -> None:
     for offset in (1e9, 1e12, 1e14):
-        items = _items(100) + offset
+        items = draw(100) + offset
         # The difference has the rounded items, but near 0.
         torch.testing.assert_close(project(items, 30.0), project(items - offset, 30.0), rtol=0, atol=1e-12)

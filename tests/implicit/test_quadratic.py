@@ -12,6 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from setgrad.errors import ConvergenceError, DataError, MissingDependencyError, ShapeError
 from setgrad.implicit import Status, _quadratic, project_budget, quadratic, sparsemax
 from setgrad.implicit._qp_backends import Backend, moreau_backend, qpsolvers_backend
+from tests.implicit.helpers import FORWARD_MODE
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
@@ -25,8 +26,6 @@ BACKENDS: dict[str, tuple[str, Backend]] = {
     "proxqp": ("proxsuite", qpsolvers_backend("proxqp")),
     "clarabel": ("clarabel", qpsolvers_backend("clarabel")),
 }
-# The first use of forward mode makes torch 2.13 warn.
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 
 @pytest.fixture
