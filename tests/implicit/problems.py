@@ -1,4 +1,4 @@
-"""ONE table of equations with known solutions. Every solver and adjoint that may be asked tries every one of them."""
+"""The table of equations with known solutions that all solvers and adjoints are tested on."""
 
 from __future__ import annotations
 
@@ -9,32 +9,29 @@ import torch
 from torch import Tensor
 
 from setgrad.implicit import Solution, argmin, fixed_point, root
+from tests.implicit.helpers import draw
 
 
 @dataclass(frozen=True)
 class Case:
-    """An equation for a batch of samples, its arguments, and another way to the same solution."""
+    """An equation for a batch of samples, its arguments, and a second way to compute its solution."""
 
     name: str
-    # Which door it goes through: what solvers may be asked depends on it.
-    door: Callable[..., Solution]
+    # fixed_point, root or argmin; it decides which solvers apply.
+    entry_point: Callable[..., Solution]
     fn: Callable[..., Tensor]
     start: Tensor
     args: tuple[Tensor, ...]
-    # The solution as a differentiable function of the arguments, by a closed form or a long unrolled iteration.
+    # From the arguments to the solution, differentiable: a closed form or a long unrolled iteration.
     truth: Callable[..., Tensor]
-    # Every coordinate is an equation of its own.
+    # Each coordinate depends on its own unknown only.
     separable: bool = False
 
     def __str__(self) -> str:
         return self.name
 
     def solve(self, *args: Tensor, **options: object) -> Solution:
-        return self.door(self.fn, self.start, *args, **{"tol": 1e-12, "max_steps": 400, **options})
-
-
-def _draw(*shape: int, seed: int, scale: float = 1.0) -> Tensor:
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return self.entry_point(self.fn, self.start, *args, **{"tol": 1e-12, "max_steps": 400, **options})
 
 
 def _zeros(*shape: int) -> Tensor:
@@ -107,7 +104,7 @@ CASES = [
         fixed_point,
         _network,
         _zeros(3, 4),
-        (_draw(3, 4, 4, seed=0, scale=0.15), _draw(3, 4, seed=1)),
+        (draw(3, 4, 4, seed=0, scale=0.15), draw(3, 4, seed=1)),
         _unroll(_network, _zeros(3, 4), 120),
     ),
     Case(
@@ -115,7 +112,7 @@ CASES = [
         fixed_point,
         _cosine,
         _zeros(3, 1),
-        (_draw(1, seed=2, scale=0.3),),
+        (draw(1, seed=2, scale=0.3),),
         _unroll(_cosine, _zeros(3, 1), 120),
     ),
     Case(
@@ -123,7 +120,7 @@ CASES = [
         fixed_point,
         _affine,
         _zeros(2, 2, 3),
-        (_draw(3, 3, seed=3, scale=0.2), _draw(2, 2, 3, seed=4)),
+        (draw(3, 3, seed=3, scale=0.2), draw(2, 2, 3, seed=4)),
         lambda weight, bias: _times(torch.linalg.inv(torch.eye(3, dtype=torch.float64) - weight), bias),
     ),
     Case(
@@ -131,7 +128,7 @@ CASES = [
         root,
         _cubic,
         _zeros(2, 3) + 0.5,
-        (_draw(2, 3, seed=5), _draw(2, 3, seed=6)),
+        (draw(2, 3, seed=5), draw(2, 3, seed=6)),
         _unroll(_cubic_newton, _zeros(2, 3) + 0.5, 40),
         separable=True,
     ),
@@ -140,7 +137,7 @@ CASES = [
         root,
         _coupled,
         _zeros(3, 4),
-        (_draw(3, 4, 4, seed=7, scale=0.4), _draw(3, 4, seed=8)),
+        (draw(3, 4, 4, seed=7, scale=0.4), draw(3, 4, seed=8)),
         _unroll(_coupled_step, _zeros(3, 4), 150),
     ),
     Case(
@@ -148,8 +145,8 @@ CASES = [
         argmin,
         _ridge,
         _zeros(2, 3),
-        (_draw(2, 5, 3, seed=9), _draw(2, 5, seed=10), _draw(1, seed=11)[0]),
+        (draw(2, 5, 3, seed=9), draw(2, 5, seed=10), draw(1, seed=11)[0]),
         _ridge_solution,
     ),
-    Case("convex", argmin, _convex, _zeros(2, 3), (_draw(2, 3, seed=12),), _unroll(_convex_step, _zeros(2, 3), 200)),
+    Case("convex", argmin, _convex, _zeros(2, 3), (draw(2, 3, seed=12),), _unroll(_convex_step, _zeros(2, 3), 200)),
 ]

@@ -1,4 +1,4 @@
-"""ONE table of solvers and ONE of adjoints, with what each may be asked."""
+"""The tables of solvers and adjoints, with the problems that each can solve."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from tests.implicit.problems import CASES, Case
 
 @dataclass(frozen=True)
 class Entry:
-    """A forward solver and the problems that it is made for."""
+    """A solver and the problems that it applies to."""
 
     solver: EquationSolver
-    fits: Callable[[Case], bool]
+    applies: Callable[[Case], bool]
 
     def __str__(self) -> str:
         return repr(self.solver)
 
 
-def _through(*doors: object) -> Callable[[Case], bool]:
-    return lambda case: case.door in doors
+def _for(*entry_points: object) -> Callable[[Case], bool]:
+    return lambda case: case.entry_point in entry_points
 
 
 SOLVERS = [
-    Entry(Picard(), _through(fixed_point)),
-    Entry(Picard(damping=0.7), _through(fixed_point)),
-    Entry(AdaptivePicard(), _through(fixed_point)),
-    Entry(Anderson(), _through(fixed_point)),
-    Entry(Anderson(window=2, damping=0.8), _through(fixed_point)),
-    Entry(Newton(), _through(fixed_point, root, argmin)),
-    Entry(Broyden(), _through(fixed_point, root, argmin)),
+    Entry(Picard(), _for(fixed_point)),
+    Entry(Picard(damping=0.7), _for(fixed_point)),
+    Entry(AdaptivePicard(), _for(fixed_point)),
+    Entry(Anderson(), _for(fixed_point)),
+    Entry(Anderson(window=2, damping=0.8), _for(fixed_point)),
+    Entry(Newton(), _for(fixed_point, root, argmin)),
+    Entry(Broyden(), _for(fixed_point, root, argmin)),
     Entry(Bisection(-10.0, 10.0), lambda case: case.separable),
-    Entry(GradientDescent(0.02), _through(argmin)),
-    Entry(LBFGS(), _through(argmin)),
+    Entry(GradientDescent(0.02), _for(argmin)),
+    Entry(LBFGS(), _for(argmin)),
 ]
-# Tight, because derivatives of derivatives inherit the errors.
+# Tight tolerances, because second derivatives amplify the errors.
 GENERAL: list[LinearSolver] = [
     Direct(),
     GMRES(tol=1e-13),
@@ -66,5 +66,6 @@ GENERAL: list[LinearSolver] = [
 ]
 SYMMETRIC: list[LinearSolver] = [CG(tol=1e-13), MINRES(tol=1e-13)]
 
-FORWARD = [(case, entry.solver) for case in CASES for entry in SOLVERS if entry.fits(case)]
-BACKWARD = [(case, adjoint) for case in CASES for adjoint in [*GENERAL, *(SYMMETRIC if case.door is argmin else [])]]
+FORWARD = [(case, entry.solver) for case in CASES for entry in SOLVERS if entry.applies(case)]
+BACKWARD = [(case, adjoint) for case in CASES for adjoint in GENERAL]
+BACKWARD += [(case, adjoint) for case in CASES for adjoint in SYMMETRIC if case.entry_point is argmin]

@@ -1,8 +1,8 @@
-"""The one loop that all iterative solvers run in.
+"""The loop that runs every iterative solver.
 
-It decides when a sample is done, freezes it, keeps the best iterate and records how each sample ended. Solvers only
-say how to take a step. Samples never look at each other, so a sample ends the same alone and in any batch, and where
-the equation can be had for some samples alone, those that are done are left out.
+A solver only takes steps. The loop decides when a sample is done, freezes it, keeps its best iterate and records its
+status. Samples never affect each other, so a sample ends the same alone and in any batch. If the residual can be
+evaluated for a subset of the samples, those that are done are left out.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from torch import Tensor
 
 from setgrad._status import Status, is_status
 from setgrad.errors import OptionError
-from setgrad.implicit._outcome import Outcome
+from setgrad.implicit._solution import Outcome
 
+# From y `(*batch, n)` to a residual of the same shape.
 Residual = Callable[[Tensor], Tensor]
+# From an iterate to the scale that the tolerance is relative to, `(*batch,)`.
+Scale = Callable[[Tensor], Tensor]
 
 _RUNNING = -1
-# A residual this many times the first one (or 1) will not come back.
-_DIVERGED = 1e10
-# A residual that has not fallen to this part is no solution, however large the iterate that it is compared with.
-_FALLEN = 0.9
-# Once so few of the samples are left, making the equation of these alone costs less than it saves.
-_FEW = 0.5
-# Stuck, a sample whose residual is this many times its best has run away rather than stopped.
-_RAN_AWAY = 2.0
+# A sample diverged when its residual is this many times the first one (or 1, if that is larger).
+_DIVERGENCE_FACTOR = 1e10
+# The residual must fall at least to this fraction of the first one, however large y and so the tolerance become.
+_REQUIRED_DECREASE = 0.9
+# Continue with the running samples alone once at most this fraction is left: a new equation costs less than it saves.
+_SUBSET_FRACTION = 0.5
+# A sample that no longer improves DIVERGED if its residual is this many times its best, else it STALLED.
+_STALL_FACTOR = 2.0
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A new iterate with its residual, the solver's state, and which samples met a singular system."""
+    """A new iterate with its residual, the solver's state, and a mask of the samples with a singular system."""
 
     y: Tensor
     residual: Tensor
@@ -44,27 +47,38 @@ class Step:
 
 
 class EquationSolver(abc.ABC):
-    """A way to bring a residual `(*batch, n)` to zero, one step at a time."""
+    """A method that brings a residual `(*batch, n)` to zero, one step at a time."""
 
     @abc.abstractmethod
-    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> Any:
-        """State before the first step."""
+    def init(self, fn: Residual, y: Tensor, residual: Tensor) -> Any:
+        """Return the state before the first step."""
 
     @abc.abstractmethod
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: Any) -> Step:
-        """Take one step for all samples; the loop drops the steps of those that are done."""
+        """Take one step for all samples; the loop drops the steps of samples that are done."""
 
-    def part(self, state: Any, rows: Tensor) -> Any:
-        """The state of the samples with these numbers, where samples have one axis; NotImplemented if there is none."""
+    def select_state(self, state: Any, rows: Tensor) -> Any:
+        """Return the state of some samples of a `(b, n)` problem, or NotImplemented if the state cannot be split."""
         return NotImplemented
+
+
+def check_damping(damping: float) -> None:
+    """Raise an OptionError unless the damping lies in (0, 1]."""
+    if not 0 < damping <= 1:
+        raise OptionError(f"damping must lie in (0, 1], 1 for full steps, not {damping}")
 
 
 @final
 @dataclass(frozen=True)
 class Limits:
-    """When to stop: `tol` relative to the scale of the problem, and how often the host looks.
+    """When to stop.
 
-    `patience` steps without a better residual end a sample. Krylov methods have none: their residuals may rest a while.
+    Args:
+        tol: Norm of the residual at which a sample has converged, relative to the scale of the problem.
+        max_steps: Largest number of steps.
+        check_every: Number of steps between two looks of the host at whether all samples are done.
+        patience: A sample ends after this many steps without a smaller residual. None for Krylov methods, whose
+            residual may stay level for a while.
     """
 
     tol: float
@@ -83,28 +97,28 @@ class Limits:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """Where samples stand: the last and the best iterate, what the first residual was, and how long they have run."""
+class _Progress:
+    """The state of the loop for each sample. `tol_cap` bounds the tolerance, `divergence_norm` the residual."""
 
     y: Tensor
     residual: Tensor
     norm: Tensor
-    first: Tensor
-    fallen: Tensor
+    divergence_norm: Tensor
+    tol_cap: Tensor
     best: Tensor
     best_norm: Tensor
     steps: Tensor
-    since: Tensor
+    steps_since_best: Tensor
     status: Tensor
 
-    def part(self, rows: Tensor) -> _Run:
-        """Some of the samples."""
-        return _Run(*(now[rows] for now in self._tensors()))
+    def select(self, rows: Tensor) -> _Progress:
+        """Return the state of some samples."""
+        return _Progress(*(tensor[rows] for tensor in self._tensors()))
 
-    def with_part(self, rows: Tensor, part: _Run) -> _Run:
-        """All samples, with what has become of some."""
-        pairs = zip(self._tensors(), part._tensors(), strict=True)
-        return _Run(*(old.to(new.dtype).index_copy(0, rows, new) for old, new in pairs))
+    def update(self, rows: Tensor, subset: _Progress) -> _Progress:
+        """Return the state of all samples, with these rows replaced."""
+        pairs = zip(self._tensors(), subset._tensors(), strict=True)
+        return _Progress(*(old.to(new.dtype).index_copy(0, rows, new) for old, new in pairs))
 
     def _tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in fields(self)]
@@ -115,77 +129,100 @@ def iterate(
     fn: Residual,
     y: Tensor,
     limits: Limits,
-    scale: Callable[[Tensor], Tensor],
+    scale: Scale,
     residual: Tensor | None = None,
-    part: Callable[[Tensor], Residual | None] | None = None,
+    restrict: Callable[[Tensor], Residual | None] | None = None,
 ) -> Outcome:
-    """Run a solver until every sample is done. `scale` gives the size of the problem at an iterate, `(*batch,)`.
+    """Run a solver until every sample is done.
 
-    `residual` is that of the first iterate, where the caller knows it. `part` makes the residual of the samples with
-    given numbers, for samples on one axis, or says None.
+    Args:
+        solver: Takes the steps.
+        fn: The residual.
+        y: The first iterate, `(*batch, n)`.
+        limits: When to stop.
+        scale: From an iterate to the scale that the tolerance is relative to.
+        residual: The residual at `y`, if it is known.
+        restrict: For y `(b, n)`: from row indices to the residual of these samples alone, or None if there is none.
+
+    Returns:
+        The last iterate of the samples that converged, and the best one of the others.
     """
-    run = _begin(fn, y, limits, scale, residual)
-    state = solver.begin(fn, y, run.residual) if limits.max_steps else None
-    whole, rows = run, None
+    progress = _start(fn, y, limits, scale, residual)
+    state = solver.init(fn, y, progress.residual) if limits.max_steps else None
+    # Of all samples, once `progress` holds only the samples `rows`.
+    all_progress, rows = progress, None
     for count in range(limits.max_steps):
-        running = run.status == _RUNNING
+        running = progress.status == _RUNNING
         if count % limits.check_every == 0:
-            left = int(running.sum())
-            if not left:
+            n_running = int(running.sum())
+            if not n_running:
                 break
-            if part is not None and left <= _FEW * len(running):
-                kept = running.nonzero()[:, 0]
-                left_rows = kept if rows is None else rows[kept]
-                fewer, its_state = part(left_rows), solver.part(state, kept)
-                if fewer is None or its_state is NotImplemented:
-                    part = None
+            if restrict is not None and n_running <= _SUBSET_FRACTION * len(running):
+                local = running.nonzero()[:, 0]
+                subset = local if rows is None else rows[local]
+                subset_fn, subset_state = restrict(subset), solver.select_state(state, local)
+                if subset_fn is None or subset_state is NotImplemented:
+                    restrict = None
                 else:
-                    whole = run if rows is None else whole.with_part(rows, run)
-                    fn, run, state, running, rows = fewer, run.part(kept), its_state, running[kept], left_rows
-        step = solver.step(fn, run.y, run.residual, state)
-        run, state = _advance(run, running, step, limits, scale, count), step.state
-    run = run if rows is None else whole.with_part(rows, run)
-    status = torch.where(run.status == _RUNNING, int(Status.MAX_STEPS), run.status)
-    done = is_status(status, Status.CONVERGED)
-    value = torch.where(done[..., None], run.y, run.best)
-    return Outcome(value, status, torch.where(done, run.norm, run.best_norm), run.steps)
+                    all_progress = progress if rows is None else all_progress.update(rows, progress)
+                    fn, progress, state = subset_fn, progress.select(local), subset_state
+                    running, rows = running[local], subset
+        step = solver.step(fn, progress.y, progress.residual, state)
+        progress, state = _advance(progress, running, step, limits, scale, count), step.state
+    progress = progress if rows is None else all_progress.update(rows, progress)
+    status = torch.where(progress.status == _RUNNING, int(Status.MAX_STEPS), progress.status)
+    converged = is_status(status, Status.CONVERGED)
+    value = torch.where(converged[..., None], progress.y, progress.best)
+    return Outcome(value, status, torch.where(converged, progress.norm, progress.best_norm), progress.steps)
 
 
-def _begin(fn: Residual, y: Tensor, limits: Limits, scale: Callable[[Tensor], Tensor], residual: Tensor | None) -> _Run:
+def _start(fn: Residual, y: Tensor, limits: Limits, scale: Scale, residual: Tensor | None) -> _Progress:
     residual = fn(y) if residual is None else residual
     norm = _norm(residual)
-    first = norm.clamp(min=1.0)
+    divergence_norm = _DIVERGENCE_FACTOR * norm.clamp(min=1.0)
     steps = torch.zeros(norm.shape, dtype=torch.long, device=y.device)
-    status = _judge(torch.full_like(steps, _RUNNING), norm, limits.tol * scale(y), first)
-    return _Run(y, residual, norm, first, _FALLEN * norm, y, norm, steps, torch.zeros_like(steps), status)
+    status = _update_status(torch.full_like(steps, _RUNNING), norm, limits.tol * scale(y), divergence_norm)
+    tol_cap = _REQUIRED_DECREASE * norm
+    return _Progress(y, residual, norm, divergence_norm, tol_cap, y, norm, steps, torch.zeros_like(steps), status)
 
 
-def _advance(
-    run: _Run, running: Tensor, step: Step, limits: Limits, scale: Callable[[Tensor], Tensor], count: int
-) -> _Run:
-    """After a step: those that are done stay as they were."""
+def _advance(progress: _Progress, running: Tensor, step: Step, limits: Limits, scale: Scale, count: int) -> _Progress:
+    """Apply a step to the running samples and update their status."""
     keep = running[..., None]
-    y, residual = torch.where(keep, step.y, run.y), torch.where(keep, step.residual, run.residual)
+    y, residual = torch.where(keep, step.y, progress.y), torch.where(keep, step.residual, progress.residual)
     norm = _norm(residual)
-    better = running & (norm < run.best_norm)
-    best, best_norm = torch.where(better[..., None], y, run.best), torch.where(better, norm, run.best_norm)
-    since, status = torch.where(better, 0, run.since + running), run.status
+    better = running & (norm < progress.best_norm)
+    best = torch.where(better[..., None], y, progress.best)
+    best_norm = torch.where(better, norm, progress.best_norm)
+    steps_since_best, status = torch.where(better, 0, progress.steps_since_best + running), progress.status
     if step.singular is not None:
         status = torch.where(running & step.singular, int(Status.SINGULAR), status)
-    status = _judge(status, norm, torch.minimum(limits.tol * scale(y), run.fallen), run.first)
+    tol = torch.minimum(limits.tol * scale(y), progress.tol_cap)
+    status = _update_status(status, norm, tol, progress.divergence_norm)
     if limits.patience is not None and count + 1 >= limits.patience:
-        stuck = (status == _RUNNING) & (since >= limits.patience)
-        ending = torch.where(norm > _RAN_AWAY * best_norm, int(Status.DIVERGED), int(Status.STALLED))
+        stuck = (status == _RUNNING) & (steps_since_best >= limits.patience)
+        ending = torch.where(norm > _STALL_FACTOR * best_norm, int(Status.DIVERGED), int(Status.STALLED))
         status = torch.where(stuck, ending, status)
-    return _Run(y, residual, norm, run.first, run.fallen, best, best_norm, run.steps + running, since, status)
+    return _Progress(
+        y,
+        residual,
+        norm,
+        progress.divergence_norm,
+        progress.tol_cap,
+        best,
+        best_norm,
+        progress.steps + running,
+        steps_since_best,
+        status,
+    )
 
 
-def _judge(status: Tensor, norm: Tensor, bound: Tensor, first: Tensor) -> Tensor:
-    # NaN is not below infinity.
-    found = torch.where(norm > _DIVERGED * first, int(Status.DIVERGED), _RUNNING)
-    found = torch.where(norm < torch.inf, found, int(Status.NONFINITE))
-    found = torch.where(norm <= bound, int(Status.CONVERGED), found)
-    return torch.where(status == _RUNNING, found, status)
+def _update_status(status: Tensor, norm: Tensor, tol: Tensor, divergence_norm: Tensor) -> Tensor:
+    new = torch.where(norm > divergence_norm, int(Status.DIVERGED), _RUNNING)
+    # NaN does not compare as below infinity.
+    new = torch.where(norm < torch.inf, new, int(Status.NONFINITE))
+    new = torch.where(norm <= tol, int(Status.CONVERGED), new)
+    return torch.where(status == _RUNNING, new, status)
 
 
 def _norm(x: Tensor) -> Tensor:

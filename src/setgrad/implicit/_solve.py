@@ -1,63 +1,28 @@
-"""The doors of the room: fixed_point, root and argmin, all one equation f(y, args) = 0 underneath."""
+"""The entry points `fixed_point`, `root` and `argmin`. Each of them builds an equation residual(y, args) = 0."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from setgrad._autograd import has_tangent, is_tracked, levels
-from setgrad._status import Status, is_status
-from setgrad.errors import ConvergenceError, OptionError, ShapeError
+from setgrad.errors import OptionError, ShapeError
+from setgrad.implicit._function import TensorFunction, Tensors, check_function, check_shape, with_parameters
+from setgrad.implicit._implicit_function import ImplicitFunction, ImplicitProblem, Linearisation
 from setgrad.implicit._loop import EquationSolver, Limits, iterate
-from setgrad.implicit._outcome import Outcome, check_outcome, describe_failure
-from setgrad.implicit._theorem import Function, ImplicitFunction, Problem, Record
+from setgrad.implicit._solution import AdjointRecord, Outcome, Solution, check_outcome
 from setgrad.implicit.linear import CG, GMRES, Direct, LinearSolver, Neumann, OneStepAdjoint
-from setgrad.implicit.modules import with_parameters
 from setgrad.implicit.solvers import Newton, Picard
 
-# The adjoints that a weight serves as preconditioner.
-_PRECONDITIONED = (CG, GMRES)
-# Up to this many unknowns a dense factorisation beats an iteration.
-_DENSE = 256
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """A solution and how it was found, for each sample: `status`, norm of the `residual`, number of `steps`."""
-
-    value: Tensor
-    status: Tensor
-    residual: Tensor
-    steps: Tensor
-    record: Record = field(default_factory=Record, repr=False)
-
-    @property
-    def adjoint(self) -> Outcome | None:
-        """How the last backward pass (or forward mode) solved its linear system; None before there was one."""
-        return self.record.last
-
-    @property
-    def converged(self) -> Tensor:
-        """Which samples were solved, `(*batch,)`."""
-        return is_status(self.status, Status.CONVERGED)
-
-    def unwrap(self) -> Tensor:
-        """The value, or a ConvergenceError if any sample failed."""
-        if not bool(self.converged.all()):
-            raise ConvergenceError(
-                describe_failure(Outcome(self.value, self.status, self.residual, self.steps), "solve")
-            )
-        self.record.clean = True
-        return self.value
+# Up to this many unknowns the default adjoint is dense.
+_MAX_DENSE = 256
 
 
 def fixed_point(
-    fn: Function,
+    fn: TensorFunction,
     y0: Tensor,
     *args: Tensor,
     solver: EquationSolver | None = None,
@@ -69,37 +34,45 @@ def fixed_point(
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
     weight: Callable[[Tensor], Tensor] | None = None,
-    size: float = 1.0,
-    tangent: Callable[..., Function] | None = None,
-    part: Callable[..., Function | None] | None = None,
+    min_norm: float = 1.0,
+    linearisation: Linearisation | None = None,
+    restrict: Callable[..., TensorFunction | None] | None = None,
 ) -> Solution:
-    """Find y with fn(y, *args) = y, for each sample, and differentiate it with respect to the arguments.
+    """Solve fn(y, *args) = y for each sample, and differentiate the solution with respect to the arguments.
 
     Args:
-        fn: The map, from `(*batch, n)` and the arguments to `(*batch, n)`; samples must not mix. A module's parameters
-            count as arguments, its buffers as constants.
-        y0: Where to start; the last axis is the unknown, every other axis a sample.
-        *args: Tensors to differentiate with respect to. Anything captured by `fn` that requires a gradient is refused.
-        solver: `Picard()` by default; `Anderson()`, `Newton()`, `Broyden()`.
-        adjoint: How the backward pass solves its linear system: `Direct()` by default, `GMRES()` for many unknowns.
-        tol: Norm of the residual at which a sample is solved, relative to the norm of y where that exceeds `size`.
-        max_steps: Steps at most.
-        check_every: How often, in steps, the host asks whether all samples are done, which waits for a GPU. None for
-            every step on the CPU and every fourth elsewhere.
-        on_failure: "raise", "warn", or "mask": go on, with no derivative for the failed samples.
-        mask: Which unknowns are real, `(*batch, n)`; the others stay as they are.
-        precondition: For the adjoints `CG()` and `GMRES()`: from (y, *args) an approximate inverse of the diagonal of
-            the Jacobian of the residual fn(y) - y.
-        weight: From y positive numbers of its shape, entry by entry, that make the Jacobian of weight * (y - fn(y))
-            symmetric at the solution, as where y is stationary for some objective. The adjoint may then be `CG()`, and
-            is preconditioned by 1 / weight.
-        size: Norm of a small solution, below which `tol` is no longer relative.
-        tangent: From (y, *args) a map of y alone that has the value and the first derivatives of fn there, with respect
-            to y and to the arguments, and is cheaper to differentiate: the adjoint's products go through it.
-        part: For y0 `(b, n)`: from (rows, *args) the map of the samples with these numbers alone, `(len(rows), n)`, or
-            None. Samples that are done are then left out of the iteration: it pays where a few take many more steps.
+        fn: The map, from `(*batch, n)` and the arguments to `(*batch, n)`; samples must not mix. The parameters of a
+            module count as arguments, its buffers as constants.
+        y0: The first iterate, `(*batch, n)`. The last axis holds the unknowns, every other axis is a batch axis.
+        *args: Tensors to differentiate with respect to. `fn` must not capture a tensor that requires a gradient.
+        solver: `Picard()` by default; or `AdaptivePicard()`, `Anderson()`, `Newton()`, `Broyden()`.
+        adjoint: Solves the linear system of the backward pass. `Direct()` by default, `GMRES()` for over 256 unknowns.
+        tol: Norm of the residual fn(y) - y at which a sample has converged, relative to the norm of y.
+        max_steps: Largest number of steps.
+        check_every: Number of steps between two checks whether all samples are done, which wait for a GPU. By default
+            1 on the CPU and 4 elsewhere.
+        on_failure: "raise", "warn", or "mask" to continue with no derivative for the samples that failed.
+        mask: Boolean, `(*batch, n)`: True for the unknowns to solve for. The others keep the value of `y0`.
+        precondition: For the adjoints `CG()` and `GMRES()`: from (y, *args) to an approximate inverse of the diagonal
+            of the Jacobian of fn(y) - y.
+        weight: From y to positive factors of its shape, entry by entry, such that the Jacobian of weight * (y - fn(y))
+            is symmetric at the solution, as it is at a stationary point of an objective. The adjoint may then be
+            `CG()`; `CG()` and `GMRES()` are preconditioned by 1 / weight.
+        min_norm: Where the norm of y is smaller than this, `tol` is relative to this norm.
+        linearisation: From (y, *args) to a function of y alone that has the value and the first derivatives of `fn`
+            there, with respect to y and to the arguments, and is cheaper to differentiate. Used by the adjoint.
+        restrict: For y0 `(b, n)`: from (rows, *args) to the map of these samples alone, `(len(rows), n)`, or None.
+            Samples that are done are then left out, which pays if a few samples take many more steps than the others.
 
-    Example:
+    Returns:
+        The solution, with the status, residual and number of steps of each sample.
+
+    Raises:
+        ConvergenceError: If a sample fails and `on_failure` is "raise".
+        OptionError: If an option is out of range, or `fn` captures a tensor that requires a gradient.
+        ShapeError: If `fn` does not return the shape of y, or `y0` or `mask` has a wrong shape or dtype.
+
+    Examples:
         >>> import torch
         >>> a = torch.tensor([[0.5], [1.0]], dtype=torch.float64, requires_grad=True)
         >>> y = fixed_point(lambda y, a: (a * y).cos(), torch.zeros(2, 1, dtype=torch.float64), a).value
@@ -107,36 +80,38 @@ def fixed_point(
         True
     """
     call, values, constants = with_parameters(fn, y0, args)
-    # A series for the inverse of I - J knows the residual in the form fn(y) - y only.
-    weight = None if isinstance(adjoint, (Neumann, OneStepAdjoint)) else weight
+    adjoint = adjoint or _default_adjoint(y0)
+    if isinstance(adjoint, Neumann | OneStepAdjoint):
+        # These approximate the inverse of I - J, so they need the residual without a weight.
+        weight = None
+    if weight is not None and precondition is None and isinstance(adjoint, CG | GMRES):
+        factors = weight
+        precondition = lambda y, *_: 1 / factors(y)  # noqa: E731
 
-    def residual_of(call: Function) -> Function:
-        return lambda y, *a: _same_shape(call(y, *a), y) - y
+    def residual_of(call: TensorFunction) -> TensorFunction:
+        return lambda y, *a: check_shape(call(y, *a), y) - y
 
-    def residual_of_some(rows: Tensor, *a: Tensor) -> Function | None:
-        made = None if part is None else part(rows, *a)
-        return None if made is None else residual_of(made)
+    def restricted_residual(rows: Tensor, *a: Tensor) -> TensorFunction | None:
+        restricted = None if restrict is None else restrict(rows, *a)
+        return None if restricted is None else residual_of(restricted)
 
-    return _solve(
-        residual_of(call),
-        y0,
-        values,
-        constants,
-        solver or Picard(),
-        adjoint or _default_adjoint(y0),
-        _limits(y0, tol, max_steps, check_every),
-        on_failure,
-        mask,
-        precondition,
-        weight,
-        size,
-        None if tangent is None else lambda y, *a: residual_of(tangent(y, *a)),
-        None if part is None else residual_of_some,
-    )
+    return EquationProblem(
+        residual=residual_of(call),
+        solver=solver or Picard(),
+        adjoint=adjoint,
+        limits=_limits(y0, tol, max_steps, check_every),
+        on_failure=on_failure,
+        mask=mask,
+        precondition=precondition,
+        weight=weight,
+        min_norm=min_norm,
+        linearisation=None if linearisation is None else lambda y, *a: residual_of(linearisation(y, *a)),
+        restrict=None if restrict is None else restricted_residual,
+    ).solve(y0, values, constants)
 
 
 def root(
-    fn: Function,
+    fn: TensorFunction,
     y0: Tensor,
     *args: Tensor,
     solver: EquationSolver | None = None,
@@ -148,33 +123,53 @@ def root(
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
 ) -> Solution:
-    """Find y with fn(y, *args) = 0, for each sample; `Newton()` by default. Options as in `fixed_point`.
+    """Solve fn(y, *args) = 0 for each sample, and differentiate the solution with respect to the arguments.
 
-    Example:
+    The default solver is `Newton()`. The other options are the same as in `fixed_point`.
+
+    Args:
+        fn: The residual, from `(*batch, n)` and the arguments to `(*batch, n)`; samples must not mix.
+        y0: The first iterate, `(*batch, n)`.
+        *args: Tensors to differentiate with respect to.
+        solver: As in `fixed_point`; also `Bisection(low, high)`.
+        adjoint: As in `fixed_point`, but no Neumann series.
+        tol: As in `fixed_point`, for the norm of fn(y).
+        max_steps: As in `fixed_point`.
+        check_every: As in `fixed_point`.
+        on_failure: As in `fixed_point`.
+        mask: As in `fixed_point`.
+        precondition: As in `fixed_point`, for the Jacobian of `fn`.
+
+    Returns:
+        The solution, with the status, residual and number of steps of each sample.
+
+    Raises:
+        ConvergenceError: If a sample fails and `on_failure` is "raise".
+        OptionError: If an option is out of range, or `fn` captures a tensor that requires a gradient.
+        ShapeError: If `fn` does not return the shape of y, or `y0` or `mask` has a wrong shape or dtype.
+
+    Examples:
         >>> import torch
         >>> c = torch.tensor([[2.0], [9.0]], dtype=torch.float64, requires_grad=True)
         >>> y = root(lambda y, c: y * y - c, torch.ones(2, 1, dtype=torch.float64), c).value
         >>> [round(g, 6) for g in torch.autograd.grad(y.sum(), c)[0].flatten().tolist()]
         [0.353553, 0.166667]
     """
-    _refuse_series(adjoint)
+    _reject_series(adjoint)
     call, values, constants = with_parameters(fn, y0, args)
-    return _solve(
-        lambda y, *a: _same_shape(call(y, *a), y),
-        y0,
-        values,
-        constants,
-        solver or Newton(),
-        adjoint or _default_adjoint(y0),
-        _limits(y0, tol, max_steps, check_every),
-        on_failure,
-        mask,
-        precondition,
-    )
+    return EquationProblem(
+        residual=lambda y, *a: check_shape(call(y, *a), y),
+        solver=solver or Newton(),
+        adjoint=adjoint or _default_adjoint(y0),
+        limits=_limits(y0, tol, max_steps, check_every),
+        on_failure=on_failure,
+        mask=mask,
+        precondition=precondition,
+    ).solve(y0, values, constants)
 
 
 def argmin(
-    objective: Function,
+    objective: TensorFunction,
     y0: Tensor,
     *args: Tensor,
     solver: EquationSolver | None = None,
@@ -186,162 +181,179 @@ def argmin(
     mask: Tensor | None = None,
     precondition: Callable[..., Tensor] | None = None,
 ) -> Solution:
-    """Find a stationary y of objective(y, *args) `(*batch,)`, for each sample; `Newton()` by default.
+    """Find a stationary point of objective(y, *args) for each sample, and differentiate it.
 
-    The Jacobian of the gradient is symmetric, so the adjoint may be `CG()`: the default for many unknowns. Options as
-    in `fixed_point`.
+    The result is a stationary point, so a maximum or a saddle point counts as CONVERGED too: start near a minimum. The
+    default solver is `Newton()`. The Jacobian of the gradient is symmetric, so the adjoint may be `CG()`, which is the
+    default for over 256 unknowns. The other options are the same as in `fixed_point`.
 
-    Example:
+    Args:
+        objective: From `(*batch, n)` and the arguments to one number for each sample, `(*batch,)`.
+        y0: The first iterate, `(*batch, n)`.
+        *args: Tensors to differentiate with respect to.
+        solver: As in `fixed_point`; also `LBFGS()` for many unknowns, and `GradientDescent(rate)`.
+        adjoint: As in `fixed_point`, but no Neumann series; also `CG()` and `MINRES()`.
+        tol: As in `fixed_point`, for the norm of the gradient.
+        max_steps: As in `fixed_point`.
+        check_every: As in `fixed_point`.
+        on_failure: As in `fixed_point`.
+        mask: As in `fixed_point`.
+        precondition: As in `fixed_point`, for the Hessian.
+
+    Returns:
+        The solution, with the status, norm of the gradient and number of steps of each sample.
+
+    Raises:
+        ConvergenceError: If a sample fails and `on_failure` is "raise".
+        OptionError: If an option is out of range, or `objective` captures a tensor that requires a gradient.
+        ShapeError: If `y0` or `mask` has a wrong shape or dtype.
+
+    Examples:
         >>> import torch
         >>> w = torch.tensor([[1.0, 3.0]], dtype=torch.float64, requires_grad=True)
         >>> y = argmin(lambda y, w: ((y - w) ** 2).sum(-1), torch.zeros(1, 2, dtype=torch.float64), w).value
         >>> y.tolist()
         [[1.0, 3.0]]
     """
-    _refuse_series(adjoint)
+    _reject_series(adjoint)
     call, values, constants = with_parameters(objective, y0, args)
 
     def gradient(y: Tensor, *a: Tensor) -> Tensor:
-        slope: Tensor = torch.func.grad(lambda v: call(v, *a).sum())(y)
-        return slope
+        result: Tensor = torch.func.grad(lambda v: call(v, *a).sum())(y)
+        return result
 
-    usual = Direct() if sum(y0.shape[-1:]) <= _DENSE else CG()
-    return _solve(
-        gradient,
-        y0,
-        values,
-        constants,
-        solver or Newton(),
-        adjoint or usual,
-        _limits(y0, tol, max_steps, check_every),
-        on_failure,
-        mask,
-        precondition,
-    )
+    return EquationProblem(
+        residual=gradient,
+        solver=solver or Newton(),
+        adjoint=adjoint or _default_adjoint(y0, symmetric=True),
+        limits=_limits(y0, tol, max_steps, check_every),
+        on_failure=on_failure,
+        mask=mask,
+        precondition=precondition,
+    ).solve(y0, values, constants)
 
 
-def _solve(
-    residual: Function,
-    y0: Tensor,
-    args: tuple[Tensor, ...],
-    constants: tuple[Tensor, ...],
-    solver: EquationSolver,
-    adjoint: LinearSolver,
-    limits: Limits,
-    policy: str,
-    mask: Tensor | None,
-    precondition: Callable[..., Tensor] | None,
-    weight: Callable[[Tensor], Tensor] | None = None,
-    size: float = 1.0,
-    near: Callable[..., Function] | None = None,
-    some: Callable[..., Function | None] | None = None,
-) -> Solution:
-    y0 = y0.detach()
-    if y0.dim() == 0 or not y0.is_floating_point():
-        raise ShapeError(
-            f"y0 must be real, with the unknowns on the last axis; it has shape {tuple(y0.shape)}, {y0.dtype}"
+@final
+@dataclass(frozen=True, eq=False)
+class EquationProblem:
+    """An equation residual(y, *args) = 0 for a batch, and how to solve and differentiate it.
+
+    The fields have the meaning of the arguments of `fixed_point`; `linearisation` and `restrict` return residuals.
+    """
+
+    residual: TensorFunction
+    solver: EquationSolver
+    adjoint: LinearSolver
+    limits: Limits
+    on_failure: str
+    mask: Tensor | None = None
+    precondition: Callable[..., Tensor] | None = None
+    weight: Callable[[Tensor], Tensor] | None = None
+    min_norm: float = 1.0
+    linearisation: Linearisation | None = None
+    restrict: Callable[..., TensorFunction | None] | None = None
+
+    def solve(self, y0: Tensor, args: Tensors, constants: Tensors) -> Solution:
+        """Solve the equation from y0. `precondition`, `linearisation` and `restrict` get `args` without `constants`."""
+        y0 = y0.detach()
+        if y0.dim() == 0 or not y0.is_floating_point():
+            raise ShapeError(
+                f"y0 must be real, with the unknowns on the last axis; it has shape {tuple(y0.shape)}, {y0.dtype}"
+            )
+        if self.mask is not None and self.mask.dtype != torch.bool:
+            raise ShapeError(
+                f"the mask must be bool, True for the unknowns to solve for, not {self.mask.dtype}; use mask != 0"
+            )
+        n_args, values = len(args), (*args, *constants)
+        residual = self._weighted(self.residual)
+        first_residual = check_function(residual, y0, values)
+
+        def solve(f: TensorFunction, start: Tensor, values: Tensors) -> Outcome:
+            vmapped = None if f is residual else f
+            return self._iterate(vmapped, start, values, n_args, first_residual)
+
+        precondition, linearisation, record = self.precondition, self.linearisation, AdjointRecord()
+        problem = ImplicitProblem(
+            residual,
+            solve,
+            self.adjoint,
+            self.on_failure,
+            None if precondition is None else lambda y, *a: precondition(y, *a[:n_args]),
+            record,
+            None if linearisation is None else lambda y, *a: self._weighted(linearisation(y, *a[:n_args])),
         )
-    if mask is not None and mask.dtype != torch.bool:
-        raise ShapeError(f"the mask must be bool, True for the unknowns that are real, not {mask.dtype}; use mask != 0")
-    plain = residual if mask is None else _masked(residual, mask)
+        value, status, norm, steps = ImplicitFunction.apply(problem, y0, *values)
+        return Solution(value, status, norm, steps, record)
 
-    def whole(f: Function) -> Function:
-        weighted = f if weight is None else lambda y, *a: -weight(y) * f(y, *a)
-        return weighted if mask is None else _masked(weighted, mask)
+    def _iterate(
+        self,
+        vmapped: TensorFunction | None,
+        start: Tensor,
+        values: Tensors,
+        n_args: int,
+        first_residual: Tensor | None,
+    ) -> Outcome:
+        """Run the solver on the residual without its weight. Under vmap only the weighted residual is available."""
+        plain = _masked(self.residual, self.mask)
 
-    function, shown, args = whole(residual), len(args), (*args, *constants)
-    begun = _check(function, y0, args)
+        def fn(y: Tensor) -> Tensor:
+            return plain(y, *values) if vmapped is None else self._unweighted(vmapped(y, *values), y)
 
-    def solve(f: Function, start: Tensor, values: tuple[Tensor, ...]) -> Outcome:
-        # Solvers step along the residual without the weight. Mapped by vmap, there is only the one with it.
-        unweighted = lambda r, y: r if weight is None else -r / weight(y)  # noqa: E731
-        step = (lambda y: plain(y, *values)) if f is function else (lambda y: unweighted(f(y, *values), y))
-        first = None if begun is None else unweighted(begun, start)
+        def restrict(rows: Tensor) -> TensorFunction | None:
+            restricted = None if self.restrict is None else self.restrict(rows, *values[:n_args])
+            mask = None if self.mask is None else self.mask[rows]
+            return None if restricted is None else _masked(restricted, mask)
 
-        def part(rows: Tensor) -> Function | None:
-            made = None if some is None else some(rows, *values[:shown])
-            return made if made is None or mask is None else _masked(made, mask[rows])
-
-        # Mapped by vmap, samples have more axes than the caller knows of.
-        divisible = some is not None and f is function and start.dim() == 2
-        found = iterate(solver, step, start, limits, _norm_above(size), first, part if divisible else None)
-        check_outcome(found, policy, "the equation")
-        return found
-
-    record = Record()
-    if weight is not None and precondition is None and isinstance(adjoint, _PRECONDITIONED):
-        precondition = lambda y, *_: 1 / weight(y)  # noqa: E731
-    inverse = precondition
-    # What the caller gave knows of no constants.
-    diagonal = None if inverse is None else lambda y, *a: inverse(y, *a[:shown])
-    straight = None if near is None else lambda y, *a: whole(near(y, *a[:shown]))
-    problem = Problem(function, solve, adjoint, policy, diagonal, record, straight)
-    value, status, norm, steps = ImplicitFunction.apply(problem, y0, *args)
-    return Solution(value, status, norm, steps, record)
-
-
-def _refuse_series(adjoint: LinearSolver | None) -> None:
-    """A series in the derivative of a map means nothing where there is no map."""
-    if isinstance(adjoint, Neumann | OneStepAdjoint):
-        raise OptionError(
-            f"{type(adjoint).__name__} is an approximation for fixed points, and this is none; use Direct(), GMRES(), "
-            "or for an arg min CG()"
+        # Under vmap samples have more axes than the user's function knows.
+        can_restrict = self.restrict is not None and vmapped is None and start.dim() == 2
+        outcome = iterate(
+            self.solver,
+            fn,
+            start,
+            self.limits,
+            lambda y: torch.linalg.vector_norm(y, dim=-1).clamp(min=self.min_norm),
+            None if first_residual is None else self._unweighted(first_residual, start),
+            restrict if can_restrict else None,
         )
+        check_outcome(outcome, self.on_failure, "the equation")
+        return outcome
+
+    def _weighted(self, residual: TensorFunction) -> TensorFunction:
+        weight = self.weight
+        return _masked(residual if weight is None else lambda y, *a: -weight(y) * residual(y, *a), self.mask)
+
+    def _unweighted(self, residual: Tensor, y: Tensor) -> Tensor:
+        return residual if self.weight is None else -residual / self.weight(y)
 
 
-def _masked(residual: Function, mask: Tensor) -> Function:
-    def function(y: Tensor, *args: Tensor) -> Tensor:
-        # Zero in value and one in derivative: such an unknown stays where it is and never makes a system singular.
+def _masked(residual: TensorFunction, mask: Tensor | None) -> TensorFunction:
+    if mask is None:
+        return residual
+
+    def masked(y: Tensor, *args: Tensor) -> Tensor:
+        # A masked unknown has residual 0 and derivative 1: it keeps its value and never makes a system singular.
         return torch.where(mask, residual(torch.where(mask, y, y.detach()), *args), y - y.detach())
 
-    return function
+    return masked
 
 
-def _check(function: Function, y0: Tensor, args: tuple[Tensor, ...]) -> Tensor | None:
-    """Refuse what would lose a derivative. Where nothing is transformed, returns the residual at the start."""
-    for number, arg in enumerate(args):
-        if not isinstance(arg, Tensor):
-            raise OptionError(
-                f"argument {number} is {type(arg).__name__}, not a tensor; let the function capture what is constant"
-            )
-    # Once for all arguments together: what is followed although they are not, comes from somewhere else.
-    with torch.enable_grad():
-        out = _same_shape(function(y0, *(a.detach() for a in args)), y0)
-    if is_tracked(out) or has_tangent(out):
+def _reject_series(adjoint: LinearSolver | None) -> None:
+    if isinstance(adjoint, Neumann | OneStepAdjoint):
         raise OptionError(
-            "the function captures a tensor that requires a gradient, which would be lost: pass it as an argument "
-            "(fn(y, weight) with weight in *args), pass a module itself as fn, or detach it"
+            f"{type(adjoint).__name__} is an approximation for fixed_point only; use Direct(), GMRES(), or for argmin "
+            "CG()"
         )
-    transforms = {level for given in (y0, *args) for level in levels(given)}
-    if not transforms.issuperset(levels(out)):
-        raise OptionError(
-            "the function captures a tensor that torch.func maps or differentiates, and none of its arguments: pass it "
-            "as an argument (fn(y, weight) with weight in *args)"
-        )
-    return None if transforms else out
-
-
-def _same_shape(out: Tensor, y: Tensor) -> Tensor:
-    if not isinstance(out, Tensor):
-        raise ShapeError(
-            f"the function must return one tensor of the shape of y, {tuple(y.shape)}, but returned "
-            f"{type(out).__name__}; stack several unknowns on the last axis"
-        )
-    if out.shape != y.shape:
-        raise ShapeError(f"the function must return the shape of y, {tuple(y.shape)}, but returned {tuple(out.shape)}")
-    return out
 
 
 def _limits(y0: Tensor, tol: float, max_steps: int, check_every: int | None) -> Limits:
-    usual = 1 if y0.device.type == "cpu" else 4
-    # Long enough for a transient, short enough to be worth having.
+    default = 1 if y0.device.type == "cpu" else 4
+    # Long enough for a transient increase of the residual.
     patience = max(100, max_steps // 4)
-    return Limits(tol, max_steps, usual if check_every is None else check_every, patience)
+    return Limits(tol, max_steps, default if check_every is None else check_every, patience)
 
 
-def _norm_above(size: float) -> Callable[[Tensor], Tensor]:
-    return lambda y: torch.linalg.vector_norm(y, dim=-1).clamp(min=size)
-
-
-def _default_adjoint(y0: Tensor) -> LinearSolver:
-    return Direct() if sum(y0.shape[-1:]) <= _DENSE else GMRES()
+def _default_adjoint(y0: Tensor, *, symmetric: bool = False) -> LinearSolver:
+    # The slice is empty for a y0 without axes, which `EquationProblem.solve` rejects.
+    if sum(y0.shape[-1:]) <= _MAX_DENSE:
+        return Direct()
+    return CG() if symmetric else GMRES()

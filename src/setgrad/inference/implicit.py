@@ -113,9 +113,9 @@ class ImplicitMeanField(MeanFieldSolver):
                 mask=None if mask is None or sets.layout.uniform else mask,
                 weight=_variance,
                 check_every=1 if psi.device.type == "cpu" else _CHECK_EVERY,
-                size=_SIZE,
-                tangent=tangent,
-                part=None if joint else part,
+                min_norm=_SIZE,
+                linearisation=tangent,
+                restrict=None if joint else part,
             )
 
         # `torch.compile` may break over the layout of the sets inside the derivatives that the equation takes.

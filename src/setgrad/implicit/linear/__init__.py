@@ -1,4 +1,4 @@
-"""Linear solvers, for adjoint and tangent systems."""
+"""Linear solvers, for the linear systems of the backward pass and of forward mode."""
 
 from setgrad.implicit.linear._base import LinearSolver as LinearSolver
 from setgrad.implicit.linear.bicgstab import BiCGSTAB as BiCGSTAB

@@ -1,79 +1,86 @@
-"""What a linear solver is, and the operator that it sees."""
+"""The base class of linear solvers, the operator they work on, and the driver of Krylov methods."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
 from functools import cached_property
-from typing import final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._derivatives import jacobian
-from setgrad.implicit._loop import EquationSolver, Limits, iterate
-from setgrad.implicit._outcome import Outcome
-
-Residual = Callable[[Tensor], Tensor]
+from setgrad.implicit._jacobian import jacobian, make_vjp
+from setgrad.implicit._loop import EquationSolver, Limits, Residual, iterate
+from setgrad.implicit._solution import Outcome
 
 
 class LinearSolver(abc.ABC):
-    """Solves A x = b for each sample, each in a Krylov space of its own, given only r(x) = A x - b."""
+    """A method that solves A x = b for each sample separately, from r(x) = A x - b alone."""
 
     @abc.abstractmethod
-    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
-        """Find x with r(x) = 0. `diagonal`, if there is one, is an approximate inverse of the diagonal of A."""
+    def solve(self, residual: Residual, start: Tensor, inverse_diagonal: Tensor | None) -> Outcome:
+        """Return x with r(x) = 0.
+
+        Args:
+            residual: The map r, from `(*batch, n)` to `(*batch, n)`.
+            start: The first iterate.
+            inverse_diagonal: An approximate inverse of the diagonal of A, to precondition with, or None.
+        """
 
 
 @final
 class Operator:
-    """A and b of r(x) = A x - b."""
+    """The matrix A and the right-hand side b of r(x) = A x - b."""
 
     def __init__(self, residual: Residual, like: Tensor) -> None:
-        self.residual, self.zero = residual, torch.zeros_like(like)
-        self.b = -residual(self.zero)
+        self.residual, self._zero = residual, torch.zeros_like(like)
+        self.b = -residual(self._zero)
 
     @cached_property
-    def _pull(self) -> Callable[[Tensor], tuple[Tensor]]:
-        pull: Callable[[Tensor], tuple[Tensor]] = torch.func.vjp(self.residual, self.zero)[1]
-        return pull
+    def apply_transposed(self) -> Callable[[Tensor], Tensor]:
+        """The map x -> A^T x."""
+        return make_vjp(self.residual, self._zero)
 
     def apply(self, x: Tensor) -> Tensor:
-        """A x."""
+        """Return A x."""
         return self.residual(x) + self.b
 
-    def apply_transposed(self, x: Tensor) -> Tensor:
-        """A^T x."""
-        return self._pull(x)[0]
-
     def dense(self) -> Tensor:
-        """A of each sample, `(*batch, n, n)`."""
-        return jacobian(self.residual, self.zero)
+        """Return the matrix of each sample, `(*batch, n, n)`."""
+        return jacobian(self.residual, self._zero)
 
 
-def linear_limits(tol: float | None, max_steps: int, check_every: int, b: Tensor) -> Limits:
-    """When to stop, relative to the norm of b; by default as near as the type allows with some room."""
-    return Limits(max(1e-10, 100 * torch.finfo(b.dtype).eps) if tol is None else tol, max_steps, check_every)
+def reject_preconditioner(solver: LinearSolver, inverse_diagonal: Tensor | None) -> None:
+    """Raise an OptionError if a solver that cannot precondition gets a preconditioner."""
+    if inverse_diagonal is not None:
+        raise OptionError(f"{type(solver).__name__} takes no preconditioner; omit precondition, or use CG or GMRES")
 
 
-def refuse_diagonal(solver: LinearSolver, diagonal: Tensor | None) -> None:
-    """Say that a solver has no use for a preconditioner, rather than ignore it."""
-    if diagonal is not None:
-        raise OptionError(
-            f"{type(solver).__name__} takes no preconditioner; leave precondition out, or use CG or GMRES"
-        )
+def relative_tolerance(tol: float | None, dtype: torch.dtype) -> float:
+    """Return the tolerance relative to the norm of b; by default a little above rounding."""
+    return max(1e-10, 100 * torch.finfo(dtype).eps) if tol is None else tol
 
 
-def run_krylov(
-    steps: EquationSolver, operator: Operator, start: Tensor, tol: float | None, max_steps: int, check_every: int
-) -> Outcome:
-    """Take a Krylov method's steps in the one loop, to a tolerance relative to b."""
-    limits = linear_limits(tol, max_steps, check_every, operator.b)
-    return iterate(steps, operator.residual, start, limits, size_of(operator.b))
+class KrylovOptions(Protocol):
+    """The options that all Krylov methods share."""
+
+    @property
+    def tol(self) -> float | None: ...
+    @property
+    def max_steps(self) -> int: ...
+    @property
+    def check_every(self) -> int: ...
 
 
-def size_of(b: Tensor) -> Callable[[Tensor], Tensor]:
-    """The scale of a linear problem: the norm of its right-hand side, whatever the iterate."""
-    norm = torch.linalg.vector_norm(b, dim=-1)
-    return lambda _: norm
+def run_krylov(options: KrylovOptions, steps: EquationSolver, operator: Operator, start: Tensor) -> Outcome:
+    """Run the steps of a Krylov method in the common loop."""
+    limits = Limits(relative_tolerance(options.tol, operator.b.dtype), options.max_steps, options.check_every)
+    b_norm = torch.linalg.vector_norm(operator.b, dim=-1)
+    return iterate(steps, operator.residual, start, limits, lambda _: b_norm)
+
+
+def precondition(inverse_diagonal: Tensor | None, r: Tensor) -> Tensor:
+    """Multiply by the approximate inverse diagonal, if there is one."""
+    return r if inverse_diagonal is None else inverse_diagonal * r

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._least_squares import least_squares
-from setgrad.implicit._loop import EquationSolver, Step
-from setgrad.implicit._loop import Residual as Fn
-from setgrad.implicit._outcome import Outcome
-from setgrad.implicit._vectors import norm, over
-from setgrad.implicit.linear._base import LinearSolver, Operator, Residual, run_krylov
+from setgrad.implicit._linalg import least_squares, norm, safe_divide
+from setgrad.implicit._loop import EquationSolver, Residual, Step
+from setgrad.implicit._solution import Outcome
+from setgrad.implicit.linear._base import LinearSolver, Operator, precondition, run_krylov
 
 
 @final
 @dataclass(frozen=True)
 class GMRES(LinearSolver):
-    """The best solution in a Krylov space of up to `restart` vectors, then again from there. One step is one cycle."""
+    """Minimise the residual over a Krylov space, then restart from the minimum. One step of the loop is one cycle.
+
+    Args:
+        tol: Norm of the residual relative to the norm of b; by default a little above rounding.
+        restart: Number of vectors of a cycle, at least 1.
+        max_steps: Largest number of cycles.
+        check_every: Number of cycles between two checks of convergence, which wait for a GPU.
+
+    Raises:
+        OptionError: If `restart` is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> a = torch.ones(1, requires_grad=True)
+        >>> fixed_point(lambda y, a: 0.5 * y + a, torch.zeros(1), a, adjoint=GMRES()).value.backward()
+        >>> round(a.grad.item(), 4)
+        2.0
+    """
 
     tol: float | None = None
     restart: int = 20
@@ -31,13 +47,12 @@ class GMRES(LinearSolver):
         if self.restart < 1:
             raise OptionError(f"restart must be at least 1, not {self.restart}")
 
-    def solve(self, residual: Residual, start: Tensor, diagonal: Tensor | None) -> Outcome:
-        """Solve; steps count products, not cycles."""
+    def solve(self, residual: Residual, start: Tensor, inverse_diagonal: Tensor | None) -> Outcome:
+        """Solve the system; the steps of the result count products, not cycles."""
         operator = Operator(residual, start)
         size = min(self.restart, start.shape[-1])
-        cycles = _Cycle(operator, size, diagonal)
-        found = run_krylov(cycles, operator, start, self.tol, self.max_steps, self.check_every)
-        return Outcome(found.value, found.status, found.residual, found.steps * size)
+        outcome = run_krylov(self, _Cycle(operator, size, inverse_diagonal), operator, start)
+        return replace(outcome, steps=outcome.steps * size)
 
 
 @final
@@ -45,39 +60,37 @@ class GMRES(LinearSolver):
 class _Cycle(EquationSolver):
     operator: Operator
     size: int
-    inverse: Tensor | None
+    inverse_diagonal: Tensor | None
 
-    def begin(self, fn: Fn, y: Tensor, residual: Tensor) -> None:
+    def init(self, fn: Residual, y: Tensor, residual: Tensor) -> None:
         return None
 
-    def step(self, fn: Fn, y: Tensor, residual: Tensor, state: None) -> Step:
-        left = self._precondition(-residual)
-        first = norm(left)
-        basis = [over(left, first)]
+    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: None) -> Step:
+        r = precondition(self.inverse_diagonal, -residual)
+        r_norm = norm(r)
+        basis = [safe_divide(r, r_norm)]
         # Column j of the Hessenberg matrix, (*batch, size + 1).
         columns: list[Tensor] = []
         for j in range(self.size):
-            w = self._precondition(self.operator.apply(basis[j]))
-            so_far = torch.stack(basis, -1)
-            # Twice, because once loses orthogonality to rounding.
-            h = (so_far.mT @ w[..., None])[..., 0]
-            w = w - (so_far @ h[..., None])[..., 0]
-            again = (so_far.mT @ w[..., None])[..., 0]
-            w = w - (so_far @ again[..., None])[..., 0]
+            w = precondition(self.inverse_diagonal, self.operator.apply(basis[j]))
+            vectors = torch.stack(basis, -1)
+            # Twice, because one pass loses orthogonality to rounding.
+            h = (vectors.mT @ w[..., None])[..., 0]
+            w = w - (vectors @ h[..., None])[..., 0]
+            correction = (vectors.mT @ w[..., None])[..., 0]
+            w = w - (vectors @ correction[..., None])[..., 0]
             length = norm(w)
-            # The space is exhausted: what is left is rounding, and must not become a direction.
+            # The space is exhausted: the remainder is rounding, and must not become a direction.
             length = torch.where(length <= 1e-14 * norm(h), 0.0, length)
-            basis.append(over(w, length))
+            basis.append(safe_divide(w, length))
             padding = h.new_zeros(*h.shape[:-1], self.size - j - 1)
-            columns.append(torch.cat([h + again, length, padding], -1))
+            columns.append(torch.cat([h + correction, length, padding], -1))
         hessenberg = torch.stack(columns, -1)
-        right = torch.cat([first, first.new_zeros(*first.shape[:-1], self.size)], -1)
-        finite = hessenberg.isfinite().all(-1).all(-1)[..., None, None]
-        # The columns beyond an exhausted space are zero, and get no weight.
-        combination = least_squares(torch.where(finite, hessenberg, 0.0), right, least=100 * torch.finfo(y.dtype).eps)
-        y = y + (torch.stack(basis[:-1], -1) @ combination[..., None])[..., 0]
-        y = torch.where(finite[..., 0], y, torch.nan)
+        right = torch.cat([r_norm, r_norm.new_zeros(*r_norm.shape[:-1], self.size)], -1)
+        is_finite = hessenberg.isfinite().all(-1).all(-1)[..., None, None]
+        # The columns beyond an exhausted space are zero, and get weight 0.
+        rtol = 100 * torch.finfo(y.dtype).eps
+        weights = least_squares(torch.where(is_finite, hessenberg, 0.0), right, rtol=rtol)
+        y = y + (torch.stack(basis[:-1], -1) @ weights[..., None])[..., 0]
+        y = torch.where(is_finite[..., 0], y, torch.nan)
         return Step(y, fn(y), None)
-
-    def _precondition(self, r: Tensor) -> Tensor:
-        return r if self.inverse is None else self.inverse * r

@@ -1,4 +1,4 @@
-"""Anderson acceleration: the plain iteration, extrapolated from the last few steps."""
+"""Anderson acceleration: a fixed-point iteration that extrapolates from its last steps."""
 
 from __future__ import annotations
 
@@ -9,18 +9,34 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError
-from setgrad.implicit._least_squares import least_squares
-from setgrad.implicit._loop import EquationSolver, Residual, Step
-from setgrad.implicit._vectors import norm
+from setgrad.implicit._linalg import least_squares, norm
+from setgrad.implicit._loop import EquationSolver, Residual, Step, check_damping
 
-# A residual that grew by more than this makes the past useless: the sample starts its window anew.
-_RESTART = 10.0
+# A sample whose residual grew by more than this factor forgets its history.
+_RESTART_FACTOR = 10.0
 
 
 @final
 @dataclass(frozen=True)
 class Anderson(EquationSolver):
-    """Combine the last `window` steps so that the linear model of the residual is smallest; each sample on its own."""
+    """Combine the last steps so that a linear model of the residual is smallest, for each sample.
+
+    Faster than `Picard` on maps that contract slowly.
+
+    Args:
+        window: Number of past steps to combine, at least 1.
+        damping: Step length in (0, 1].
+
+    Raises:
+        OptionError: If an argument is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import fixed_point
+        >>> solution = fixed_point(lambda y: 0.99 * y + 1, torch.zeros(1), solver=Anderson())
+        >>> round(solution.value.item(), 3)
+        100.0
+    """
 
     window: int = 5
     damping: float = 1.0
@@ -28,53 +44,51 @@ class Anderson(EquationSolver):
     def __post_init__(self) -> None:
         if self.window < 1:
             raise OptionError(f"window must be at least 1, not {self.window}")
-        if not 0 < self.damping <= 1:
-            raise OptionError(f"damping must lie in (0, 1], not {self.damping}")
+        check_damping(self.damping)
 
-    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> _Past:
-        """An empty window."""
-        nothing = y.new_zeros(*y.shape, 0)
-        return _Past(y, residual, nothing, nothing)
+    def init(self, fn: Residual, y: Tensor, residual: Tensor) -> _History:
+        """Return an empty history."""
+        empty = y.new_zeros(*y.shape, 0)
+        return _History(y, residual, empty, empty)
 
-    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: _Past) -> Step:
-        """Fit the residual by its past changes and move to where it would vanish."""
-        past = state.seen(y, residual, self.window)
+    def step(self, fn: Residual, y: Tensor, residual: Tensor, state: _History) -> Step:
+        """Fit the residual by its past changes and move to where the fit vanishes."""
+        history = state.append(y, residual, self.window)
         plain = self.damping * residual
         move = plain
-        if past.changes.shape[-1]:
-            usable = past.changes.isfinite().flatten(-2).all(-1)[..., None, None]
-            # The newest change first: of two that say the same it is the one that counts.
-            newest = torch.where(usable, past.changes, 0.0).flip(-1)
-            # A change that says hardly anything new would get a weight that blows rounding up.
-            least = torch.finfo(y.dtype).eps ** (1 / 3)
-            weights = least_squares(newest, residual.nan_to_num(0.0, 0.0, 0.0), least=least).flip(-1)
-            move = move - ((past.moves + self.damping * past.changes) @ weights[..., None])[..., 0]
-            # Where the map jumps, changes can explain the residual without any move: a plain step leads out of there.
+        if history.changes.shape[-1]:
+            usable = history.changes.isfinite().flatten(-2).all(-1)[..., None, None]
+            # The newest change comes first: of two dependent columns the earlier one gets the weight.
+            newest_first = torch.where(usable, history.changes, 0.0).flip(-1)
+            # A nearly dependent change would get a weight that amplifies rounding.
+            rtol = torch.finfo(y.dtype).eps ** (1 / 3)
+            weights = least_squares(newest_first, residual.nan_to_num(0.0, 0.0, 0.0), rtol=rtol).flip(-1)
+            move = move - ((history.moves + self.damping * history.changes) @ weights[..., None])[..., 0]
+            # Where the map jumps, the changes can explain the residual without any move; then take a plain step.
             stuck = norm(move) <= torch.finfo(y.dtype).eps ** 0.5 * norm(plain)
             move = torch.where(stuck, plain, move)
-        return Step(y + move, fn(y + move), past)
+        return Step(y + move, fn(y + move), history)
 
-    def part(self, state: _Past, rows: Tensor) -> _Past:
-        """The window of each sample is its own."""
-        return _Past(state.y[rows], state.residual[rows], state.moves[rows], state.changes[rows])
+    def select_state(self, state: _History, rows: Tensor) -> _History:
+        """Return the history of these samples."""
+        return _History(state.y[rows], state.residual[rows], state.moves[rows], state.changes[rows])
 
 
 @final
 @dataclass(frozen=True)
-class _Past:
-    """The last iterate with its residual, and the moves and changes of the residual in the window, `(*batch, n, w)`."""
+class _History:
+    """The last iterate and residual, and the last changes of both, `(*batch, n, window)`."""
 
     y: Tensor
     residual: Tensor
     moves: Tensor
     changes: Tensor
 
-    def seen(self, y: Tensor, residual: Tensor, window: int) -> _Past:
-        """The past once an iterate has been reached."""
+    def append(self, y: Tensor, residual: Tensor, window: int) -> _History:
         if y is self.y:
             return self
-        grew = norm(residual) > _RESTART * norm(self.residual)
+        grew = norm(residual) > _RESTART_FACTOR * norm(self.residual)
         moves = torch.cat([self.moves, (y - self.y)[..., None]], -1)[..., -window:]
         changes = torch.cat([self.changes, (residual - self.residual)[..., None]], -1)[..., -window:]
         forget = grew[..., None]
-        return _Past(y, residual, moves.masked_fill(forget, 0.0), changes.masked_fill(forget, 0.0))
+        return _History(y, residual, moves.masked_fill(forget, 0.0), changes.masked_fill(forget, 0.0))

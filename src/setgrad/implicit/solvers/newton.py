@@ -1,4 +1,4 @@
-"""Newton's method, and Broyden's, which learns the Jacobian on the way."""
+"""Newton's method, and Broyden's, which updates an approximate inverse Jacobian."""
 
 from __future__ import annotations
 
@@ -8,67 +8,82 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.errors import OptionError
-from setgrad.implicit._derivatives import jacobian
-from setgrad.implicit._factors import factorise
-from setgrad.implicit._loop import EquationSolver, Residual, Step
-from setgrad.implicit.linear.direct import solve_dense
+from setgrad.implicit._jacobian import jacobian
+from setgrad.implicit._linalg import lu_factor, norm, solve_checked
+from setgrad.implicit._loop import EquationSolver, Residual, Step, check_damping
 
 
 @final
 @dataclass(frozen=True)
 class Newton(EquationSolver):
-    """Solve the linearised equation with the exact Jacobian of each sample; quadratic near a solution.
+    """Solve the linearised equation with the exact Jacobian of each sample; converges quadratically near a solution.
 
-    A step that would make the residual larger is not taken: the sample tries half of it next, and doubles again after
-    each success up to `damping`.
+    A step that would increase the residual is not taken: the sample tries half of it next, and doubles the length again
+    after each success, up to `damping`.
+
+    Args:
+        damping: Largest step length, in (0, 1].
+
+    Raises:
+        OptionError: If the damping is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import root
+        >>> solution = root(lambda y: y * y - 2, torch.ones(1), solver=Newton())
+        >>> round(solution.value.item(), 3)
+        1.414
     """
 
     damping: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.damping <= 1:
-            raise OptionError(f"damping must lie in (0, 1], not {self.damping}")
+        check_damping(self.damping)
 
-    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> Tensor:
-        """The part of a full step that each sample takes, `(*batch, 1)`."""
+    def init(self, fn: Residual, y: Tensor, residual: Tensor) -> Tensor:
+        """Return the step length of each sample, `(*batch, 1)`."""
         return torch.full_like(residual[..., :1], self.damping)
 
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: Tensor) -> Step:
-        """One linear solve for each sample."""
-        move, singular = solve_dense(jacobian(fn, y), residual)
-        there = y - state * move
-        found = fn(there)
-        better = torch.linalg.vector_norm(found, dim=-1) < torch.linalg.vector_norm(residual, dim=-1)
-        accept = better[..., None]
-        part = torch.where(accept, (2 * state).clamp(max=self.damping), state / 2)
-        return Step(torch.where(accept, there, y), torch.where(accept, found, residual), part, singular)
+        """Solve one linear system for each sample and try the step."""
+        move, is_singular, _ = solve_checked(jacobian(fn, y), residual)
+        trial = y - state * move
+        trial_residual = fn(trial)
+        accept = norm(trial_residual) < norm(residual)
+        length = torch.where(accept, (2 * state).clamp(max=self.damping), state / 2)
+        return Step(torch.where(accept, trial, y), torch.where(accept, trial_residual, residual), length, is_singular)
 
 
 @final
 @dataclass(frozen=True)
 class Broyden(EquationSolver):
-    """One exact Jacobian at the start, then rank-one corrections that agree with the last step."""
+    """Compute the exact Jacobian once, at the start, then correct its inverse by a rank-one update after each step.
 
-    def begin(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse Jacobian at the start, and where it is singular."""
-        matrix = jacobian(fn, y)
-        n = y.shape[-1]
-        factors, singular = factorise(matrix.reshape(-1, n, n))
-        unit = torch.eye(n, dtype=y.dtype, device=y.device).expand_as(factors.lu)
-        inverse = torch.linalg.lu_solve(factors.lu, factors.pivots, unit)
-        inverse = torch.where(singular[:, None, None], 0.0, inverse)
-        return inverse.reshape(matrix.shape), singular.reshape(y.shape[:-1])
+    Examples:
+        >>> import torch
+        >>> from setgrad.implicit import root
+        >>> solution = root(lambda y: y * y - 2, torch.ones(1), solver=Broyden())
+        >>> round(solution.value.item(), 3)
+        1.414
+    """
+
+    def init(self, fn: Residual, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inverse Jacobian at the start, and a mask of the samples where it is singular."""
+        factors, is_singular = lu_factor(jacobian(fn, y))
+        identity = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device).expand_as(factors.lu)
+        inverse = torch.linalg.lu_solve(factors.lu, factors.pivots, identity)
+        return torch.where(is_singular[..., None, None], 0.0, inverse), is_singular
 
     def step(self, fn: Residual, y: Tensor, residual: Tensor, state: tuple[Tensor, Tensor]) -> Step:
-        """Move, then correct the inverse by Sherman and Morrison's formula."""
-        inverse, singular = state
+        """Move, then update the inverse with the Sherman-Morrison formula."""
+        inverse, is_singular = state
         move = -(inverse @ residual[..., None])[..., 0]
-        there = fn(y + move)
-        shifted = (inverse @ (there - residual)[..., None])[..., 0]
-        across = (move[..., None, :] @ inverse)[..., 0, :]
-        denominator = (across * (there - residual)).sum(-1)
+        new_residual = fn(y + move)
+        change = new_residual - residual
+        predicted_move = (inverse @ change[..., None])[..., 0]
+        row = (move[..., None, :] @ inverse)[..., 0, :]
+        denominator = (row * change).sum(-1)
         usable = (denominator.abs() > 0) & denominator.isfinite()
-        factor = ((move - shifted) / torch.where(usable, denominator, 1.0)[..., None])[..., None]
-        inverse = torch.where(usable[..., None, None], inverse + factor * across[..., None, :], inverse)
-        return Step(y + move, there, (inverse, torch.zeros_like(singular)), singular)
+        column = ((move - predicted_move) / torch.where(usable, denominator, 1.0)[..., None])[..., None]
+        inverse = torch.where(usable[..., None, None], inverse + column * row[..., None, :], inverse)
+        return Step(y + move, new_residual, (inverse, torch.zeros_like(is_singular)), is_singular)
