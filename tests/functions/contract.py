@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 from setgrad.functions import (
     Average,
+    Coverage,
     DeepSetFunction,
+    FacilityLocation,
     FromCallable,
+    GraphCut,
     HorseFunction,
     InsetFunction,
     ItemScores,
+    LogDeterminant,
     Modular,
     SetFunction,
+    rbf,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.graph_cut import GraphCut
-from setgrad.functions.log_determinant import LogDeterminant
-from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
 
 DIM = 2
@@ -148,17 +148,20 @@ CASES = [
     Case("deep set, mlp", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8))),
     Case("deep set, paper", lambda: DeepSetFunction(DIM, "paper", dim=8, hidden=(8,))),
     Case("deep set, context", lambda: DeepSetFunction(DIM, dim=8, hidden=(8, 8))),
-    Case("deep set, in pieces", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8), chunk=7)),
+    Case("deep set, in pieces", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8), max_flips=7)),
     Case("deep set, own phi and skip", lambda: DeepSetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
     Case("deep set, related", lambda: _related(DeepSetFunction(DIM, dim=8, hidden=(8, 8), relation=3))),
     Case("deep set, related only", lambda: _related(DeepSetFunction(DIM, "mlp", dim=8, hidden=(8,), relation=2))),
     Case("inset", lambda: InsetFunction(DIM, dim=8, hidden=(8, 8))),
     Case("inset, complement", lambda: InsetFunction(DIM, "mlp", dim=8, hidden=(8, 8), complement=True)),
-    Case("inset, one layer in pieces", lambda: InsetFunction(DIM, dim=8, hidden=(8,), chunk=7)),
-    Case("inset, own phi", lambda: InsetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, chunk=3)),
+    Case("inset, one layer in pieces", lambda: InsetFunction(DIM, dim=8, hidden=(8,), max_flips=7)),
+    Case("inset, own phi", lambda: InsetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, max_flips=3)),
     Case("horse", lambda: HorseFunction(DIM, dim=8, hidden=(8, 8), slots=3)),
-    Case("horse, mlp in pieces", lambda: HorseFunction(DIM, "mlp", dim=8, hidden=(8,), slots=2, piece=2, chunk=7)),
-    Case("horse, own phi", lambda: HorseFunction(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
+    Case(
+        "horse, mlp in pieces",
+        lambda: HorseFunction(DIM, "mlp", dim=8, hidden=(8,), slots=2, chunk_size=2, max_flips=7),
+    ),
+    Case("horse, own phi", lambda: HorseFunction(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, chunk_size=1)),
     Case("direct", lambda: ItemScores(DIM, dim=8)),
     Case("direct, related", lambda: _related(ItemScores(DIM, dim=8, relation=3))),
     Case(

@@ -15,12 +15,12 @@ from setgrad.functions import (
     Exact,
     FreshNoise,
     ItemNoise,
+    LogDeterminant,
     NoiseSource,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
 )
-from setgrad.functions.log_determinant import LogDeterminant
 from setgrad.sets import Layout, Sets
 from tests.functions.contract import draw_sets
 from tests.functions.enumeration import Truth, direction, enumerate_subsets, probabilities, wavy

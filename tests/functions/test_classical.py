@@ -12,18 +12,18 @@ from torch.autograd import gradcheck, gradgradcheck
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.functions import (
     Average,
+    Coverage,
     Exact,
+    FacilityLocation,
     FromCallable,
+    GraphCut,
+    LogDeterminant,
     Modular,
     SetFunction,
     multilinear_gradient,
     multilinear_value,
+    rbf,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.graph_cut import GraphCut
-from setgrad.functions.log_determinant import LogDeterminant
-from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
 from tests.functions.contract import dot, draw_sets, lopsided
 

@@ -281,7 +281,7 @@ def test_a_part_is_the_function_of_some_of_the_sets(case, function):
     sets, numbers = draw_sets(SIZES), torch.tensor([3, 1, 4])
     items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
     for bound in (function.bind(sets), function.bind(sets).prepared()):
-        found = bound.part(numbers, items)
+        found = bound.take_sets(numbers, items)
         if found is None:
             pytest.skip("cannot be divided")
         alone = function.bind(sets.take(numbers))
@@ -297,4 +297,4 @@ def test_learned_functions_can_be_divided(seeded):
     with seeded(0):
         made = [kind(2, phi="mlp", dim=4) for kind in (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)]
     for function in (*made, Average(made)):
-        assert function.bind(sets.to(torch.float32)).part(numbers, items) is not None
+        assert function.bind(sets.to(torch.float32)).take_sets(numbers, items) is not None

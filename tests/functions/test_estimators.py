@@ -9,23 +9,23 @@ from torch import Tensor
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import (
     Bernoulli,
+    Coverage,
     DeepSetFunction,
     Exact,
     ExtensionEstimator,
+    FacilityLocation,
     FreshNoise,
     FromCallable,
     Gaussian,
+    LogDeterminant,
     Modular,
     Pathwise,
     SecondDifference,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
+    rbf,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.log_determinant import LogDeterminant
-from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
 from tests.functions.contract import DIM, draw_sets
 from tests.functions.enumeration import direction, enumerate_subsets, probabilities, wavy

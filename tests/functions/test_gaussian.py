@@ -10,20 +10,20 @@ from torch import Tensor
 
 from setgrad.functions import (
     BoundSetFunction,
+    Coverage,
     Exact,
+    FacilityLocation,
     FreshNoise,
     Gaussian,
+    GraphCut,
     ItemNoise,
+    LogDeterminant,
     Modular,
     SetFunction,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.graph_cut import GraphCut
-from setgrad.functions.log_determinant import LogDeterminant
 from setgrad.sets import Sets
 from tests.functions.contract import draw_sets
 from tests.functions.enumeration import direction, probabilities

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setgrad.errors import OptionError
+from setgrad.errors import DerivativeError, OptionError
 from setgrad.functions import (
     Bernoulli,
     Coverage,
@@ -177,7 +177,7 @@ def test_second_differences_refuse_another_derivative(what):
     found = estimator.value(bound, psi) if what == "value" else estimator.gradient(bound, psi)
     # The loss bends, so that there is something to differentiate again.
     (slope,) = torch.autograd.grad(found.square().sum(), psi, create_graph=True)
-    with pytest.raises(OptionError, match="second one was asked for"):
+    with pytest.raises(DerivativeError, match="a second one was requested"):
         torch.autograd.grad(slope.sum(), psi)
 
 

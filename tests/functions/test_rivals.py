@@ -117,11 +117,11 @@ def test_an_item_outside_the_subset_matters(rival, seeded):
     assert (alone - fewer).abs() > 1e-4
 
 
-@pytest.mark.parametrize("piece", [1, 7, 40])
-def test_every_partition_gives_the_same(seeded, piece):
+@pytest.mark.parametrize("chunk_size", [1, 7, 40])
+def test_every_partition_gives_the_same(seeded, chunk_size):
     sets = draw_sets([40, 13, 0, 1], seed=2)
     masks = torch.rand(6, 54, generator=torch.Generator().manual_seed(3)) < 0.4
-    whole, parted = (build(RIVALS[2], seeded, piece=size) for size in (None, piece))
+    whole, parted = (build(RIVALS[2], seeded, chunk_size=size) for size in (None, chunk_size))
     torch.testing.assert_close(parted.value(sets, masks), whole.value(sets, masks), **CLOSE)
     torch.testing.assert_close(parted.gains(sets, masks), whole.gains(sets, masks), **CLOSE)
     # The pieces hold other items in another order, and no sum over V is taken in the old one.
@@ -148,9 +148,9 @@ def test_negative_shares_of_attention_are_none(seeded):
     torch.testing.assert_close(function.value(sets, masks), function.value(sets, masks.clamp(min=0)), **CLOSE)
 
 
-@pytest.mark.parametrize("chunk", [2**17, 5])
-def test_derivatives_by_every_weight(rival, seeded, chunk):
-    function, sets = build(rival, seeded, chunk=chunk), draw_sets([3, 0, 1], seed=3)
+@pytest.mark.parametrize("max_flips", [2**17, 5])
+def test_derivatives_by_every_weight(rival, seeded, max_flips):
+    function, sets = build(rival, seeded, max_flips=max_flips), draw_sets([3, 0, 1], seed=3)
     names = [name for name, _ in function.named_parameters()]
     generator = torch.Generator().manual_seed(5)
     shares = torch.rand(2, 4, generator=generator, dtype=torch.float64)
@@ -185,7 +185,7 @@ def _with_weights(function: nn.Module, weights: dict[str, Tensor], measure: Call
 def test_what_is_bound_is_tensors(rival, seeded):
     function, sets = build(rival, seeded), draw_sets([4, 2])
     bound = function.bind(sets)
-    held = {name: kept for name, kept in vars(bound).items() if name not in ("sets", "chunk")}
+    held = {name: kept for name, kept in vars(bound).items() if name not in ("sets", "max_flips")}
     leaves = tree_leaves(held)
     assert leaves and all(isinstance(leaf, Tensor) for leaf in leaves)
     masks = torch.tensor([[True, False, True, False, True, False]])
@@ -197,9 +197,9 @@ def test_what_is_bound_is_tensors(rival, seeded):
     assert torch.equal(bound.gains(masks), before)
 
 
-@pytest.mark.parametrize("chunk", [2**17, 3])
-def test_gaussian_masks_are_differentiated_twice(rival, seeded, chunk):
-    function, sets = build(rival, seeded, chunk=chunk), draw_sets([3, 2])
+@pytest.mark.parametrize("max_flips", [2**17, 3])
+def test_gaussian_masks_are_differentiated_twice(rival, seeded, max_flips):
+    function, sets = build(rival, seeded, max_flips=max_flips), draw_sets([3, 2])
     estimator, bound = Gaussian(4, ItemNoise(sets, seed=0)), function.bind(sets)
     psi = torch.full((5,), 0.4, dtype=torch.float64)
     vector = torch.linspace(-1, 1, 5, dtype=torch.float64)
@@ -213,7 +213,7 @@ def test_gaussian_masks_are_differentiated_twice(rival, seeded, chunk):
 
 
 def test_gains_never_hold_a_square_of_the_set(rival, seeded):
-    function, count = build(rival, seeded, chunk=2**14), 2000
+    function, count = build(rival, seeded, max_flips=2**14), 2000
     sets = draw_sets([count])
     masks = torch.rand(2, count, generator=torch.Generator().manual_seed(7)) < 0.3
     with _Largest() as seen, torch.no_grad():

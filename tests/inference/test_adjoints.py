@@ -5,8 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 from setgrad.functions import DeepSetFunction, Exact, GraphCut
-from setgrad.implicit import Direct, Neumann
-from setgrad.implicit import OneStepMeanField as OneTerm
+from setgrad.implicit import Direct, Neumann, OneStepAdjoint
 from setgrad.inference import ImplicitMeanField, OneStepMeanField, mean_field
 from setgrad.sets import Sets
 
@@ -33,7 +32,7 @@ def solution(model):
 
 
 def test_one_term_is_the_gradient_of_the_last_step(model):
-    found = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=OneTerm()))
+    found = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=OneStepAdjoint()))
     torch.testing.assert_close(found, gradient(model, OneStepMeanField(), start=solution(model)))
 
 

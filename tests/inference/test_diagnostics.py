@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise, Modular, Pathwise
 from setgrad.inference import (
+    BatchFrobeniusScale,
+    BatchNuclearScale,
     ConstantScale,
     ImplicitMeanField,
+    L2Scale,
     OneStepMeanField,
     contraction,
     iterations_needed,
@@ -76,7 +79,7 @@ def test_the_factor_is_the_largest_eigenvalue(make, amplify):
         mine = sets.layout.ids == number
         own = torch.linalg.eigvals(rows[mine][:, mine]).abs()
         assert float(found.factor[number]) == pytest.approx(float(own.max()) if len(own) else 0.0, rel=1e-6, abs=1e-9)
-    assert found.settled.all()
+    assert found.converged.all()
     # What is proven for every point holds at this one.
     assert (found.factor <= found.proven + 1e-9).all()
 
@@ -112,12 +115,12 @@ def test_the_assumption_implies_a_contraction(make):
 
 def test_a_joint_or_bent_scale(make):
     function, sets = make(3.0), draw()
-    for name in ("l2", "frobenius-batch", "nuclear-batch"):
-        found = contraction(function, sets, estimator=Exact(), scale=name)
+    for scale in (L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()):
+        found = contraction(function, sets, estimator=Exact(), scale=scale)
         # Such a map is the gradient of no function, so the assumption says nothing about it.
         assert found.largest.isnan().all() and found.proven.isnan().all() and not found.assumption.any()
         assert found.factor.shape == (len(sets),) and found.factor.isfinite().all()
-    joint = contraction(function, sets, estimator=Exact(), scale="frobenius-batch").factor
+    joint = contraction(function, sets, estimator=Exact(), scale=BatchFrobeniusScale()).factor
     assert torch.equal(joint, joint[:1].expand(len(SIZES)))
 
 
@@ -146,8 +149,8 @@ def test_psi_is_taken_as_given(make):
     found = contraction(function, sets, estimator=Exact(), psi=psi)
     rows = torch.autograd.functional.jacobian(lambda p: torch.sigmoid(Exact().gradient(function.bind(sets), p)), psi)
     assert float(found.factor) == pytest.approx(float(torch.linalg.eigvals(rows).abs().max()), rel=1e-6)
-    assert not found.settled.any()
-    assert "no solution" in str(found)
+    assert not found.converged.any()
+    assert "psi is not a solution" in str(found)
 
 
 def test_bound_functions_and_what_is_refused(make):

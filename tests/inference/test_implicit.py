@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setgrad.errors import ConvergenceError, OptionError
+from setgrad.errors import ConvergenceError, DerivativeError, OptionError
 from setgrad.functions import (
     Bernoulli,
     DeepSetFunction,
@@ -24,11 +24,21 @@ from setgrad.functions import (
     rbf,
 )
 from setgrad.implicit import CG, GMRES, Newton, Picard, Status
-from setgrad.inference import ConstantScale, ImplicitMeanField, OneStepMeanField, UnrolledMeanField, mean_field
+from setgrad.inference import (
+    BatchFrobeniusScale,
+    BatchNuclearScale,
+    ConstantScale,
+    ImplicitMeanField,
+    L2Scale,
+    OneStepMeanField,
+    UnrolledMeanField,
+    mean_field,
+)
 from setgrad.sets import Sets
 from tests.inference.oracle import amplify, by_the_theorem, cosine, draw, gradient, radius, relative, weights
 
 TIGHT = ImplicitMeanField(tol=1e-12)
+SCALES = [None, ConstantScale(0.3), L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()]
 
 
 @pytest.fixture
@@ -84,7 +94,7 @@ def test_finite_differences_agree_where_plain_iteration_diverges(make):
         assert float(along) == pytest.approx(float(ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("scale", [None, ConstantScale(0.3), "l2", "frobenius-batch", "nuclear-batch"], ids=str)
+@pytest.mark.parametrize("scale", SCALES, ids=str)
 @pytest.mark.parametrize("sampled", [False, True], ids=["exact", "gaussian"])
 def test_all_scales_against_many_unrolled_steps(make, scale, sampled):
     function, sets = make(5.0), draw()
@@ -151,7 +161,7 @@ def test_second_differences_stop_at_the_first_derivative(make):
     found = mean_field(function, sets, estimator=SecondDifference(8), solver=ImplicitMeanField())
     weight = function.rho[0].weight
     (slope,) = torch.autograd.grad((found.value * weights(sets)).sum(), weight, create_graph=True)
-    with pytest.raises(OptionError, match="first derivatives"):
+    with pytest.raises(DerivativeError, match="first derivatives"):
         torch.autograd.grad(slope.square().sum(), weight)
 
 
@@ -167,7 +177,7 @@ def test_bernoulli_samples_have_no_implicit_gradient(make):
     torch.testing.assert_close(again, found.value, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [None, ConstantScale(0.3), "l2"], ids=str)
+@pytest.mark.parametrize("scale", [None, ConstantScale(0.3), L2Scale()], ids=str)
 @pytest.mark.parametrize("sampled", [False, True], ids=["exact", "gaussian"])
 def test_a_set_does_not_see_its_batch_mates(make, scale, sampled):
     function, sets = make(6.0), draw()
@@ -189,7 +199,7 @@ def test_a_set_does_not_see_its_batch_mates(make, scale, sampled):
 
 def test_joint_scales_do_see_batch_mates(make):
     function, sets = make(3.0), draw([4, 3])
-    for scale in ("frobenius-batch", "nuclear-batch"):
+    for scale in (BatchFrobeniusScale(), BatchNuclearScale()):
         both = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(), scale=scale).logits[:4]
         alone = mean_field(function, sets[:1], estimator=Exact(), solver=ImplicitMeanField(), scale=scale).logits
         assert (both - alone).abs().max() > 1e-3
@@ -300,7 +310,7 @@ def test_start(make, start):
     assert (solved.steps == 0).all()
 
 
-@pytest.mark.parametrize("scale", [None, "l2", "nuclear-batch"])
+@pytest.mark.parametrize("scale", [None, L2Scale(), BatchNuclearScale()], ids=str)
 def test_coordinates(make, scale):
     function, sets, wanted = make(5.0), draw(), torch.tensor([16, 0, 8, 0])
     everything = mean_field(function, sets, estimator=Exact(), solver=TIGHT, scale=scale)
@@ -313,7 +323,7 @@ def test_coordinates(make, scale):
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0], [], [1], [1, 0]], ids=str)
-@pytest.mark.parametrize("scale", [None, "l2", "frobenius-batch", "nuclear-batch"])
+@pytest.mark.parametrize("scale", [None, L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()], ids=str)
 def test_batches_with_little_in_them(make, sizes, scale):
     function, sets = make(5.0), draw(sizes)
     found = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(), scale=scale)
@@ -402,6 +412,6 @@ def test_a_set_whose_adjoint_system_is_not_solved_does_not_count_as_settled(seed
         function = DeepSetFunction(2, phi="mlp", dim=8, hidden=(8,)).double()
     weak = ImplicitMeanField(tol=1e-8, adjoint=GMRES(tol=1e-12, restart=1, max_steps=1), on_failure="mask")
     found = mean_field(function, sets, estimator=Exact(), solver=weak)
-    assert found.settled.all()
+    assert found.converged.all()
     found.value.sum().backward()
-    assert not found.settled.any()
+    assert not found.converged.any()

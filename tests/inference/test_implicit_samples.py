@@ -17,7 +17,7 @@ from setgrad.functions import (
     Pathwise,
     SecondDifference,
 )
-from setgrad.inference import ImplicitMeanField, OneStepMeanField, mean_field
+from setgrad.inference import ImplicitMeanField, L2Scale, OneStepMeanField, mean_field
 from setgrad.sets import Sets
 from tests.inference.oracle import amplify, by_the_theorem, cosine, draw, gradient, relative
 
@@ -30,10 +30,10 @@ def make(seeded):
     """A random model whose items interact the more, the larger `factor`, with the exact psi and gradient."""
 
     def build(
-        phi: str, factor: float, seed: int = 0, width: int = 32, units: int = 64
+        phi: str, factor: float, seed: int = 0, dim: int = 32, units: int = 64
     ) -> tuple[DeepSetFunction, Tensor, Tensor]:
         with seeded(seed):
-            function = DeepSetFunction(2, phi, dim=width, hidden=(units, units)).double()
+            function = DeepSetFunction(2, phi, dim=dim, hidden=(units, units)).double()
         amplify(function.rho, factor)
         psi = mean_field(function, SETS, estimator=Exact(), solver=TIGHT).value.detach()
         return function, psi, by_the_theorem(function, SETS, psi)
@@ -86,7 +86,7 @@ def test_slopes_lead_astray_where_items_are_strongly_coupled(make):
     assert torch.equal(psi, psi.clamp(0.01, 0.99)), "nothing is sure"
 
 
-@pytest.mark.parametrize("scale", [None, "l2"])
+@pytest.mark.parametrize("scale", [None, L2Scale()], ids=str)
 @pytest.mark.parametrize("kind", [Gaussian, Pathwise])
 @pytest.mark.parametrize("function", [DeepSetFunction, InsetFunction, HorseFunction])
 def test_sets_that_have_settled_are_left_out(seeded, monkeypatch, function, kind, scale):
@@ -111,7 +111,7 @@ def test_sets_that_have_settled_are_left_out(seeded, monkeypatch, function, kind
         return found.logits.detach(), found.steps, slopes, sum(asked)
 
     *divided, few = run()
-    monkeypatch.setattr(bound, "part", lambda self, *args: None)
+    monkeypatch.setattr(bound, "take_sets", lambda self, *args: None)
     *whole, many = run()
     # Whole subsets follow psi in jumps, so all sets may settle at once.
     assert few < many or kind is Pathwise

@@ -104,7 +104,7 @@ def test_unrolling_bernoulli_samples_is_refused(function):
         mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
 
 
-@pytest.mark.parametrize("scale", [None, "l2"])
+@pytest.mark.parametrize("scale", [None, L2Scale()], ids=str)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_coordinates_give_the_same_numbers(function, steps, scale):
     sets, wanted = draw(), torch.tensor([6, 0, 4])
@@ -128,7 +128,7 @@ def test_scales():
     length = sets.lengths[sets.layout.ids]
     constant = mean_field(Modular(), sets, estimator=Exact(), scale=ConstantScale(3.0)).logits
     torch.testing.assert_close(constant, 2 * plain / (3 * length))
-    by_name = mean_field(Modular(), sets, estimator=Exact(), scale="l2").logits
+    by_name = mean_field(Modular(), sets, estimator=Exact(), scale=L2Scale()).logits
     for number in range(len(sets)):
         own, scaled = sets.with_values(plain)[number], sets.with_values(by_name)[number]
         torch.testing.assert_close(scaled, 2 * own / (len(own) * own.norm()) if len(own) else own)

@@ -11,18 +11,25 @@ from setgrad.functions import (
     ItemNoise,
     Pathwise,
     _linearise,
-    deepset,
+    deep_set_function,
 )
 from setgrad.implicit import GMRES
-from setgrad.inference import ConstantScale, ImplicitMeanField, mean_field
+from setgrad.inference import (
+    BatchFrobeniusScale,
+    BatchNuclearScale,
+    ConstantScale,
+    ImplicitMeanField,
+    L2Scale,
+    mean_field,
+)
 from setgrad.sets import Sets
 
-SCALES = [None, ConstantScale(0.3), "l2", "frobenius-batch", "nuclear-batch"]
+SCALES = [None, ConstantScale(0.3), L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()]
 ADJOINT = GMRES(tol=1e-14)
 FUNCTIONS = {
     "deepset": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)),
     "skip": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16,), skip=True),
-    "pieces": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16), chunk=30),
+    "pieces": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16), max_flips=30),
     "inset": lambda: InsetFunction(2, "mlp", dim=6, hidden=(16, 16)),
     "complement": lambda: InsetFunction(2, "mlp", dim=6, hidden=(16, 16), complement=True),
     "horse": lambda: HorseFunction(2, "mlp", dim=8, hidden=(16, 16), slots=3),
@@ -59,7 +66,7 @@ def make(seeded):
 def quick(bound):
     """Whether the function has a Jacobian of its own at hand."""
     masks = torch.full((2, 12), 0.5, dtype=torch.float64)
-    return bound.linearised(masks, torch.ones_like(masks)) is not None
+    return bound.linearisation(masks, torch.ones_like(masks)) is not None
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -68,7 +75,7 @@ def test_a_tangent_has_the_value_and_the_first_derivatives(make, sets, estimator
     psi = torch.linspace(0, 1, 12, dtype=torch.float64).requires_grad_()
     wanted = estimator.gradient(bound, psi)
     assert quick(bound)
-    found = estimator.tangent(bound, psi)(psi)
+    found = estimator.linearisation(bound, psi)(psi)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     inputs = (psi, *(t for t in bound.tensors() if t.requires_grad))
     for row in torch.eye(12, dtype=torch.float64):
@@ -94,7 +101,7 @@ def derivatives(function, sets, estimator, scale):
 def test_implicit_derivatives_are_those_of_plain_products(make, sets, estimator, name, scale, monkeypatch):
     function = make(name)
     alone, first, second = derivatives(function, sets, estimator, scale)
-    monkeypatch.setattr(_linearise, "_ENTRIES", -1)
+    monkeypatch.setattr(_linearise, "_MAX_ENTRIES", -1)
     assert not quick(function.bind(sets))
     wanted = derivatives(function, sets, estimator, scale)
     size = max(float(g.abs().max()) for g in wanted[2])
@@ -107,13 +114,13 @@ def test_implicit_derivatives_are_those_of_plain_products(make, sets, estimator,
 
 def test_rho_runs_once_a_step_and_once_in_the_backward_pass(make, sets, monkeypatch):
     calls = []
-    finish = deepset.finish
+    apply_layers = deep_set_function.apply_layers
 
     def counted(*args, **options):
         calls.append(1)
-        return finish(*args, **options)
+        return apply_layers(*args, **options)
 
-    monkeypatch.setattr(deepset, "finish", counted)
+    monkeypatch.setattr(deep_set_function, "apply_layers", counted)
     found = mean_field(make("deepset"), sets, estimator=Gaussian(5), solver=ImplicitMeanField(adjoint=ADJOINT))
     assert len(calls) == int(found.steps.max()) + 1
     calls.clear()
