@@ -1,4 +1,4 @@
-"""The quick products of the adjoint, and what they cost, against plain differentiation of the gains."""
+"""Linearisations of the gains, and their cost, against differentiation of the gains."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ ADJOINT = GMRES(tol=1e-14)
 FUNCTIONS = {
     "deepset": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)),
     "skip": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16,), skip=True),
-    "pieces": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16), max_flips=30),
+    "chunks": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16), max_flips=30),
     "inset": lambda: InsetFunction(2, "mlp", dim=6, hidden=(16, 16)),
     "complement": lambda: InsetFunction(2, "mlp", dim=6, hidden=(16, 16), complement=True),
     "horse": lambda: HorseFunction(2, "mlp", dim=8, hidden=(16, 16), slots=3),
@@ -39,7 +39,7 @@ FUNCTIONS = {
 @pytest.fixture
 def sets():
     values = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    # Items 5 and 6 of the first set cannot be told apart.
+    # Items 5 and 6 of the first set are identical.
     values[5] = values[6]
     return Sets.from_lengths(values, [7, 0, 1, 4])
 
@@ -63,56 +63,56 @@ def make(seeded):
     return build
 
 
-def quick(bound):
-    """Whether the function has a Jacobian of its own at hand."""
+def has_linearisation(bound):
+    """Return whether the function has a fast Jacobian."""
     masks = torch.full((2, 12), 0.5, dtype=torch.float64)
     return bound.linearisation(masks, torch.ones_like(masks)) is not None
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_tangent_has_the_value_and_the_first_derivatives(make, sets, estimator, name):
+def test_a_linearisation_has_the_value_and_the_first_derivatives(make, sets, estimator, name):
     bound = estimator.prepare(make(name).bind(sets))
     psi = torch.linspace(0, 1, 12, dtype=torch.float64).requires_grad_()
-    wanted = estimator.gradient(bound, psi)
-    assert quick(bound)
-    found = estimator.linearisation(bound, psi)(psi)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    expected = estimator.gradient(bound, psi)
+    assert has_linearisation(bound)
+    result = estimator.linearisation(bound, psi)(psi)
+    torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-10)
     inputs = (psi, *(t for t in bound.tensors() if t.requires_grad))
     for row in torch.eye(12, dtype=torch.float64):
-        pulled = [torch.autograd.grad(y, inputs, row, retain_graph=True) for y in (found, wanted)]
-        for cheap, plain in zip(*pulled, strict=True):
-            torch.testing.assert_close(cheap, plain, rtol=1e-10, atol=1e-10)
+        gradients = [torch.autograd.grad(y, inputs, row, retain_graph=True) for y in (result, expected)]
+        for linear, plain in zip(*gradients, strict=True):
+            torch.testing.assert_close(linear, plain, rtol=1e-10, atol=1e-10)
 
 
 def derivatives(function, sets, estimator, scale):
-    """First derivatives of a loss of the logits, alone and with a graph, and second ones along themselves."""
+    """Return first derivatives of a loss of the logits, without and with a graph, and second derivatives."""
     solver = ImplicitMeanField(adjoint=ADJOINT, tol=1e-13, max_steps=500)
-    found = mean_field(function, sets, estimator=estimator, solver=solver, scale=scale)
-    loss = (found.logits * torch.cos(torch.arange(12.0, dtype=torch.float64))).sum()
+    result = mean_field(function, sets, estimator=estimator, solver=solver, scale=scale)
+    loss = (result.logits * torch.cos(torch.arange(12.0, dtype=torch.float64))).sum()
     parameters = list(function.parameters())
-    alone = torch.autograd.grad(loss, parameters, retain_graph=True)
+    without_graph = torch.autograd.grad(loss, parameters, retain_graph=True)
     first = torch.autograd.grad(loss, parameters, create_graph=True)
     second = torch.autograd.grad(sum(g.square().sum() for g in first), parameters)
-    return alone, first, second
+    return without_graph, first, second
 
 
 @pytest.mark.parametrize("scale", SCALES, ids=str)
 @pytest.mark.parametrize("name", ["deepset", "inset"])
-def test_implicit_derivatives_are_those_of_plain_products(make, sets, estimator, name, scale, monkeypatch):
+def test_implicit_derivatives_equal_those_without_linearisation(make, sets, estimator, name, scale, monkeypatch):
     function = make(name)
-    alone, first, second = derivatives(function, sets, estimator, scale)
+    without_graph, first, second = derivatives(function, sets, estimator, scale)
     monkeypatch.setattr(_linearise, "_MAX_ENTRIES", -1)
-    assert not quick(function.bind(sets))
-    wanted = derivatives(function, sets, estimator, scale)
-    size = max(float(g.abs().max()) for g in wanted[2])
+    assert not has_linearisation(function.bind(sets))
+    expected = derivatives(function, sets, estimator, scale)
+    size = max(float(g.abs().max()) for g in expected[2])
     assert size > 1e-6
-    for cheap, plain in zip((*alone, *first), (*wanted[0], *wanted[0]), strict=True):
-        torch.testing.assert_close(cheap, plain, rtol=1e-10, atol=1e-10)
-    for cheap, plain in zip(second, wanted[2], strict=True):
-        torch.testing.assert_close(cheap, plain, rtol=1e-10, atol=1e-10 * max(1.0, size))
+    for linear, plain in zip((*without_graph, *first), (*expected[0], *expected[0]), strict=True):
+        torch.testing.assert_close(linear, plain, rtol=1e-10, atol=1e-10)
+    for linear, plain in zip(second, expected[2], strict=True):
+        torch.testing.assert_close(linear, plain, rtol=1e-10, atol=1e-10 * max(1.0, size))
 
 
-def test_rho_runs_once_a_step_and_once_in_the_backward_pass(make, sets, monkeypatch):
+def test_rho_is_evaluated_once_per_step_and_once_in_the_backward_pass(make, sets, monkeypatch):
     calls = []
     apply_layers = deep_set_function.apply_layers
 
@@ -121,9 +121,9 @@ def test_rho_runs_once_a_step_and_once_in_the_backward_pass(make, sets, monkeypa
         return apply_layers(*args, **options)
 
     monkeypatch.setattr(deep_set_function, "apply_layers", counted)
-    found = mean_field(make("deepset"), sets, estimator=Gaussian(5), solver=ImplicitMeanField(adjoint=ADJOINT))
-    assert len(calls) == int(found.steps.max()) + 1
+    result = mean_field(make("deepset"), sets, estimator=Gaussian(5), solver=ImplicitMeanField(adjoint=ADJOINT))
+    assert len(calls) == int(result.steps.max()) + 1
     calls.clear()
-    found.value.sum().backward()
-    assert int(found.solution.adjoint.steps.max()) > 1
+    result.value.sum().backward()
+    assert int(result.solution.adjoint.steps.max()) > 1
     assert len(calls) == 1
