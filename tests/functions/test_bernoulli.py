@@ -136,8 +136,8 @@ def test_differentiating_psi_raises_unless_gradients_are_off():
         multilinear_gradient(wavy(), sets, psi, estimator=estimator)
     multilinear_gradient(wavy(), sets, psi.detach(), estimator=estimator)
     bound = wavy().bind(sets)
-    for compute in (estimator.value, estimator.gradient):
-        mapped = torch.func.vmap(lambda p, compute=compute: compute(bound, p), randomness="same")
+    for method in (estimator.value, estimator.gradient):
+        mapped = torch.func.vmap(lambda p, method=method: method(bound, p), randomness="same")
         with pytest.raises(OptionError, match="detach psi"):
             torch.func.grad(lambda p, mapped=mapped: mapped(p).sum())(psi.detach()[None])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from setgrad.sets import Sets
 from tests.functions.contract import CASES, Case, draw_sets
 
 SIZES = [3, 0, 1, 4, 2]
-CLOSE = {"rtol": 1e-11, "atol": 1e-11}
+CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-11}
 
 
 @pytest.fixture(params=CASES, ids=str)
@@ -240,7 +241,7 @@ def test_derivatives_pass_through_the_tensors(case, function):
     sources = [sets.values, *(function.parameters() if isinstance(function, nn.Module) else ())]
     tensors = bound.tensors()
     replaced = [t.detach().requires_grad_() for t in tensors]
-    options = {"allow_unused": True, "materialize_grads": True}
+    options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
     slopes = torch.autograd.grad(bound.with_tensors(replaced).gains(masks).sum(), replaced, **options)
     # Constants among the tensors have no gradient.
     reached = [(t, slope) for t, slope in zip(tensors, slopes, strict=True) if t.requires_grad]

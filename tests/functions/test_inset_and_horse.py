@@ -18,7 +18,7 @@ from setgrad.functions import Exact, Gaussian, HorseFunction, InsetFunction, Ite
 from setgrad.sets import Sets
 from tests.functions.contract import DIM, draw_sets
 
-CLOSE = {"rtol": 1e-11, "atol": 1e-11}
+CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-11}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -27,7 +29,7 @@ from tests.functions.enumeration import direction, enumerate_subsets, probabilit
 
 SIZES = [5, 0, 1, 3]
 KINDS = [Pathwise, SecondDifference]
-CLOSE = {"rtol": 1e-11, "atol": 1e-12}
+CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def quadratic() -> FromCallable:

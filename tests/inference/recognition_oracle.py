@@ -1,6 +1,7 @@
 """Helpers of the tests of recognition networks: functions, networks with known outputs, and enumeration."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from setgrad.encoders import ItemWise
 from setgrad.functions import BoundSetFunction, FreshNoise, SetFunction
-from setgrad.inference import CopulaRecognition, IndependentRecognition
+from setgrad.inference import CopulaRecognition, IndependentRecognition, Recognition
 from setgrad.inference.recognition import bernoulli_entropy
 from setgrad.sets import Sets, segment_sum
 
@@ -62,13 +63,14 @@ def constant_network(numbers, **options):
     # The random initial weights are overwritten.
     with torch.random.fork_rng(devices=[]):
         if numbers.dim() == 1:
-            network = IndependentRecognition(encoder, (), **options)
+            network: Recognition = IndependentRecognition(encoder, (), **options)
         else:
             network = CopulaRecognition(encoder, (), rank=rows.shape[1] - 2, **options)
     network.double()
+    layer: Any = network.head[0]
     with torch.no_grad():
-        network.head[0].weight.copy_(rows.T)
-        network.head[0].bias.zero_()
+        layer.weight.copy_(rows.T)
+        layer.bias.zero_()
     return network
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -140,9 +141,10 @@ def test_scales_divide_the_gradient():
 
 
 def test_invalid_steps_and_starts_raise():
-    for wrong in (0, 2.5, "3", True):
+    invalid: list[Any] = [0, 2.5, "3", True]
+    for steps in invalid:
         with pytest.raises(OptionError, match="whole number of steps, at least 1"):
-            OneStepMeanField(wrong)
+            OneStepMeanField(steps)
     with pytest.raises(OptionError, match="between 0 and 1"):
         mean_field(Modular(), draw(), estimator=Exact(), start=1.5)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -320,14 +321,15 @@ def test_entropy_in_half_precision_counts_all_items(name, seeded):
     sizes = [1000, 10]
     with seeded(0):
         network = NETWORKS[name](ItemWise(nn.Identity(), 2), ())
-    nn.init.zeros_(network.head[0].weight)
-    nn.init.zeros_(network.head[0].bias)
+    layer: Any = network.head[0]
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
     sets = draw(sizes).to(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         draw_of_all = network.draw(sets, FreshNoise(0), 2)
         network.loss(Modular().bind(sets), FreshNoise(0), 2).backward()
     assert draw_of_all.scores.dtype == torch.bfloat16
-    assert bool(network.head[0].weight.grad.isfinite().all())
+    assert bool(layer.weight.grad.isfinite().all())
     expected = math.log(2) * torch.tensor(sizes).float()
     if name == "copula":
         # Correlation lowers the entropy, by an amount that single precision gives.

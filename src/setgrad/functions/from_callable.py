@@ -12,6 +12,9 @@ from setgrad.errors import ShapeError
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
 from setgrad.sets import Sets
 
+# What `as_set_function` takes.
+AnySetFunction = SetFunction | Callable[[Tensor, Tensor], Tensor]
+
 
 @final
 class FromCallable(SetFunction):
@@ -68,6 +71,6 @@ class _BoundCallable(BoundSetFunction):
         return torch.stack(columns, 1) if columns else self.sets.values.new_zeros(len(masks), 0)
 
 
-def as_set_function(function: SetFunction | Callable[[Tensor, Tensor], Tensor]) -> SetFunction:
+def as_set_function(function: AnySetFunction) -> SetFunction:
     """Return a set function unchanged, and wrap any other callable in `FromCallable`."""
     return function if isinstance(function, SetFunction) else FromCallable(function)

@@ -6,12 +6,11 @@ from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._estimator import ExtensionEstimator
-from setgrad.functions._set_function import SetFunction
-from setgrad.functions.from_callable import as_set_function
+from setgrad.functions.from_callable import AnySetFunction, as_set_function
 from setgrad.sets import Sets
 
 
-def multilinear_value(function: SetFunction, sets: Sets, psi: Tensor, *, estimator: ExtensionEstimator) -> Tensor:
+def multilinear_value(function: AnySetFunction, sets: Sets, psi: Tensor, *, estimator: ExtensionEstimator) -> Tensor:
     """Return the expected value of F if each item is in the subset with its probability, independently.
 
     Args:
@@ -31,7 +30,12 @@ def multilinear_value(function: SetFunction, sets: Sets, psi: Tensor, *, estimat
 
 
 def multilinear_gradient(
-    function: SetFunction, sets: Sets, psi: Tensor, *, estimator: ExtensionEstimator, coordinates: Tensor | None = None
+    function: AnySetFunction,
+    sets: Sets,
+    psi: Tensor,
+    *,
+    estimator: ExtensionEstimator,
+    coordinates: Tensor | None = None,
 ) -> Tensor:
     """Return the gradient of the multilinear extension: the expected marginal gain of each item.
 
@@ -60,7 +64,7 @@ def multilinear_gradient(
 
 
 def multilinear_hessian_vector(
-    function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor, *, estimator: ExtensionEstimator
+    function: AnySetFunction, sets: Sets, psi: Tensor, vector: Tensor, *, estimator: ExtensionEstimator
 ) -> Tensor:
     """Return the second derivative of the multilinear extension times a vector.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from setgrad._deprecation import deprecated_string
 from setgrad.errors import OptionError, ShapeError
-from setgrad.functions import BoundSetFunction, ExtensionEstimator, ItemNoise, SetFunction, as_set_function
+from setgrad.functions import BoundSetFunction, ExtensionEstimator, ItemNoise, as_set_function
+from setgrad.functions.from_callable import AnySetFunction
 from setgrad.implicit import contraction_estimate
 from setgrad.inference.implicit import ImplicitMeanField
 from setgrad.inference.mean_field import Equation, solve_bound
@@ -98,7 +98,7 @@ class Contraction:
 
 
 def contraction(
-    function: SetFunction | BoundSetFunction | Callable[[Tensor, Tensor], Tensor],
+    function: AnySetFunction | BoundSetFunction,
     sets: Sets,
     *,
     estimator: ExtensionEstimator,

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from setgrad._deprecation import deprecated_string
 from setgrad.errors import OptionError
-from setgrad.functions import BoundSetFunction, ExtensionEstimator, SetFunction, as_set_function
+from setgrad.functions import BoundSetFunction, ExtensionEstimator, as_set_function
+from setgrad.functions.from_callable import AnySetFunction
 from setgrad.implicit import Solution, Status
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max
@@ -169,7 +170,7 @@ class UnrolledMeanField(MeanFieldSolver):
 
 
 def mean_field(
-    function: SetFunction,
+    function: AnySetFunction,
     sets: Sets,
     *,
     estimator: ExtensionEstimator,
