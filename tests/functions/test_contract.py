@@ -278,11 +278,11 @@ def test_masks_of_a_wider_type_than_the_weights(case: Case, function: SetFunctio
     torch.testing.assert_close(bound.value(masks), bound.value(masks.float()), check_dtype=False, rtol=1e-4, atol=1e-5)
 
 
-def test_take_sets_restricts_the_function_to_some_sets(case, function):
+def test_a_restricted_function_is_the_function_of_these_sets(case, function):
     sets, numbers = draw_sets(SIZES), torch.tensor([3, 1, 4])
     items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
     for bound in (function.bind(sets), function.bind(sets).prepared()):
-        result = bound.take_sets(numbers, items)
+        result = bound.restrict(numbers, items)
         if result is None:
             pytest.skip("cannot be restricted")
         alone = function.bind(sets.take(numbers))
@@ -298,4 +298,4 @@ def test_learned_functions_can_be_restricted(seeded):
     with seeded(0):
         functions = [kind(2, phi="mlp", dim=4) for kind in (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)]
     for function in (*functions, Average(functions)):
-        assert function.bind(sets.to(torch.float32)).take_sets(numbers, items) is not None
+        assert function.bind(sets.to(torch.float32)).restrict(numbers, items) is not None

@@ -118,7 +118,7 @@ def test_sets_that_have_converged_are_left_out(seeded, monkeypatch, function, ki
         return result.logits.detach(), result.steps, slopes, sum(evaluated)
 
     *restricted, few = run()
-    monkeypatch.setattr(bound, "take_sets", lambda self, *args: None)
+    monkeypatch.setattr(bound, "restrict", lambda self, *args: None)
     *whole, many = run()
     # Whole subsets change in jumps, so all sets may converge in the same step.
     assert few < many or kind is Pathwise

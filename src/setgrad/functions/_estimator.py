@@ -62,7 +62,7 @@ class ExtensionEstimator(abc.ABC):
         """Return the function with the work that calls at many psi share already done."""
         return bound
 
-    def take_sets(self, items: Sets) -> ExtensionEstimator | None:
+    def restrict(self, items: Sets) -> ExtensionEstimator | None:
         """Return the estimator for some of the sets, from the flat indices of their items, or None if there is none."""
         return None
 
@@ -90,9 +90,9 @@ class SampledEstimator(ExtensionEstimator, abc.ABC):
         """Return an estimator with one fixed draw of random numbers; its masks still depend on psi."""
         return replace(self, noise=FrozenNoise(self.noise))
 
-    def take_sets(self, items: Sets) -> Self | None:
+    def restrict(self, items: Sets) -> Self | None:
         """Return the estimator with the random numbers of these items."""
-        noise = self.noise.take_sets(items)
+        noise = self.noise.restrict(items)
         return None if noise is None else replace(self, noise=noise)
 
 

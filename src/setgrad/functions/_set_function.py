@@ -81,7 +81,7 @@ class BoundSetFunction(abc.ABC):
         """Return the same function with the work that calls at many relaxed masks share already done."""
         return self
 
-    def take_sets(self, rows: Tensor, items: Sets) -> Self | None:
+    def restrict(self, rows: Tensor, items: Sets) -> Self | None:
         """Return the function bound to some of its sets.
 
         Args:

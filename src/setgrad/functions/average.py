@@ -76,9 +76,9 @@ class BoundAverage(BoundSetFunction):
             return None
         return _mean([gains for gains, _ in pairs]), _mean([jacobian for _, jacobian in pairs])
 
-    def take_sets(self, rows: Tensor, items: Sets) -> BoundAverage | None:
+    def restrict(self, rows: Tensor, items: Sets) -> BoundAverage | None:
         """Return the mean of the restricted parts, or None if a part cannot be restricted."""
-        parts = [part.take_sets(rows, items) for part in self.parts]
+        parts = [part.restrict(rows, items) for part in self.parts]
         restricted = [part for part in parts if part is not None]
         return BoundAverage(restricted) if len(restricted) == len(parts) else None
 

@@ -38,7 +38,7 @@ class NoiseSource(abc.ABC):
         """Return a result `(total,)` made equal for items that cannot be distinguished; by default unchanged."""
         return x
 
-    def take_sets(self, items: Sets) -> NoiseSource | None:
+    def restrict(self, items: Sets) -> NoiseSource | None:
         """Return the source for some of the sets, from the flat indices of their items, or None if there is none."""
         return None
 
@@ -77,7 +77,7 @@ class FreshNoise(NoiseSource):
             self._generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self._generators[device]
 
-    def take_sets(self, items: Sets) -> FreshNoise:
+    def restrict(self, items: Sets) -> FreshNoise:
         """Return this source, because new numbers belong to no set."""
         return self
 
@@ -120,9 +120,9 @@ class FrozenNoise(NoiseSource):
         """Return the result as the other source symmetrises it."""
         return self.noise.symmetrise(x)
 
-    def take_sets(self, items: Sets) -> FrozenNoise | None:
+    def restrict(self, items: Sets) -> FrozenNoise | None:
         """Return a source with the numbers of these items, or None if the other source cannot be restricted."""
-        noise = self.noise.take_sets(items)
+        noise = self.noise.restrict(items)
         if noise is None:
             return None
         other = FrozenNoise(noise)
@@ -196,7 +196,7 @@ class ItemNoise(NoiseSource):
         count = torch.zeros_like(wide).index_add(0, self._group, torch.ones_like(wide))
         return (total / count)[self._group].to(x.dtype)
 
-    def take_sets(self, items: Sets) -> ItemNoise:
+    def restrict(self, items: Sets) -> ItemNoise:
         """Return a source with the keys of these items."""
         other = copy.copy(self)
         other.layout, other._keys = items.layout, self._keys[items.values]

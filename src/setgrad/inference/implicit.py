@@ -24,7 +24,7 @@ from setgrad.inference.mean_field import Equation, MeanField, MeanFieldSolver
 from setgrad.sets import Sets, unpad
 
 # Logits below this size count as 0 in the tolerance. Logits under a scale are small and must still be solved for.
-_SIZE = 1e-6
+_MIN_NORM = 1e-6
 # On a GPU, convergence is checked every so many steps. Few steps are often enough, so checks are frequent.
 _CHECK_EVERY = 2
 
@@ -90,9 +90,9 @@ class ImplicitMeanField(MeanFieldSolver):
 
         item_indices = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
 
-        def restricted(rows: Tensor, *tensors: Tensor) -> Callable[[Tensor], Tensor] | None:
+        def restrict(rows: Tensor, *tensors: Tensor) -> Callable[[Tensor], Tensor] | None:
             items = item_indices.take(rows)
-            few, function = estimator.take_sets(items), bound.with_tensors(tensors).take_sets(rows, items)
+            few, function = estimator.restrict(items), bound.with_tensors(tensors).restrict(rows, items)
             if few is None or function is None:
                 return None
             longest = items.layout.longest
@@ -119,9 +119,9 @@ class ImplicitMeanField(MeanFieldSolver):
                 mask=None if mask is None or sets.layout.uniform else mask,
                 weight=_variance,
                 check_every=1 if psi.device.type == "cpu" else _CHECK_EVERY,
-                size=_SIZE,
+                size=_MIN_NORM,
                 tangent=linearisation,
-                part=None if joint else restricted,
+                part=None if joint else restrict,
             )
 
         # `torch.compile` cannot trace the layout of the sets inside the derivatives of the equation.
