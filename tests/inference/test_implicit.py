@@ -35,15 +35,7 @@ from setgrad.inference import (
     mean_field,
 )
 from setgrad.sets import Sets
-from tests.inference.oracle import (
-    amplify,
-    draw,
-    exact_gradient,
-    gradient,
-    relative_error,
-    spectral_radius,
-    weights,
-)
+from tests.inference.oracle import amplify, draw, exact_gradient, gradient, relative_error, spectral_radius, weights
 
 TIGHT = ImplicitMeanField(tol=1e-12)
 SCALES = [None, ConstantScale(0.3), L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()]

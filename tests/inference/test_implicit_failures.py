@@ -7,25 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import ConvergenceError
-from setgrad.functions import (
-    DeepSetFunction,
-    Exact,
-    FromCallable,
-    Gaussian,
-    Pathwise,
-)
+from setgrad.functions import DeepSetFunction, Exact, FromCallable, Gaussian, Pathwise
 from setgrad.implicit import GMRES, Picard, Status
-from setgrad.inference import (
-    ImplicitMeanField,
-    OneStepMeanField,
-    mean_field,
-)
+from setgrad.inference import ImplicitMeanField, OneStepMeanField, mean_field
 from setgrad.sets import Sets
-from tests.inference.oracle import (
-    cosine,
-    draw,
-    spectral_radius,
-)
+from tests.inference.oracle import cosine, draw, spectral_radius
 
 
 def repulsive(strength: float = 8.0) -> FromCallable:
