@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from setgrad import SubsetSelector
-from setgrad.functions import BoundAverage, ItemNoise
+from setgrad.functions import ItemNoise
+from setgrad.functions.average import BoundAverage
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector._fit import prediction_samples
 from setgrad.selector._infer import map_batches

@@ -170,7 +170,7 @@ def solve(
     found = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
     slope = gradient(problem.loss(found.logits), problem.network)
     # Asked for after the backward pass, whose linear system may fail too.
-    return Found(found.logits.detach(), slope, int((~found.settled).sum()))
+    return Found(found.logits.detach(), slope, int((~found.converged).sum()))
 
 
 def gradient(loss: Tensor, network: Network) -> Tensor:

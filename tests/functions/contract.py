@@ -1,4 +1,4 @@
-"""ONE table of set functions. Every case runs through every test of `test_contract.py`; to add a function, add a line.
+"""The table of set functions. Every case runs through every test of `test_contract.py`; to add a function, add a line.
 
 Items are drawn from the unit square, so that coverage can read them as probabilities.
 """
@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 from setgrad.functions import (
     Average,
+    Coverage,
     DeepSetFunction,
+    FacilityLocation,
     FromCallable,
+    GraphCut,
     HorseFunction,
     InsetFunction,
     ItemScores,
+    LogDeterminant,
     Modular,
     SetFunction,
+    rbf,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.graph_cut import GraphCut
-from setgrad.functions.log_determinant import LogDeterminant
-from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
 
 DIM = 2
@@ -40,9 +40,9 @@ class Case:
     """A set function and what is known about it."""
 
     name: str
-    # Called under a seed and moved to float64 by the tests, so modules may draw their weights.
+    # Tests call it under a seed and convert modules to float64.
     make: Callable[[], SetFunction]
-    # The definition in plain Python, for the items of one set and the numbers of those chosen; None if there is none.
+    # The definition in plain Python, for the items of one set and the indices of the chosen ones; None for learned F.
     truth: Truth | None = None
     relaxed: bool = True
     # Whether F can be differentiated at almost every point, so that finite differences must agree.
@@ -55,7 +55,7 @@ class Case:
 
 
 def draw_sets(sizes: Sequence[int], seed: int = 0) -> Sets:
-    """Sets of these sizes with items in the unit square, in float64."""
+    """Return sets of these sizes with items in the unit square, in float64."""
     generator = torch.Generator().manual_seed(seed)
     return Sets.from_lengths(torch.rand(sum(sizes), DIM, generator=generator, dtype=torch.float64), sizes)
 
@@ -64,7 +64,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     return x @ y.mT
 
 
-def lopsided(x: Tensor, y: Tensor) -> Tensor:
+def asymmetric(x: Tensor, y: Tensor) -> Tensor:
     """A similarity that is not symmetric."""
     return x[..., :1] * (1 + y[..., 1:]).mT
 
@@ -77,7 +77,7 @@ def _dot(a: list[float], b: list[float]) -> float:
     return sum(p * q for p, q in zip(a, b, strict=True))
 
 
-def _lopsided(a: list[float], b: list[float]) -> float:
+def _asymmetric(a: list[float], b: list[float]) -> float:
     return a[0] * (1 + b[1])
 
 
@@ -110,7 +110,7 @@ def _volume(s: Callable[[list[float], list[float]], float], ridge: float) -> Tru
 
 
 def _related(function: DeepSetFunction | ItemScores) -> SetFunction:
-    """With a relation that counts: a new one is 0."""
+    """Return the function with a random relation, because a new relation is 0."""
     assert function.relation is not None
     nn.init.normal_(function.relation.means.weight)
     return function
@@ -119,7 +119,7 @@ def _related(function: DeepSetFunction | ItemScores) -> SetFunction:
 CASES = [
     Case("modular", Modular, lambda x, s: sum(sum(x[i]) for i in s), submodular=True, monotone=True),
     Case(
-        "modular, own score",
+        "modular, custom score",
         lambda: Modular(lambda x: x[:, :1].exp() - 2 * x[:, 1:]),
         lambda x, s: sum(math.exp(x[i][0]) - 2 * x[i][1] for i in s),
         submodular=True,
@@ -134,9 +134,11 @@ CASES = [
     ),
     Case("facility location", FacilityLocation, _facility(_rbf), submodular=True, monotone=True),
     Case("facility location, dot", lambda: FacilityLocation(dot), _facility(_dot), submodular=True, monotone=True),
-    Case("facility location, lopsided", lambda: FacilityLocation(lopsided), _facility(_lopsided), submodular=True),
+    Case(
+        "facility location, asymmetric", lambda: FacilityLocation(asymmetric), _facility(_asymmetric), submodular=True
+    ),
     Case("graph cut", GraphCut, _cut(_rbf, 0.5), submodular=True, monotone=True),
-    Case("graph cut, lopsided", lambda: GraphCut(lopsided, penalty=0.8), _cut(_lopsided, 0.8), submodular=True),
+    Case("graph cut, asymmetric", lambda: GraphCut(asymmetric, penalty=0.8), _cut(_asymmetric, 0.8), submodular=True),
     Case("log-determinant", LogDeterminant, _volume(_rbf, 1.0), submodular=True, monotone=True),
     Case(
         "log-determinant, sharp",
@@ -148,19 +150,24 @@ CASES = [
     Case("deep set, mlp", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8))),
     Case("deep set, paper", lambda: DeepSetFunction(DIM, "paper", dim=8, hidden=(8,))),
     Case("deep set, context", lambda: DeepSetFunction(DIM, dim=8, hidden=(8, 8))),
-    Case("deep set, in pieces", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8), chunk=7)),
-    Case("deep set, own phi and skip", lambda: DeepSetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
+    Case("deep set, in chunks", lambda: DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8), max_flips=7)),
+    Case("deep set, custom phi and skip", lambda: DeepSetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), skip=True)),
     Case("deep set, related", lambda: _related(DeepSetFunction(DIM, dim=8, hidden=(8, 8), relation=3))),
-    Case("deep set, related only", lambda: _related(DeepSetFunction(DIM, "mlp", dim=8, hidden=(8,), relation=2))),
+    Case(
+        "deep set, related without skip", lambda: _related(DeepSetFunction(DIM, "mlp", dim=8, hidden=(8,), relation=2))
+    ),
     Case("inset", lambda: InsetFunction(DIM, dim=8, hidden=(8, 8))),
     Case("inset, complement", lambda: InsetFunction(DIM, "mlp", dim=8, hidden=(8, 8), complement=True)),
-    Case("inset, one layer in pieces", lambda: InsetFunction(DIM, dim=8, hidden=(8,), chunk=7)),
-    Case("inset, own phi", lambda: InsetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, chunk=3)),
+    Case("inset, one layer in chunks", lambda: InsetFunction(DIM, dim=8, hidden=(8,), max_flips=7)),
+    Case("inset, custom phi", lambda: InsetFunction(DIM, nn.Linear(DIM, 5), hidden=(8,), complement=True, max_flips=3)),
     Case("horse", lambda: HorseFunction(DIM, dim=8, hidden=(8, 8), slots=3)),
-    Case("horse, mlp in pieces", lambda: HorseFunction(DIM, "mlp", dim=8, hidden=(8,), slots=2, piece=2, chunk=7)),
-    Case("horse, own phi", lambda: HorseFunction(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, piece=1)),
-    Case("direct", lambda: ItemScores(DIM, dim=8)),
-    Case("direct, related", lambda: _related(ItemScores(DIM, dim=8, relation=3))),
+    Case(
+        "horse, mlp in chunks",
+        lambda: HorseFunction(DIM, "mlp", dim=8, hidden=(8,), slots=2, chunk_size=2, max_flips=7),
+    ),
+    Case("horse, custom phi", lambda: HorseFunction(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, chunk_size=1)),
+    Case("item scores", lambda: ItemScores(DIM, dim=8)),
+    Case("item scores, related", lambda: _related(ItemScores(DIM, dim=8, relation=3))),
     Case(
         "average, classical",
         lambda: Average([Coverage(), GraphCut(), Coverage()]),

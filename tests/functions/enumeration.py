@@ -1,4 +1,4 @@
-"""The multilinear extension by plain loops over all subsets: the oracle for every estimator."""
+"""The multilinear extension by loops over all subsets, the reference for every estimator."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Truth:
 
 
 def enumerate_subsets(function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor) -> Truth:
+    """Return the exact results for every set."""
     value: list[float] = []
     gradient: list[float] = []
     product: list[float] = []
     for number, items in enumerate(sets.to_list()):
-        mine = sets.layout.ids == number
-        p, v, n = psi[mine].tolist(), vector[mine].tolist(), len(items)
+        in_set = sets.layout.ids == number
+        p, v, n = psi[in_set].tolist(), vector[in_set].tolist(), len(items)
         subsets = list(itertools.product([0, 1], repeat=n))
         alone = Sets.from_lengths(items, [n])
         table = function.value(alone, torch.tensor(subsets, dtype=torch.bool).reshape(len(subsets), n))[:, 0].tolist()
@@ -50,13 +51,13 @@ def enumerate_subsets(function: SetFunction, sets: Sets, psi: Tensor, vector: Te
 
 
 def wavy() -> FromCallable:
-    """A function without structure: neither modular nor submodular nor monotone, all orders of interaction."""
+    """Return a function without structure: not submodular, not monotone, with interactions of all orders."""
     weights = torch.tensor([[2.0, -1.0, 0.5], [1.0, 3.0, -2.0]], dtype=torch.float64)
     return FromCallable(lambda items, masks: torch.sin(masks.to(items.dtype) @ items @ weights).sum(1))
 
 
 def probabilities(sets: Sets, seed: int = 7) -> Tensor:
-    """Uneven probabilities, some of them exactly 0 and 1."""
+    """Return different probabilities, including exactly 0 and 1."""
     generator = torch.Generator().manual_seed(seed)
     psi = torch.rand(sets.layout.total, generator=generator, dtype=torch.float64)
     psi[2::7], psi[5::7] = 0.0, 1.0
@@ -64,5 +65,6 @@ def probabilities(sets: Sets, seed: int = 7) -> Tensor:
 
 
 def direction(sets: Sets, seed: int = 8) -> Tensor:
+    """Return a random vector with one entry for each item."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(sets.layout.total, generator=generator, dtype=torch.float64)

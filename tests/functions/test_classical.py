@@ -1,4 +1,4 @@
-"""What is particular to single classical functions; what they share is in `test_contract.py`."""
+"""Tests of single classical functions; `test_contract.py` has the tests of all set functions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch.autograd import gradcheck, gradgradcheck
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.functions import (
     Average,
+    Coverage,
     Exact,
+    FacilityLocation,
     FromCallable,
+    GraphCut,
+    LogDeterminant,
     Modular,
     SetFunction,
     multilinear_gradient,
     multilinear_value,
+    rbf,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.graph_cut import GraphCut
-from setgrad.functions.log_determinant import LogDeterminant
-from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
-from tests.functions.contract import dot, draw_sets, lopsided
+from tests.functions.contract import asymmetric, dot, draw_sets
 
 MASKS = torch.tensor([[True, False, True, True], [False, True, True, False]])
 
@@ -34,10 +34,10 @@ def plain_rbf(x: Tensor, y: Tensor, gamma: float = 1.0) -> Tensor:
     return (-gamma * (x[:, :, None] - y[:, None]).square().sum(3)).exp()
 
 
-# ---- the similarity
+# ---- similarities
 
 
-def test_rbf_is_the_formula_up_to_second_derivatives():
+def test_rbf_and_its_two_derivatives_equal_the_formula():
     x, y = draw_sets([4]).values[None], draw_sets([3], seed=1).values[None]
     torch.testing.assert_close(rbf(0.7)(x, y), plain_rbf(x, y, 0.7), rtol=1e-14, atol=1e-14)
     weights = draw_sets([16], seed=2).values[:, 0].reshape(1, 4, 4)
@@ -56,27 +56,26 @@ def test_rbf_is_the_formula_up_to_second_derivatives():
 def test_rbf_does_not_depend_on_which_item_comes_first():
     items, pair = torch.tensor([[0.0], [1e3], [1e3 + 0.1]]), torch.tensor([[False, True, True]])
     first, last = Sets.from_list([items]), Sets.from_list([items.flip(0)])
-    found = GraphCut().value(first, pair)
-    torch.testing.assert_close(found, GraphCut().value(last, pair.flip(1)), rtol=1e-6, atol=0)
-    torch.testing.assert_close(found, GraphCut().value(first.to(torch.float64), pair).float(), rtol=1e-6, atol=0)
+    result = GraphCut().value(first, pair)
+    torch.testing.assert_close(result, GraphCut().value(last, pair.flip(1)), rtol=1e-6, atol=0)
+    torch.testing.assert_close(result, GraphCut().value(first.to(torch.float64), pair).float(), rtol=1e-6, atol=0)
 
 
-# Of torch's own forward mode.
+# A warning of torch's forward mode.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_rbf_of_equal_items_in_every_mode(seeded):
+def test_derivatives_of_rbf_at_equal_items_in_every_mode(seeded):
     x, y = draw_sets([4]).values[None].clone(), draw_sets([3], seed=1).values[None].clone()
     x[0, 1], y[0, 2] = x[0, 0], x[0, 0]
-    given = (x.requires_grad_(), y.requires_grad_())
+    inputs = (x.requires_grad_(), y.requires_grad_())
     with seeded(0):
-        assert gradcheck(rbf(0.7), given, check_forward_ad=True)
-        assert gradgradcheck(rbf(0.7), given)
+        assert gradcheck(rbf(0.7), inputs, check_forward_ad=True)
+        assert gradgradcheck(rbf(0.7), inputs)
     mapped = torch.func.vmap(rbf(0.7), in_dims=(0, None))(torch.stack([x, x + 1]), y)
     torch.testing.assert_close(mapped, torch.stack([plain_rbf(x, y, 0.7), plain_rbf(x + 1, y, 0.7)]))
 
 
-def test_rbf_keeps_its_digits_far_from_the_origin():
-    near = draw_sets([5]).values[None].float()
-    far = near + 4096.0
+def test_rbf_is_precise_far_from_the_origin():
+    far = draw_sets([5]).values[None].float() + 4096.0
     torch.testing.assert_close(rbf()(far, far), plain_rbf(far, far), rtol=1e-5, atol=1e-6)
 
 
@@ -89,7 +88,7 @@ def test_items_of_any_shape(shape):
 
 
 @pytest.mark.parametrize("kind", [FacilityLocation, GraphCut, LogDeterminant])
-def test_empty_places_do_not_poison_a_similarity_that_divides_by_norms(kind):
+def test_padding_gives_no_nan_in_a_similarity_that_divides_by_norms(kind):
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
 
     def cosine(x: Tensor, y: Tensor) -> Tensor:
@@ -105,7 +104,7 @@ def test_empty_places_do_not_poison_a_similarity_that_divides_by_norms(kind):
     assert bool(values.grad.isfinite().all()) and bool(scale.grad.isfinite())
 
 
-def test_a_similarity_of_the_wrong_shape_is_refused():
+def test_a_similarity_of_the_wrong_shape_raises():
     with pytest.raises(ShapeError, match=r"returned shape \(2, 3\)"):
         FacilityLocation(lambda x, y: x[..., 0]).bind(draw_sets([3, 1]))
 
@@ -156,9 +155,9 @@ def test_a_module_may_score_items(seeded):
         FacilityLocation(),
         FacilityLocation(lambda x, y: dot(x, y) - 0.3),
         GraphCut(),
-        GraphCut(lopsided, penalty=0.9),
+        GraphCut(asymmetric, penalty=0.9),
     ],
-    ids=["modular", "coverage", "weighted", "facility", "negative", "cut", "lopsided cut"],
+    ids=["modular", "coverage", "weighted", "facility", "negative", "cut", "asymmetric cut"],
 )
 def test_fractional_masks_give_the_multilinear_extension(function):
     sets = draw_sets([7, 0, 1, 3])
@@ -171,7 +170,7 @@ def test_fractional_masks_give_the_multilinear_extension(function):
 
 
 def test_coverage_is_differentiable_where_items_cover_fully():
-    # Items that surely cover a topic make factors of exactly 0, one of them and two of them.
+    # Items that certainly cover a topic give factors of exactly 0, for one item and for two.
     sets = Sets.from_lengths(torch.tensor([[1.0, 1.0, 0.3], [1.0, 0.2, 0.6], [0.4, 0.5, 0.7]]).double(), [3])
     function, masks = Coverage(cover=lambda x: x), torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
     bound = function.bind(sets)
@@ -181,9 +180,9 @@ def test_coverage_is_differentiable_where_items_cover_fully():
     torch.testing.assert_close(slope, bound.gains(masks), rtol=1e-14, atol=1e-14)
 
 
-# ---- other types of numbers
+# ---- number types
 
-WHOLE = Sets.from_list([[[1, 0], [0, 1], [1, 1]], [[0, 1]]])
+INTEGER_SETS = Sets.from_list([[[1, 0], [0, 1], [1, 1]], [[0, 1]]])
 FRACTIONS = torch.tensor([[0.5, 0.25, 0.125, 0.75], [1.0, 0.0, 0.0, 1.0]])
 
 
@@ -202,8 +201,8 @@ FRACTIONS = torch.tensor([[0.5, 0.25, 0.125, 0.75], [1.0, 0.0, 0.0, 1.0]])
     ],
     ids=["modular", "score", "weights", "cover", "facility", "cut", "determinant", "average"],
 )
-def test_whole_features_have_real_values(function, dtype):
-    sets, truth = WHOLE.to(dtype), WHOLE.to(torch.float32)
+def test_integer_features_have_real_values(function, dtype):
+    sets, truth = INTEGER_SETS.to(dtype), INTEGER_SETS.to(torch.float32)
     for masks in (FRACTIONS, MASKS):
         assert torch.equal(function.value(sets, masks), function.value(truth, masks))
         assert torch.equal(function.gains(sets, masks), function.gains(truth, masks))
@@ -227,42 +226,42 @@ def test_the_average_of_counts_is_real(copies):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", [Modular, Coverage, FacilityLocation, GraphCut, LogDeterminant])
-def test_half_precision_comes_back_as_it_came(kind, dtype):
+def test_half_precision_is_kept_and_accurate(kind, dtype):
     sets = draw_sets([3, 0, 1]).to(dtype)
     sets = sets.with_values(sets.values.requires_grad_())
     wide, function = sets.to(torch.float64), kind()
     for masks in (MASKS, FRACTIONS):
-        for found, truth in (
+        for result, truth in (
             (function.value(sets, masks), function.value(wide, masks)),
             (function.gains(sets, masks), function.gains(wide, masks)),
         ):
-            assert found.dtype == dtype
-            torch.testing.assert_close(found.double(), truth, rtol=0.02, atol=0.02)
-            (slope,) = torch.autograd.grad(found.sum(), sets.values)
+            assert result.dtype == dtype
+            torch.testing.assert_close(result.double(), truth, rtol=0.02, atol=0.02)
+            (slope,) = torch.autograd.grad(result.sum(), sets.values)
             assert slope.dtype == dtype and bool(slope.isfinite().all())
 
 
-def test_half_precision_stands_a_small_ridge():
+def test_half_precision_allows_a_small_ridge():
     sets = draw_sets([3, 1]).to(torch.float16)
     function = LogDeterminant(rbf(200.0), ridge=1e-6)
-    for found, truth in (
+    for result, truth in (
         (function.value(sets, MASKS), function.value(sets.to(torch.float64), MASKS)),
         (function.gains(sets, MASKS), function.gains(sets.to(torch.float64), MASKS)),
     ):
-        torch.testing.assert_close(found.double(), truth, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(result.double(), truth, rtol=0.02, atol=0.02)
 
 
-# ---- edges
+# ---- edge cases
 
 
-def test_facility_location_never_serves_at_a_loss():
+def test_facility_location_ignores_negative_similarities():
     sets = Sets.from_lengths(torch.tensor([[1.0], [-1.0]]).double(), [2])
     function = FacilityLocation(dot)
     assert function.value(sets, torch.tensor([[True, False], [True, True]])).tolist() == [[1.0], [2.0]]
     assert function.gains(sets, torch.tensor([[False, False]])).tolist() == [[1.0, 1.0]]
 
 
-def test_log_determinant_has_the_closed_forms():
+def test_log_determinant_equals_the_closed_forms():
     sets, ridge = draw_sets([4]), 0.3
     pairs = plain_rbf(sets.values[None], sets.values[None])[0] / ridge
     mask = torch.tensor([True, False, True, False])
@@ -273,20 +272,20 @@ def test_log_determinant_has_the_closed_forms():
     torch.testing.assert_close(gains[[1, 0]], torch.stack([adding, removing]), rtol=1e-12, atol=1e-12)
 
 
-def test_log_determinant_keeps_its_digits_with_a_small_ridge():
+def test_log_determinant_is_precise_with_a_small_ridge():
     sets, mask = draw_sets([5]), torch.tensor([[True, False, True, True, False]])
     function = LogDeterminant(rbf(50.0), ridge=1e-6)
     wide, narrow = function.gains(sets, mask), function.gains(sets.to(torch.float32), mask)
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-4, atol=1e-4)
 
 
-def test_log_determinant_refuses_what_is_not_a_kernel():
+def test_log_determinant_rejects_indefinite_similarities():
     sets = Sets.from_lengths(torch.tensor([[0.1], [1.0], [1.0]]).double(), [1, 2])
     with pytest.raises(DataError, match="positive semi-definite on set 1"):
         LogDeterminant(lambda x, y: -2 * dot(x, y)).bind(sets)
     with pytest.raises(DataError, match="positive semi-definite on set 0"):
         LogDeterminant().bind(sets.with_values(sets.values * torch.nan))
-    # Not a kernel either, but the ridge makes up for it.
+    # Not positive semi-definite either, but the ridge is large enough.
     LogDeterminant(lambda x, y: -2 * dot(x, y), ridge=5.0).bind(sets)
 
 
@@ -296,14 +295,14 @@ def test_log_determinant_needs_a_positive_ridge(ridge):
         LogDeterminant(ridge=ridge)
 
 
-def test_coverage_refuses_what_is_no_probability():
+def test_coverage_rejects_numbers_that_are_not_probabilities():
     with pytest.raises(DataError, match="between 0 and 1"):
         Coverage().bind(Sets.from_list([[[0.5, 1.5]]]))
     with pytest.raises(DataError, match="between 0 and 1"):
         Coverage().bind(Sets.from_list([[[0.5, float("nan")]]]))
 
 
-def test_coverage_refuses_other_shapes():
+def test_coverage_rejects_wrong_shapes():
     sets = draw_sets([2])
     with pytest.raises(ShapeError, match="one row of topics"):
         Coverage(cover=lambda x: x[:, 0]).bind(sets)
@@ -311,7 +310,7 @@ def test_coverage_refuses_other_shapes():
         Coverage(torch.ones(3)).bind(sets)
 
 
-def test_modular_refuses_a_score_of_another_shape():
+def test_modular_rejects_scores_of_the_wrong_shape():
     with pytest.raises(ShapeError, match="one number for each of 2 items"):
         Modular(lambda x: x).bind(draw_sets([2]))
 
@@ -326,11 +325,11 @@ def test_masks_are_checked():
         Modular().gains(sets, torch.full((1, 2), torch.nan))
 
 
-def test_a_subset_as_predict_gives_it_is_one_mask():
+def test_a_subset_from_predict_is_one_mask():
     sets = Sets.from_list([torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 1]])])
     subset = sets.with_values(torch.tensor([True, False, True]))
     for function in (Coverage(), Modular()):
-        for asked in (function.value, function.gains):
-            torch.testing.assert_close(asked(sets, subset), asked(sets, subset.values[None]))
+        for method in (function.value, function.gains):
+            torch.testing.assert_close(method(sets, subset), method(sets, subset.values[None]))
     with pytest.raises(ShapeError, match="belongs to other sets"):
         Coverage().value(sets, Sets.from_list([torch.tensor([True]), torch.tensor([True, False])]))

@@ -1,8 +1,9 @@
-"""What every set function owes, tried on every case of the table in `contract.py`."""
+"""Tests that every set function of the table in `contract.py` must pass."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -21,20 +22,20 @@ from setgrad.sets import Sets
 from tests.functions.contract import CASES, Case, draw_sets
 
 SIZES = [3, 0, 1, 4, 2]
-CLOSE = {"rtol": 1e-11, "atol": 1e-11}
+CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-11}
 
 
 @pytest.fixture(params=CASES, ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
-    chosen: Case = request.param
-    return chosen
+    parameter: Case = request.param
+    return parameter
 
 
 @pytest.fixture
 def function(case: Case, seeded) -> SetFunction:
     with seeded(0):
-        made = case.make()
-    return made.double() if isinstance(made, nn.Module) else made
+        function = case.make()
+    return function.double() if isinstance(function, nn.Module) else function
 
 
 def all_masks(count: int) -> Tensor:
@@ -42,8 +43,8 @@ def all_masks(count: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.bool).reshape(2**count, count)
 
 
-def some_masks(sets: Sets, case: Case, seed: int = 1) -> list[Tensor]:
-    """Boolean masks, and fractional ones where the function takes them; nothing and everything among them."""
+def draw_masks(sets: Sets, case: Case, seed: int = 1) -> list[Tensor]:
+    """Return boolean masks, and fractional ones if the function takes them, including empty and full subsets."""
     generator = torch.Generator().manual_seed(seed)
     fractions = torch.rand(5, sets.layout.total, generator=generator, dtype=torch.float64)
     masks = fractions < 0.5
@@ -57,11 +58,11 @@ def generic_gains(bound: BoundSetFunction, masks: Tensor, coordinates: Tensor | 
     return BoundSetFunction.gains(bound, masks, coordinates)
 
 
-def test_value_is_the_definition_on_every_subset(case, function):
+def test_value_equals_the_definition_on_every_subset(case, function):
     if case.truth is None:
         pytest.skip("no definition in plain Python")
     drawn = draw_sets(SIZES)
-    # Twins among the items: ties must not matter.
+    # With identical items, because ties must not matter.
     sets = Sets.cat([drawn, Sets.from_lengths(drawn.values[[0, 1, 0, 0]], [4])])
     for number, items in enumerate(sets.to_list()):
         masks = torch.zeros(2 ** len(items), sets.layout.total, dtype=torch.bool)
@@ -73,7 +74,7 @@ def test_value_is_the_definition_on_every_subset(case, function):
         assert torch.equal(value[:, others], value[:1, others].expand(len(masks), -1))
 
 
-def test_nothing_is_worth_nothing(case, function):
+def test_the_empty_subset_has_value_zero(case, function):
     if case.truth is None:
         pytest.skip("a learned function may have an offset")
     sets = draw_sets(SIZES)
@@ -81,73 +82,73 @@ def test_nothing_is_worth_nothing(case, function):
     torch.testing.assert_close(value, torch.zeros(1, len(SIZES), dtype=torch.float64), rtol=0, atol=1e-15)
 
 
-def test_gains_are_flips(case, function):
+def test_gains_equal_flips_of_single_items(case, function):
     sets = draw_sets(SIZES)
     bound = function.bind(sets)
     assert bound.relaxed == case.relaxed
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
         torch.testing.assert_close(bound.gains(masks), generic_gains(bound, masks), **CLOSE)
 
 
-def test_as_many_masks_as_sets_as_items(case, function):
-    # Equal sizes of all axes hide a transposed or wrongly broadcast one from the shapes, not from the numbers.
+def test_equal_numbers_of_masks_sets_and_items(case, function):
+    # Equal sizes of all axes hide a transposed or wrongly broadcast axis in the shapes, but not in the numbers.
     sets = draw_sets([3, 3, 3])
     bound = function.bind(sets)
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
         torch.testing.assert_close(bound.gains(masks[1:4]), generic_gains(bound, masks[1:4]), **CLOSE)
 
 
-def test_gains_take_masks_beyond_0_and_1(case, function):
+def test_gains_accept_masks_below_0_and_above_1(case, function):
     if not case.relaxed:
         pytest.skip("takes whole subsets only")
     sets = draw_sets(SIZES)
     bound = function.bind(sets)
-    masks = 3 * some_masks(sets, case)[1] - 1
+    masks = 3 * draw_masks(sets, case)[1] - 1
     torch.testing.assert_close(bound.gains(masks), generic_gains(bound, masks), **CLOSE)
 
 
-def test_fractional_masks_of_0_and_1_are_subsets(case, function):
+def test_fractional_masks_of_0_and_1_equal_boolean_masks(case, function):
     if not case.relaxed:
         pytest.skip("takes whole subsets only")
     sets = draw_sets(SIZES)
-    bound, masks = function.bind(sets), some_masks(sets, case)[0]
+    bound, masks = function.bind(sets), draw_masks(sets, case)[0]
     torch.testing.assert_close(bound.value(masks.double()), bound.value(masks), **CLOSE)
     torch.testing.assert_close(bound.gains(masks.double()), bound.gains(masks), **CLOSE)
 
 
-def test_coordinates_are_indexing(case, function):
+def test_coordinates_select_gains(case, function):
     sets = draw_sets(SIZES)
     bound = function.bind(sets)
     for coordinates in (torch.tensor([7, 2, 2, 3]), torch.tensor([], dtype=torch.long)):
-        for masks in some_masks(sets, case):
+        for masks in draw_masks(sets, case):
             expected = bound.gains(masks)[:, coordinates]
             torch.testing.assert_close(bound.gains(masks, coordinates), expected, **CLOSE)
             torch.testing.assert_close(generic_gains(bound, masks, coordinates), expected, **CLOSE)
 
 
-def test_a_set_does_not_see_its_batch_mates(case, function):
+def test_results_do_not_depend_on_the_other_sets_of_the_batch(case, function):
     sets = draw_sets(SIZES)
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
         value, gains = function.value(sets, masks), function.gains(sets, masks)
         for number in range(len(sets)):
-            mine = sets.layout.ids == number
+            in_set = sets.layout.ids == number
             alone = sets[number : number + 1]
-            torch.testing.assert_close(function.value(alone, masks[:, mine])[:, 0], value[:, number], **CLOSE)
-            torch.testing.assert_close(function.gains(alone, masks[:, mine]), gains[:, mine], **CLOSE)
+            torch.testing.assert_close(function.value(alone, masks[:, in_set])[:, 0], value[:, number], **CLOSE)
+            torch.testing.assert_close(function.gains(alone, masks[:, in_set]), gains[:, in_set], **CLOSE)
 
 
-def test_order_does_not_matter(case, function):
+def test_results_do_not_depend_on_the_order_of_items(case, function):
     sets = draw_sets(SIZES)
     shuffle = torch.tensor([2, 0, 1, 3, 6, 7, 5, 4, 9, 8])
     shuffled = sets.with_values(sets.values[shuffle])
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
         value, gains = function.value(sets, masks), function.gains(sets, masks)
         torch.testing.assert_close(function.value(shuffled, masks[:, shuffle]), value, **CLOSE)
         torch.testing.assert_close(function.gains(shuffled, masks[:, shuffle]), gains[:, shuffle], **CLOSE)
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0], [1], []], ids=str)
-def test_batches_with_little_in_them(case, function, sizes):
+def test_empty_and_tiny_batches(case, function, sizes):
     sets = draw_sets(sizes)
     masks = torch.ones(3, sum(sizes), dtype=torch.bool)
     assert function.value(sets, masks).shape == (3, len(sizes))
@@ -156,9 +157,9 @@ def test_batches_with_little_in_them(case, function, sizes):
     assert function.gains(sets, masks[:0]).shape == (0, sum(sizes))
 
 
-def test_types_are_kept(case, function):
+def test_number_types_are_kept(case, function):
     sets = draw_sets(SIZES)
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
         narrow = masks.float() if masks.is_floating_point() else masks
         assert function.value(sets, narrow).dtype == function.gains(sets, narrow).dtype == torch.float64
         if isinstance(function, nn.Module):
@@ -167,11 +168,11 @@ def test_types_are_kept(case, function):
         assert function.value(small, masks).dtype == function.gains(small, masks).dtype == torch.float32
 
 
-def test_derivatives_by_items(case, function):
+def test_derivatives_by_items_equal_finite_differences(case, function):
     if not case.smooth:
         pytest.skip("not differentiable")
     sets = draw_sets([3, 0, 1], seed=3)
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
 
         def both(values: Tensor, masks: Tensor = masks) -> tuple[Tensor, Tensor]:
             bound = function.bind(sets.with_values(values))
@@ -180,51 +181,51 @@ def test_derivatives_by_items(case, function):
         assert torch.autograd.gradcheck(both, sets.values.clone().requires_grad_())
 
 
-def test_derivatives_by_masks(case, function):
+def test_derivatives_by_masks_equal_finite_differences(case, function):
     if not (case.smooth and case.relaxed):
         pytest.skip("not differentiable, or takes whole subsets only")
     sets = draw_sets([3, 0, 1], seed=3)
-    masks = some_masks(sets, case)[1].requires_grad_()
+    masks = draw_masks(sets, case)[1].requires_grad_()
     bound = function.bind(sets)
 
     def both(masks: Tensor) -> tuple[Tensor, Tensor]:
-        # Modular gains do not look at the masks; the sum keeps them in the graph.
+        # Modular gains do not depend on the masks; the sum keeps them in the graph.
         return bound.value(masks), bound.gains(masks) + 0 * masks
 
     assert torch.autograd.gradcheck(both, masks)
 
 
-def learnable(function: SetFunction) -> tuple[BoundSetFunction, Sets]:
-    """The function bound to items that require a gradient, as do the parameters of a module."""
+def bind_with_gradients(function: SetFunction) -> tuple[BoundSetFunction, Sets]:
+    """Return the function bound to items that require a gradient."""
     sets = draw_sets(SIZES)
     sets = sets.with_values(sets.values.clone().requires_grad_())
     return function.bind(sets), sets
 
 
-def test_tensors_are_all_that_a_gradient_can_reach(case, function):
-    bound, sets = learnable(function)
+def test_tensors_are_all_tensors_with_a_gradient(case, function):
+    bound, sets = bind_with_gradients(function)
     tensors = bound.tensors()
     assert any(t.requires_grad for t in tensors)
     fixed = bound.with_tensors([t.detach() for t in tensors])
-    for masks in some_masks(sets, case):
+    for masks in draw_masks(sets, case):
         assert bound.value(masks).requires_grad
         assert not fixed.value(masks).requires_grad
         assert not fixed.gains(masks).requires_grad
 
 
-def test_the_same_tensors_make_the_same_function(case, function):
-    bound, sets = learnable(function)
-    masks = some_masks(sets, case)
+def test_with_the_same_tensors_it_is_the_same_function(case, function):
+    bound, sets = bind_with_gradients(function)
+    masks = draw_masks(sets, case)
     before = [(bound.value(m), bound.gains(m)) for m in masks]
     same = bound.with_tensors(bound.tensors())
     for m, (value, gains) in zip(masks, before, strict=True):
         assert torch.equal(same.value(m), value) and torch.equal(same.gains(m), gains)
 
 
-def test_other_tensors_make_another_function(case, function):
-    # After use, because what was computed from the old tensors must not be kept.
-    bound, sets = learnable(function)
-    masks = some_masks(sets, case)
+def test_with_other_tensors_it_is_another_function(case, function):
+    # After use, because cached results of the old tensors must not be copied.
+    bound, sets = bind_with_gradients(function)
+    masks = draw_masks(sets, case)
     before = [(bound.value(m), bound.gains(m)) for m in masks]
     other = bound.with_tensors([2 * t.detach() for t in bound.tensors()])
     for m, (value, gains) in zip(masks, before, strict=True):
@@ -234,16 +235,16 @@ def test_other_tensors_make_another_function(case, function):
         torch.testing.assert_close(other.gains(m), generic_gains(other, m), **CLOSE)
 
 
-def test_derivatives_lead_through_the_tensors(case, function):
-    bound, sets = learnable(function)
-    masks = some_masks(sets, case)[0]
+def test_derivatives_pass_through_the_tensors(case, function):
+    bound, sets = bind_with_gradients(function)
+    masks = draw_masks(sets, case)[0]
     sources = [sets.values, *(function.parameters() if isinstance(function, nn.Module) else ())]
-    kept = bound.tensors()
-    given = [t.detach().requires_grad_() for t in kept]
-    options = {"allow_unused": True, "materialize_grads": True}
-    slopes = torch.autograd.grad(bound.with_tensors(given).gains(masks).sum(), given, **options)
-    # What F is made of may hold constants, beyond which there is nothing.
-    reached = [(t, slope) for t, slope in zip(kept, slopes, strict=True) if t.requires_grad]
+    tensors = bound.tensors()
+    replaced = [t.detach().requires_grad_() for t in tensors]
+    options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
+    slopes = torch.autograd.grad(bound.with_tensors(replaced).gains(masks).sum(), replaced, **options)
+    # Constants among the tensors have no gradient.
+    reached = [(t, slope) for t, slope in zip(tensors, slopes, strict=True) if t.requires_grad]
     through = torch.autograd.grad(
         [t for t, _ in reached], sources, [slope for _, slope in reached], retain_graph=True, **options
     )
@@ -251,7 +252,7 @@ def test_derivatives_lead_through_the_tensors(case, function):
     torch.testing.assert_close(through, direct, **CLOSE)
 
 
-def test_diminishing_returns_and_growth(case, function):
+def test_submodular_and_monotone_functions_are(case, function):
     if not case.submodular:
         pytest.skip("not submodular")
     sets = draw_sets([5], seed=4)
@@ -265,7 +266,7 @@ def test_diminishing_returns_and_growth(case, function):
     assert not case.monotone or bool((gains >= -1e-12).all())
 
 
-def test_masks_of_more_digits_than_the_weights(case: Case, function: SetFunction) -> None:
+def test_masks_of_a_wider_type_than_the_weights(case: Case, function: SetFunction) -> None:
     if not isinstance(function, nn.Module):
         pytest.skip("a function without weights has the type of its items")
     sets = draw_sets(SIZES).to(torch.float32)
@@ -277,24 +278,24 @@ def test_masks_of_more_digits_than_the_weights(case: Case, function: SetFunction
     torch.testing.assert_close(bound.value(masks), bound.value(masks.float()), check_dtype=False, rtol=1e-4, atol=1e-5)
 
 
-def test_a_part_is_the_function_of_some_of_the_sets(case, function):
+def test_a_restricted_function_is_the_function_of_these_sets(case, function):
     sets, numbers = draw_sets(SIZES), torch.tensor([3, 1, 4])
     items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
     for bound in (function.bind(sets), function.bind(sets).prepared()):
-        found = bound.part(numbers, items)
-        if found is None:
-            pytest.skip("cannot be divided")
+        result = bound.restrict(numbers, items)
+        if result is None:
+            pytest.skip("cannot be restricted")
         alone = function.bind(sets.take(numbers))
-        assert torch.equal(found.sets.values, alone.sets.values) and found.sets.layout.same_as(alone.sets.layout)
-        for masks in some_masks(alone.sets, case):
-            torch.testing.assert_close(found.value(masks), alone.value(masks), **CLOSE)
-            torch.testing.assert_close(found.gains(masks), alone.gains(masks), **CLOSE)
+        assert torch.equal(result.sets.values, alone.sets.values) and result.sets.layout.same_as(alone.sets.layout)
+        for masks in draw_masks(alone.sets, case):
+            torch.testing.assert_close(result.value(masks), alone.value(masks), **CLOSE)
+            torch.testing.assert_close(result.gains(masks), alone.gains(masks), **CLOSE)
 
 
-def test_learned_functions_can_be_divided(seeded):
+def test_learned_functions_can_be_restricted(seeded):
     sets, numbers = draw_sets(SIZES), torch.tensor([0])
     items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
     with seeded(0):
-        made = [kind(2, phi="mlp", dim=4) for kind in (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)]
-    for function in (*made, Average(made)):
-        assert function.bind(sets.to(torch.float32)).part(numbers, items) is not None
+        functions = [kind(2, phi="mlp", dim=4) for kind in (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)]
+    for function in (*functions, Average(functions)):
+        assert function.bind(sets.to(torch.float32)).restrict(numbers, items) is not None

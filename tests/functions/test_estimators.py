@@ -1,6 +1,9 @@
-"""`Exact` against plain enumeration, its derivatives, and what all estimators refuse."""
+"""`Exact` against enumeration, its derivatives, and the errors of all estimators."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,23 +12,23 @@ from torch import Tensor
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import (
     Bernoulli,
+    Coverage,
     DeepSetFunction,
     Exact,
     ExtensionEstimator,
+    FacilityLocation,
     FreshNoise,
     FromCallable,
     Gaussian,
+    LogDeterminant,
     Modular,
     Pathwise,
     SecondDifference,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
+    rbf,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.log_determinant import LogDeterminant
-from setgrad.functions.similarity import rbf
 from setgrad.sets import Sets
 from tests.functions.contract import DIM, draw_sets
 from tests.functions.enumeration import direction, enumerate_subsets, probabilities, wavy
@@ -37,11 +40,11 @@ SAMPLED = (Gaussian, Pathwise, Bernoulli, SecondDifference)
 
 @pytest.mark.parametrize("sizes", [[10], [4, 0, 7, 1], [3, 3], [0]], ids=str)
 @pytest.mark.parametrize("function", [wavy(), FacilityLocation()], ids=["wavy", "facility"])
-def test_exact_is_the_sum_over_subsets(function, sizes):
+def test_exact_equals_the_sum_over_subsets(function, sizes):
     sets = draw_sets(sizes)
     psi, vector = probabilities(sets), direction(sets)
     truth = enumerate_subsets(function, sets, psi, vector)
-    close = {"rtol": 1e-12, "atol": 1e-12}
+    close: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
     value = multilinear_value(function, sets, psi, estimator=Exact())
     gradient = multilinear_gradient(function, sets, psi, estimator=Exact())
     product = multilinear_hessian_vector(function, sets, psi, vector, estimator=Exact())
@@ -51,7 +54,7 @@ def test_exact_is_the_sum_over_subsets(function, sizes):
 
 
 @pytest.mark.parametrize("psi", [0.0, 1.0], ids=str)
-def test_exact_at_a_corner_is_the_function_itself(psi):
+def test_exact_at_a_corner_equals_the_function(psi):
     sets = draw_sets([4, 0, 1])
     corner = torch.full((5,), psi, dtype=torch.float64)
     value = multilinear_value(wavy(), sets, corner, estimator=Exact())
@@ -60,28 +63,28 @@ def test_exact_at_a_corner_is_the_function_itself(psi):
     torch.testing.assert_close(gradient, wavy().gains(sets, corner[None].bool())[0], rtol=1e-14, atol=1e-14)
 
 
-# Of torch's own forward mode.
+# A warning of torch's forward mode.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-@pytest.mark.parametrize("ask", [multilinear_value, multilinear_gradient])
+@pytest.mark.parametrize("compute", [multilinear_value, multilinear_gradient])
 @pytest.mark.parametrize(
     "estimator", [Exact(), *(kind(3, FreshNoise(0)) for kind in SAMPLED)], ids=lambda e: type(e).__name__
 )
-def test_forward_mode_agrees_with_reverse_mode_or_raises(estimator, ask, seeded):
+def test_forward_mode_agrees_with_reverse_mode_or_raises(estimator, compute, seeded):
     sets = draw_sets([4, 0, 2])
     psi, vector = probabilities(sets), direction(sets)
     with seeded(0):
         function = DeepSetFunction(DIM, phi="mlp", dim=4, hidden=(5,)).double()
     frozen = estimator.frozen()
 
-    def found(p: Tensor) -> Tensor:
-        return ask(function, sets, p, estimator=frozen)
+    def estimate(p: Tensor) -> Tensor:
+        return compute(function, sets, p, estimator=frozen)
 
     if isinstance(estimator, Bernoulli | SecondDifference):
         with pytest.raises(OptionError, match="Gaussian"):
-            torch.func.jvp(found, (psi,), (vector,))
+            torch.func.jvp(estimate, (psi,), (vector,))
         return
-    forward = torch.func.jvp(found, (psi,), (vector,))[1]
-    torch.testing.assert_close(forward, torch.func.jacrev(found)(psi) @ vector, rtol=1e-10, atol=1e-10)
+    forward = torch.func.jvp(estimate, (psi,), (vector,))[1]
+    torch.testing.assert_close(forward, torch.func.jacrev(estimate)(psi) @ vector, rtol=1e-10, atol=1e-10)
 
 
 def test_exact_can_be_differentiated_by_psi_twice():
@@ -134,7 +137,7 @@ def test_sampled_results_can_be_differentiated_by_parameters(estimator):
 
 
 @pytest.mark.parametrize("estimator", [Exact(), Bernoulli(3)], ids=["Exact", "Bernoulli"])
-def test_any_callable_will_do(estimator):
+def test_any_callable_is_a_set_function(estimator):
     sets = draw_sets([3, 0, 1])
     psi, vector = probabilities(sets), direction(sets)
 
@@ -148,42 +151,45 @@ def test_any_callable_will_do(estimator):
         torch.testing.assert_close(product, torch.zeros_like(psi), rtol=0, atol=1e-14)
 
 
+def squared_size(items: Tensor, masks: Tensor, dtype: torch.dtype) -> Tensor:
+    return (masks.sum(1) ** 2).to(dtype)
+
+
 @pytest.mark.parametrize("estimator", [Exact(), Bernoulli(64), SecondDifference(64)], ids=lambda e: type(e).__name__)
-def test_functions_that_count_have_real_expectations(estimator):
+def test_integer_functions_have_real_expectations(estimator):
     sets, psi = Sets.from_lengths(torch.zeros(5, 1), [3, 2]), torch.tensor([0.25, 0.5, 0.75, 0.5, 0.25])
-    counted, real = (
-        FromCallable(lambda items, masks, kind=kind: (masks.sum(1) ** 2).to(kind))
-        for kind in (torch.int64, torch.float32)
-    )
+    integer, real = (FromCallable(partial(squared_size, dtype=dtype)) for dtype in (torch.int64, torch.float32))
     estimator = estimator.frozen()
-    for ask in (multilinear_value, multilinear_gradient):
-        assert torch.equal(ask(counted, sets, psi, estimator=estimator), ask(real, sets, psi, estimator=estimator))
-    bent = [multilinear_hessian_vector(f, sets, psi, torch.ones(5), estimator=estimator) for f in (counted, real)]
-    assert torch.equal(*bent)
-    assert bent[1].tolist() == pytest.approx([4.0, 4.0, 4.0, 2.0, 2.0])
+    for compute in (multilinear_value, multilinear_gradient):
+        assert torch.equal(
+            compute(integer, sets, psi, estimator=estimator), compute(real, sets, psi, estimator=estimator)
+        )
+    products = [multilinear_hessian_vector(f, sets, psi, torch.ones(5), estimator=estimator) for f in (integer, real)]
+    assert torch.equal(*products)
+    assert products[1].tolist() == pytest.approx([4.0, 4.0, 4.0, 2.0, 2.0])
 
 
-def test_gaussian_refuses_functions_of_whole_subsets():
+def test_gaussian_rejects_functions_of_whole_subsets():
     sets = draw_sets([3])
-    for ask in (multilinear_value, multilinear_gradient):
+    for compute in (multilinear_value, multilinear_gradient):
         with pytest.raises(OptionError, match="takes whole subsets only"):
-            ask(wavy(), sets, probabilities(sets), estimator=Gaussian(3))
+            compute(wavy(), sets, probabilities(sets), estimator=Gaussian(3))
     with pytest.raises(OptionError, match="takes whole subsets only"):
         multilinear_hessian_vector(wavy(), sets, probabilities(sets), direction(sets), estimator=Gaussian(3))
 
 
 @pytest.mark.parametrize("make", [Exact, lambda: Bernoulli(3), lambda: Gaussian(3)], ids=NAMES)
-def test_coordinates_are_indexing(make):
-    # Made anew, so that both draw the same numbers.
+def test_coordinates_select_entries_of_the_gradient(make):
+    # Two new estimators, so that both draw the same numbers.
     sets, coordinates = draw_sets([4, 0, 2]), torch.tensor([5, 0, 0])
     bound, psi = LogDeterminant().bind(sets), probabilities(sets)
-    some = make().gradient(bound, psi, coordinates)
-    torch.testing.assert_close(some, make().gradient(bound, psi)[coordinates], rtol=1e-13, atol=1e-13)
+    entries = make().gradient(bound, psi, coordinates)
+    torch.testing.assert_close(entries, make().gradient(bound, psi)[coordinates], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]], ids=str)
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
-def test_batches_with_little_in_them(estimator, sizes):
+def test_empty_and_tiny_batches(estimator, sizes):
     sets = draw_sets(sizes)
     psi, vector = probabilities(sets), direction(sets)
     for function in (Modular(), LogDeterminant()):
@@ -195,7 +201,7 @@ def test_batches_with_little_in_them(estimator, sizes):
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")], ids=str)
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
-def test_numbers_that_are_no_probabilities_are_refused(estimator, bad):
+def test_numbers_that_are_not_probabilities_raise(estimator, bad):
     sets = draw_sets([2])
     psi = torch.tensor([0.5, bad], dtype=torch.float64)
     with pytest.raises(OptionError, match="between 0 and 1"):
@@ -209,9 +215,9 @@ def test_numbers_that_are_no_probabilities_are_refused(estimator, bad):
 @pytest.mark.parametrize(
     "estimator", [Exact(), Bernoulli(4), Gaussian(4), Pathwise(4), SecondDifference(4)], ids=lambda e: type(e).__name__
 )
-def test_psi_is_read_in_the_type_of_the_items(estimator):
-    for items, given in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
-        sets, psi = draw_sets([3, 2]).to(items), torch.full((5,), 0.4, dtype=given)
+def test_psi_is_converted_to_the_type_of_the_items(estimator):
+    for items, probabilities_type in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
+        sets, psi = draw_sets([3, 2]).to(items), torch.full((5,), 0.4, dtype=probabilities_type)
         assert multilinear_value(FacilityLocation(), sets, psi, estimator=estimator).dtype == items
         assert multilinear_gradient(FacilityLocation(), sets, psi, estimator=estimator).dtype == items
         assert multilinear_hessian_vector(FacilityLocation(), sets, psi, psi, estimator=estimator).dtype == items
@@ -225,17 +231,17 @@ def test_shapes_are_checked():
         multilinear_hessian_vector(Modular(), sets, torch.ones(2), torch.ones(1), estimator=Exact())
 
 
-def test_a_callable_that_returns_another_shape_is_refused():
+def test_a_callable_that_returns_a_wrong_shape_raises():
     with pytest.raises(ShapeError, match="one value for each of the 1 masks"):
         FromCallable(lambda items, masks: masks).value(draw_sets([2]), torch.ones(1, 2, dtype=torch.bool))
 
 
-def test_exact_stops_at_20_items():
+def test_exact_takes_up_to_20_items():
     def count(size: int) -> Tensor:
         sets = Sets.from_lengths(torch.ones(size, 1), [size])
         return multilinear_value(Modular(), sets, torch.full((size,), 0.5), estimator=Exact())
 
-    # More subsets than are valued in one piece.
+    # More subsets than are evaluated in one chunk.
     torch.testing.assert_close(count(16), torch.tensor([8.0]))
     with pytest.raises(OptionError, match=r"the largest set has 21.*\n?.*Bernoulli"):
         count(21)
@@ -243,17 +249,17 @@ def test_exact_stops_at_20_items():
 
 @pytest.mark.parametrize("kind", [Bernoulli, Gaussian])
 @pytest.mark.parametrize("samples", [0, -1, 2.5])
-def test_at_least_one_sample_is_needed(kind, samples):
+def test_estimators_need_at_least_one_sample(kind, samples):
     with pytest.raises(OptionError, match="a whole number of samples, at least 1"):
         kind(samples)
 
 
-def test_estimators_say_whether_they_are_smooth():
+def test_only_bernoulli_is_not_smooth():
     assert [e.smooth for e in ESTIMATORS] == [True, False, True]
 
 
 def test_a_prepared_function_has_the_same_values(seeded):
-    """Exact tabulates F once: values of any subset, and gradients of the extension, stay the same."""
+    """`Exact` tabulates F once, which changes neither values of subsets nor gradients of the extension."""
     with seeded(0):
         function = DeepSetFunction(DIM, "mlp", dim=8, hidden=(8, 8)).double()
     sets = draw_sets([3, 0, 4, 1])

@@ -1,4 +1,4 @@
-"""`Gaussian` is exact where it must be, close elsewhere, and its derivatives are those of its own estimate."""
+"""`Gaussian` is exact or close to it where expected, and its derivatives are those of its estimate."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 
 from setgrad.functions import (
     BoundSetFunction,
+    Coverage,
     Exact,
+    FacilityLocation,
     FreshNoise,
     Gaussian,
+    GraphCut,
     ItemNoise,
+    LogDeterminant,
     Modular,
     SetFunction,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
 )
-from setgrad.functions.coverage import Coverage
-from setgrad.functions.facility import FacilityLocation
-from setgrad.functions.graph_cut import GraphCut
-from setgrad.functions.log_determinant import LogDeterminant
 from setgrad.sets import Sets
 from tests.functions.contract import draw_sets
 from tests.functions.enumeration import direction, probabilities
@@ -34,12 +34,12 @@ SMOOTH = {**MULTILINEAR, "log-determinant": LogDeterminant()}
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_certain_items_leave_nothing_to_chance(name):
+def test_certain_items_give_the_exact_result(name):
     sets, function = draw_sets(SIZES), SMOOTH[name]
     psi = (direction(sets) > 0).double()
-    for ask in (multilinear_value, multilinear_gradient):
-        exact = ask(function, sets, psi, estimator=Exact())
-        torch.testing.assert_close(ask(function, sets, psi, estimator=Gaussian(1)), exact, rtol=1e-12, atol=1e-12)
+    for compute in (multilinear_value, multilinear_gradient):
+        exact = compute(function, sets, psi, estimator=Exact())
+        torch.testing.assert_close(compute(function, sets, psi, estimator=Gaussian(1)), exact, rtol=1e-12, atol=1e-12)
 
 
 def test_modular_functions_have_exact_gradients():
@@ -51,8 +51,8 @@ def test_modular_functions_have_exact_gradients():
     assert torch.equal(product, torch.zeros_like(psi))
 
 
-def check(estimates: list[Tensor], truth: Tensor) -> None:
-    """The mean of the estimates is within 4 standard errors of the truth, in every coordinate."""
+def assert_unbiased(estimates: list[Tensor], truth: Tensor) -> None:
+    """Assert that the mean of the estimates is within 4 standard errors of the truth, in every coordinate."""
     table = torch.stack(estimates)
     error, spread = (table.mean(0) - truth).abs(), table.std(0) / len(table) ** 0.5
     assert bool((error <= 4 * spread + 1e-12).all())
@@ -60,7 +60,7 @@ def check(estimates: list[Tensor], truth: Tensor) -> None:
 
 @final
 class _Square(BoundSetFunction):
-    """The square of a sum: not multilinear, but right if the masks have the variance of the items."""
+    """The square of a sum. It is not multilinear, but unbiased if the masks have the variance of the items."""
 
     relaxed = True
 
@@ -74,8 +74,8 @@ class _Square(BoundSetFunction):
 def test_masks_have_the_mean_and_variance_of_the_items():
     sets = draw_sets(SIZES)
     psi, estimator, bound = probabilities(sets), Gaussian(32, FreshNoise(seed=5)), _Square(sets)
-    check([estimator.value(bound, psi) for _ in range(200)], Exact().value(bound, psi))
-    check([estimator.gradient(bound, psi) for _ in range(200)], Exact().gradient(bound, psi))
+    assert_unbiased([estimator.value(bound, psi) for _ in range(200)], Exact().value(bound, psi))
+    assert_unbiased([estimator.gradient(bound, psi) for _ in range(200)], Exact().gradient(bound, psi))
 
 
 @pytest.mark.parametrize("name", MULTILINEAR)
@@ -83,14 +83,13 @@ def test_multilinear_functions_are_unbiased(name):
     sets, function = draw_sets(SIZES), SMOOTH[name]
     psi, vector, estimator, repeats = probabilities(sets), direction(sets), Gaussian(32, FreshNoise(seed=5)), 200
 
-    for ask in (multilinear_value, multilinear_gradient):
-        estimates = [ask(function, sets, psi, estimator=estimator) for _ in range(repeats)]
-        check(estimates, ask(function, sets, psi, estimator=Exact()))
-    # Near 0 and 1 the slope of the root of psi (1 - psi) grows without bound, and the spread with it.
+    for compute in (multilinear_value, multilinear_gradient):
+        estimates = [compute(function, sets, psi, estimator=estimator) for _ in range(repeats)]
+        assert_unbiased(estimates, compute(function, sets, psi, estimator=Exact()))
+    # Near 0 and 1 the slope of the root of psi (1 - psi) is unbounded, and so is the variance.
     inside = psi.clamp(0.1, 0.9)
-    ask_product = multilinear_hessian_vector
-    estimates = [ask_product(function, sets, inside, vector, estimator=estimator) for _ in range(repeats)]
-    check(estimates, ask_product(function, sets, inside, vector, estimator=Exact()))
+    products = [multilinear_hessian_vector(function, sets, inside, vector, estimator=estimator) for _ in range(repeats)]
+    assert_unbiased(products, multilinear_hessian_vector(function, sets, inside, vector, estimator=Exact()))
 
 
 @pytest.mark.parametrize(
@@ -108,19 +107,19 @@ def test_the_bias_is_small(function, bound, record_property):
     assert error < bound
 
 
-def noise_of(sets: Sets) -> Gaussian:
-    """An estimator that draws the same numbers at every call."""
+def fixed_gaussian(sets: Sets) -> Gaussian:
+    """Return an estimator that draws the same numbers at every call."""
     return Gaussian(3, ItemNoise(sets, seed=4))
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-@pytest.mark.parametrize("twins", [False, True], ids=["", "twins"])
-def test_products_are_differences_of_the_estimated_gradient(name, twins):
+@pytest.mark.parametrize("identical", [False, True], ids=["", "identical items"])
+def test_products_equal_differences_of_the_estimated_gradient(name, identical):
     sets, function = draw_sets([4, 0, 2], seed=2), SMOOTH[name]
-    if twins:
+    if identical:
         sets = sets.with_values(sets.values[[0, 1, 0, 3, 4, 4]])
     psi, vector, step = 0.2 + 0.6 * direction(sets).sigmoid(), direction(sets, seed=3), 1e-6
-    estimator = noise_of(sets)
+    estimator = fixed_gaussian(sets)
 
     def gradient(psi: Tensor) -> Tensor:
         return multilinear_gradient(function, sets, psi, estimator=estimator)
@@ -131,23 +130,23 @@ def test_products_are_differences_of_the_estimated_gradient(name, twins):
     assert bool((expected.abs() > 1e-3).any())
 
 
-def test_products_do_not_need_a_graph_and_leave_none():
+def test_products_need_no_graph_and_return_none():
     sets = draw_sets(SIZES)
     psi, vector = probabilities(sets), direction(sets)
     with torch.no_grad():
-        product = multilinear_hessian_vector(GraphCut(), sets, psi, vector, estimator=noise_of(sets))
+        product = multilinear_hessian_vector(GraphCut(), sets, psi, vector, estimator=fixed_gaussian(sets))
     assert not product.requires_grad
-    again = multilinear_hessian_vector(GraphCut(), sets, psi, vector, estimator=noise_of(sets))
-    torch.testing.assert_close(again, product)
+    repeated = multilinear_hessian_vector(GraphCut(), sets, psi, vector, estimator=fixed_gaussian(sets))
+    torch.testing.assert_close(repeated, product)
 
 
 @pytest.mark.parametrize("name", MULTILINEAR)
-def test_everything_can_be_differentiated_by_psi(name):
+def test_derivatives_by_psi_equal_finite_differences(name):
     sets, function = draw_sets([3, 0, 1]), SMOOTH[name]
     vector = direction(sets)
 
     def all_three(psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        estimator, bound = noise_of(sets), function.bind(sets)
+        estimator, bound = fixed_gaussian(sets), function.bind(sets)
         products = estimator.hessian_vector(bound, psi, vector)
         return estimator.value(bound, psi), estimator.gradient(bound, psi), products
 
@@ -159,18 +158,18 @@ def test_derivatives_at_0_and_1_are_finite():
     sets = draw_sets([3, 0, 1])
     psi = torch.tensor([0.0, 1.0, 0.5, 1.0], dtype=torch.float64, requires_grad=True)
     for function in SMOOTH.values():
-        gradient = multilinear_gradient(function, sets, psi, estimator=noise_of(sets))
+        gradient = multilinear_gradient(function, sets, psi, estimator=fixed_gaussian(sets))
         (slope,) = torch.autograd.grad(gradient.sum(), psi)
         assert bool(slope.isfinite().all())
 
 
-def test_derivatives_by_parameters():
+def test_derivatives_by_parameters_equal_finite_differences():
     sets = draw_sets([3, 0, 1])
     psi, vector = probabilities(sets), direction(sets)
 
     def all_three(penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         function: SetFunction = GraphCut(penalty=penalty)
-        estimator, bound = noise_of(sets), function.bind(sets)
+        estimator, bound = fixed_gaussian(sets), function.bind(sets)
         products = estimator.hessian_vector(bound, psi, vector)
         return estimator.value(bound, psi), estimator.gradient(bound, psi), products
 

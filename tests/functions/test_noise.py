@@ -1,4 +1,4 @@
-"""Random numbers: from a generator of their own, or from the items themselves."""
+"""Random numbers from private generators, or from the items."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def make(kind: type[NoiseSource], sets: Sets, seed: int = 0) -> NoiseSource:
     return ItemNoise(sets, seed) if kind is ItemNoise else FreshNoise(seed)
 
 
-def worst_gap(u: Tensor) -> float:
-    """Distance of Kolmogorov and Smirnov from the uniform law, times the root of the count."""
+def uniform_distance(u: Tensor) -> float:
+    """Return the Kolmogorov-Smirnov distance from the uniform distribution, times the root of the count."""
     ordered = u.double().sort().values
     steps = torch.arange(len(u) + 1, dtype=torch.float64) / len(u)
     return float(torch.maximum(steps[1:] - ordered, ordered - steps[:-1]).max()) * math.sqrt(len(u))
 
 
-# ---- what both owe
+# ---- both sources
 
 
 @pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
@@ -45,18 +45,18 @@ def test_numbers_are_uniform(kind):
     sets = draw_sets([5, 0, 3])
     u = make(kind, sets).uniform(sets.layout, MANY)
     assert u.shape == (MANY, 8) and float(u.min()) >= 0 and float(u.max()) < 1
-    # 1.95 is exceeded once in a thousand times; each column, and all of them together.
-    assert max(worst_gap(column) for column in u.T) < 1.95
-    assert worst_gap(u.flatten()) < 1.95
-    # Pairs of items fill the square evenly: chi-square with 99 degrees of freedom, 161 once in ten thousand times.
+    # 1.95 is exceeded once in a thousand times, by each column and by all of them together.
+    assert max(uniform_distance(column) for column in u.T) < 1.95
+    assert uniform_distance(u.flatten()) < 1.95
+    # Pairs of items fill the square evenly: chi-square with 99 degrees of freedom exceeds 161 once in ten thousand.
     cells = (10 * u[:, 0]).long() * 10 + (10 * u[:, 5]).long()
     counts = torch.bincount(cells, minlength=100).double()
     assert float(((counts - MANY / 100) ** 2 / (MANY / 100)).sum()) < 161
 
 
-def test_the_check_of_uniformity_can_fail():
+def test_the_test_of_uniformity_can_fail():
     u = FreshNoise(1).uniform(Layout.from_lengths([1]), MANY).flatten()
-    assert worst_gap(u**1.05) > 1.95 and worst_gap(0.98 * u) > 1.95
+    assert uniform_distance(u**1.05) > 1.95 and uniform_distance(0.98 * u) > 1.95
 
 
 @pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
@@ -65,21 +65,21 @@ def test_items_and_samples_are_uncorrelated(kind):
     u = make(kind, sets).uniform(sets.layout, 4000).double()
     between_items = torch.corrcoef(u.T) - torch.eye(30)
     assert float(between_items.abs().max()) < 5 / math.sqrt(4000)
-    # One sample to the next, for each item: consecutive inputs of a hash must not show.
+    # From one sample to the next, for each item: consecutive inputs of a hash must not be correlated.
     centred = u - 0.5
     lagged = (centred[1:] * centred[:-1]).mean(0) * 12
     assert float(lagged.abs().max()) < 5 / math.sqrt(4000)
 
 
-def test_items_that_differ_little_have_unrelated_numbers():
+def test_similar_items_have_independent_numbers():
     base = torch.zeros(1000, 3, dtype=torch.float64)
     base[:, 1] = 1 + torch.arange(1000) * 2.0**-52
     grid = torch.cartesian_prod(torch.arange(10.0), torch.arange(10.0), torch.arange(10.0)).double()
     for values in (base, grid):
         sets = Sets.from_lengths(values, [1000])
         u = ItemNoise(sets).uniform(sets.layout, 20)
-        assert worst_gap(u.flatten()) < 1.95
-        assert max(worst_gap(row) for row in u) < 2.1
+        assert uniform_distance(u.flatten()) < 1.95
+        assert max(uniform_distance(row) for row in u) < 2.1
         neighbours = torch.corrcoef(torch.stack([u[:, 1:].flatten(), u[:, :-1].flatten()]))[0, 1]
         assert abs(float(neighbours)) < 5 / math.sqrt(20_000)
 
@@ -106,7 +106,7 @@ def test_normal_numbers_are_finite_at_the_ends(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
-def test_the_seed_decides(kind):
+def test_numbers_depend_on_the_seed(kind):
     sets = draw_sets([5])
     first = make(kind, sets, 1).uniform(sets.layout, 10)
     assert torch.equal(make(kind, sets, 1).uniform(sets.layout, 10), first)
@@ -116,7 +116,7 @@ def test_the_seed_decides(kind):
 
 @pytest.mark.parametrize("kind", [FreshNoise, ItemNoise])
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]], ids=str)
-def test_batches_with_little_in_them(kind, sizes):
+def test_empty_and_tiny_batches(kind, sizes):
     sets = draw_sets(sizes)
     noise = make(kind, sets)
     assert noise.uniform(sets.layout, 3).shape == noise.normal(sets.layout, 3).shape == (3, sum(sizes))
@@ -126,7 +126,7 @@ def test_batches_with_little_in_them(kind, sizes):
 # ---- FreshNoise
 
 
-def test_fresh_numbers_are_new_at_every_call_and_leave_the_global_state_alone():
+def test_fresh_numbers_are_new_at_every_call_and_keep_the_global_state():
     before = torch.get_rng_state()
     noise, layout = FreshNoise(), Layout.from_lengths([4])
     assert not (noise.uniform(layout, 5) == noise.uniform(layout, 5)).any()
@@ -140,7 +140,7 @@ def test_items_keep_their_numbers_in_any_batch_and_order():
     sets = draw_sets([4, 0, 3, 1])
     u = ItemNoise(sets).uniform(sets.layout, 6)
     assert torch.equal(ItemNoise(sets).uniform(sets.layout, 6), u)
-    # Fewer samples are the first of many.
+    # Fewer samples are the first of many samples.
     assert torch.equal(ItemNoise(sets).uniform(sets.layout, 2), u[:2])
     for number in range(len(sets)):
         alone = sets[number : number + 1]
@@ -148,12 +148,12 @@ def test_items_keep_their_numbers_in_any_batch_and_order():
     shuffle = torch.tensor([3, 1, 0, 2, 6, 4, 5, 7])
     shuffled = sets.with_values(sets.values[shuffle])
     assert torch.equal(ItemNoise(shuffled).uniform(sets.layout, 6), u[:, shuffle])
-    turned = sets[::-1]
+    reversed_sets = sets[::-1]
     expected = torch.cat([u[:, sets.layout.ids == number] for number in (3, 2, 1, 0)], 1)
-    assert torch.equal(ItemNoise(turned).uniform(turned.layout, 6), expected)
+    assert torch.equal(ItemNoise(reversed_sets).uniform(reversed_sets.layout, 6), expected)
 
 
-def test_storage_does_not_matter():
+def test_numbers_do_not_depend_on_how_features_are_stored():
     wide = Sets.from_lengths(torch.tensor([[1.0, 2.5], [-3.0, 0.0], [0.5, 8.0]]).double(), [2, 1])
     u = ItemNoise(wide).uniform(wide.layout, 4)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -185,19 +185,19 @@ def test_more_items_than_are_hashed_at_once():
     assert torch.equal(ItemNoise(alone).uniform(alone.layout, 1), u[:, -5:])
 
 
-def test_twins_draw_apart_and_share_their_result():
+def test_identical_items_draw_different_numbers_and_share_their_result():
     a, b = [1.0, 2.0], [3.0, 4.0]
     sets = Sets.from_list([[a, b, a, a], [a, b]])
     noise = ItemNoise(sets)
     u = noise.uniform(sets.layout, 50)
     for i, j in [(0, 2), (0, 3), (2, 3)]:
         assert not (u[:, i] == u[:, j]).any()
-    # The same item of another set is the first of its kind there.
+    # In another set, the same item is the first of its kind.
     assert torch.equal(u[:, 4], u[:, 0]) and torch.equal(u[:, 5], u[:, 1])
     result = torch.tensor([1.0, 10.0, 2.0, 6.0, 7.0, 8.0])
     assert noise.symmetrise(result).tolist() == [3.0, 10.0, 3.0, 3.0, 7.0, 8.0]
-    turned = Sets.from_list([[a, a, b, a], [b, a]])
-    together = ItemNoise(turned).uniform(turned.layout, 50)
+    shuffled = Sets.from_list([[a, a, b, a], [b, a]])
+    together = ItemNoise(shuffled).uniform(shuffled.layout, 50)
     assert torch.equal(together[:, [0, 1, 3]].sort(1).values, u[:, [0, 2, 3]].sort(1).values)
 
 
@@ -208,51 +208,51 @@ def test_symmetrise_can_be_differentiated():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_many_twins_share_their_mean_in_half_precision(dtype):
+def test_many_identical_items_share_their_mean_in_half_precision(dtype):
     sets = Sets.from_lengths(torch.zeros(3000, 1), [3000])
-    given = torch.cat([torch.full((1000,), 4.0), torch.ones(2000)]).to(dtype)
-    assert torch.equal(ItemNoise(sets).symmetrise(given), torch.full((3000,), 2.0, dtype=dtype))
+    x = torch.cat([torch.full((1000,), 4.0), torch.ones(2000)]).to(dtype)
+    assert torch.equal(ItemNoise(sets).symmetrise(x), torch.full((3000,), 2.0, dtype=dtype))
 
 
-def test_item_noise_is_for_its_own_sets():
+def test_item_noise_rejects_other_sets():
     sets = draw_sets([2, 3])
     with pytest.raises(ShapeError, match="make one for these sets"):
         ItemNoise(sets).uniform(Layout.from_lengths([3, 2]), 4)
 
 
-def test_asking_for_some_items_gives_what_asking_for_all_gives() -> None:
+def test_selected_items_have_the_same_gradient_as_among_all() -> None:
     sets = Sets.from_list([[[1.0], [2.0], [1.0], [1.0]], [[2.0]]])
     bound = FromCallable(lambda items, masks: (masks * items[:, 0]).sum(1) ** 2).bind(sets)
-    psi, wanted = torch.full((5,), 0.3), torch.tensor([4, 2, 0])
+    psi, selected = torch.full((5,), 0.3), torch.tensor([4, 2, 0])
     estimator = Bernoulli(3, ItemNoise(sets))
-    assert torch.equal(estimator.gradient(bound, psi, wanted), estimator.gradient(bound, psi)[wanted])
+    assert torch.equal(estimator.gradient(bound, psi, selected), estimator.gradient(bound, psi)[selected])
 
 
-def test_a_checkpoint_repeats_frozen_noise_and_no_other():
+def test_a_checkpoint_repeats_frozen_noise_only():
     sets = draw_sets([4, 0, 2])
     bound, start = LogDeterminant().bind(sets), torch.full((6,), 0.4, dtype=torch.float64)
 
-    def slope(estimator: ExtensionEstimator, *, again: bool) -> Tensor:
+    def slope(estimator: ExtensionEstimator, *, checkpointed: bool) -> Tensor:
         psi = start.clone().requires_grad_()
 
         def loss(psi: Tensor) -> Tensor:
             return estimator.value(bound, psi).sum()
 
-        (checkpoint(loss, psi, use_reentrant=False) if again else loss(psi)).backward()
+        (checkpoint(loss, psi, use_reentrant=False) if checkpointed else loss(psi)).backward()
         assert psi.grad is not None
         return psi.grad
 
-    plain = slope(Gaussian(2, FreshNoise(3)), again=False)
-    torch.testing.assert_close(slope(Gaussian(2, FreshNoise(3)).frozen(), again=True), plain)
-    # What the README warns of; if this ever holds, so does the warning no more.
-    assert not torch.allclose(slope(Gaussian(2, FreshNoise(3)), again=True), plain, rtol=1e-3)
-    # FrozenNoise anew in every step, the noise of the steps still differs.
+    plain = slope(Gaussian(2, FreshNoise(3)), checkpointed=False)
+    torch.testing.assert_close(slope(Gaussian(2, FreshNoise(3)).frozen(), checkpointed=True), plain)
+    # The README warns of this; if it ever holds, the warning can go.
+    assert not torch.allclose(slope(Gaussian(2, FreshNoise(3)), checkpointed=True), plain, rtol=1e-3)
+    # If the noise is frozen again in every step, the steps still differ.
     estimator = Gaussian(2, FreshNoise(3))
-    first, second = (slope(estimator.frozen(), again=True) for _ in range(2))
+    first, second = (slope(estimator.frozen(), checkpointed=True) for _ in range(2))
     assert not torch.allclose(first, second, rtol=1e-3)
 
 
-def test_an_estimator_made_anew_begins_anew():
+def test_a_new_estimator_starts_with_the_same_numbers():
     layout = Layout.from_lengths([5])
     numbers = [Bernoulli(3).noise.uniform(layout, 3) for _ in range(2)]
     assert torch.equal(*numbers)

@@ -1,12 +1,14 @@
-"""`Pathwise` and `SecondDifference`: Bernoulli samples in value, and derivatives checked against enumeration."""
+"""`Pathwise` and `SecondDifference`: values of Bernoulli samples, and derivatives against enumeration."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from setgrad.errors import OptionError
+from setgrad.errors import DerivativeError, OptionError
 from setgrad.functions import (
     Bernoulli,
     Coverage,
@@ -27,11 +29,11 @@ from tests.functions.enumeration import direction, enumerate_subsets, probabilit
 
 SIZES = [5, 0, 1, 3]
 KINDS = [Pathwise, SecondDifference]
-CLOSE = {"rtol": 1e-11, "atol": 1e-12}
+CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def quadratic() -> FromCallable:
-    """Whole subsets only, with interactions of pairs and no more: its second differences do not depend on S."""
+    """Return a function of whole subsets with interactions of pairs only: its second differences do not depend on S."""
 
     def value(items: Tensor, masks: Tensor) -> Tensor:
         x = masks.to(items.dtype)
@@ -41,7 +43,7 @@ def quadratic() -> FromCallable:
 
 
 def slopes(estimator, bound, psi: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """Derivative of the value, and derivative of the gradient along a vector from the left."""
+    """Return the derivative of the value, and the product of a vector with the derivative of the gradient."""
     point = psi.clone().requires_grad_()
     (first,) = torch.autograd.grad(estimator.value(bound, point).sum(), point)
     (second,) = torch.autograd.grad(estimator.gradient(bound, point), point, vector)
@@ -50,19 +52,19 @@ def slopes(estimator, bound, psi: Tensor, vector: Tensor) -> tuple[Tensor, Tenso
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("function", [FacilityLocation(), Coverage(), Modular()], ids=["facility", "coverage", "mod"])
-def test_values_are_those_of_bernoulli(function, kind):
+def test_values_equal_those_of_bernoulli(function, kind):
     sets = draw_sets(SIZES)
-    bound, psi, wanted = function.bind(sets), probabilities(sets), torch.tensor([8, 0, 3])
+    bound, psi, selected = function.bind(sets), probabilities(sets), torch.tensor([8, 0, 3])
     plain, other = Bernoulli(7, ItemNoise(sets)), kind(7, ItemNoise(sets))
     for p in (psi, psi.clone().requires_grad_()):
         torch.testing.assert_close(other.value(bound, p).detach(), plain.value(bound, psi), **CLOSE)
         torch.testing.assert_close(other.gradient(bound, p).detach(), plain.gradient(bound, psi), **CLOSE)
-        part = other.gradient(bound, p, wanted).detach()
-        torch.testing.assert_close(part, plain.gradient(bound, psi, wanted), **CLOSE)
+        entries = other.gradient(bound, p, selected).detach()
+        torch.testing.assert_close(entries, plain.gradient(bound, psi, selected), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fresh_noise_is_drawn_as_bernoulli_draws_it(kind):
+def test_fresh_numbers_equal_those_of_bernoulli(kind):
     sets = draw_sets(SIZES)
     bound, psi = FacilityLocation().bind(sets), probabilities(sets)
     plain, other = Bernoulli(3, FreshNoise(4)), kind(3, FreshNoise(4))
@@ -71,7 +73,7 @@ def test_fresh_noise_is_drawn_as_bernoulli_draws_it(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_frozen_noise_repeats(kind):
+def test_frozen_noise_repeats_its_numbers(kind):
     sets = draw_sets(SIZES)
     bound, psi = FacilityLocation().bind(sets), probabilities(sets)
     fresh = kind(3)
@@ -80,7 +82,7 @@ def test_frozen_noise_repeats(kind):
     first = frozen.gradient(bound, psi)
     assert torch.equal(frozen.gradient(bound, psi), first)
     assert torch.equal(frozen.frozen().gradient(bound, psi), first)
-    # The numbers stay, the subsets follow psi.
+    # The random numbers are the same, but the subsets depend on psi.
     assert not torch.equal(frozen.gradient(bound, 1 - psi), first)
 
 
@@ -93,8 +95,8 @@ def test_second_differences_of_pairs_are_exact_with_one_sample():
     torch.testing.assert_close(estimator.hessian_vector(bound, psi, vector), truth.product, rtol=1e-10, atol=1e-11)
 
 
-def test_path_wise_derivatives_of_pairs_are_exact_with_one_sample():
-    # The relaxed graph cut is multilinear in pairs, so its slopes do not depend on the subset either.
+def test_pathwise_derivatives_of_pairs_are_exact_with_one_sample():
+    # The relaxed graph cut is quadratic, so its slopes do not depend on the subset either.
     sets = draw_sets(SIZES)
     psi, vector = probabilities(sets), direction(sets)
     truth = enumerate_subsets(GraphCut(), sets, psi, vector)
@@ -106,19 +108,19 @@ def test_path_wise_derivatives_of_pairs_are_exact_with_one_sample():
 @pytest.mark.parametrize(
     ("kind", "function"),
     [(SecondDifference, wavy()), (SecondDifference, FacilityLocation()), (Pathwise, FacilityLocation())],
-    ids=["second, wavy", "second, facility", "path-wise, facility"],
+    ids=["second, wavy", "second, facility", "pathwise, facility"],
 )
-def test_derivatives_are_right_in_expectation(kind, function):
-    # The relaxed facility location is its multilinear extension, whose slopes are the second differences.
+def test_derivatives_are_unbiased(kind, function):
+    # The relaxed facility location is the multilinear extension, whose slopes are the second differences.
     sets = draw_sets(SIZES)
     psi, vector = probabilities(sets), direction(sets)
     truth = enumerate_subsets(function, sets, psi, vector)
     bound, estimator = function.bind(sets), kind(1, FreshNoise(0))
     draws = [slopes(estimator, bound, psi, vector) for _ in range(400)]
-    for found, wanted in zip(zip(*draws, strict=True), (truth.gradient, truth.product), strict=True):
-        many = torch.stack(found)
+    for result, expected in zip(zip(*draws, strict=True), (truth.gradient, truth.product), strict=True):
+        many = torch.stack(result)
         error = many.std(0) / len(many) ** 0.5
-        assert ((many.mean(0) - wanted).abs() < 4.5 * error + 1e-12).all()
+        assert ((many.mean(0) - expected).abs() < 4.5 * error + 1e-12).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +134,7 @@ def test_hessian_vector_is_the_derivative_along_the_vector(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_identical_items_get_identical_derivatives(kind):
+def test_identical_items_have_identical_derivatives(kind):
     drawn = draw_sets([3])
     sets = Sets.from_lengths(drawn.values[[0, 1, 0, 2]], [4])
     psi = torch.tensor([0.3, 0.6, 0.3, 0.5], dtype=torch.float64, requires_grad=True)
@@ -144,21 +146,21 @@ def test_identical_items_get_identical_derivatives(kind):
 
 
 @pytest.mark.parametrize("kind", [Bernoulli, Pathwise, SecondDifference])
-def test_identical_items_get_identical_products(kind, seeded):
+def test_identical_items_have_identical_products(kind, seeded):
     items = draw_sets([3]).values
     sets = Sets.from_lengths(items[[0, 1, 0, 2]], [4])
     with seeded(0):
         function = DeepSetFunction(items.shape[1], "mlp", dim=6, hidden=(8,)).double()
     psi = torch.full((4,), 0.4, dtype=torch.float64)
     vector = torch.tensor([0.5, -1.0, 0.5, 2.0], dtype=torch.float64)
-    found = kind(7, ItemNoise(sets)).hessian_vector(function.bind(sets), psi, vector)
-    assert torch.equal(found[0], found[2])
-    turned = Sets.from_lengths(items[[2, 0, 0, 1]], [4])
-    other = kind(7, ItemNoise(turned)).hessian_vector(function.bind(turned), psi, vector[[3, 0, 2, 1]])
-    torch.testing.assert_close(other, found[[3, 0, 2, 1]])
+    result = kind(7, ItemNoise(sets)).hessian_vector(function.bind(sets), psi, vector)
+    assert torch.equal(result[0], result[2])
+    shuffled = Sets.from_lengths(items[[2, 0, 0, 1]], [4])
+    other = kind(7, ItemNoise(shuffled)).hessian_vector(function.bind(shuffled), psi, vector[[3, 0, 2, 1]])
+    torch.testing.assert_close(other, result[[3, 0, 2, 1]])
 
 
-def test_path_wise_masks_can_be_differentiated_twice(seeded):
+def test_pathwise_masks_can_be_differentiated_twice(seeded):
     with seeded(0):
         function = DeepSetFunction(2, "mlp", dim=4, hidden=(8,)).double()
     sets = draw_sets([3, 1])
@@ -170,32 +172,32 @@ def test_path_wise_masks_can_be_differentiated_twice(seeded):
 
 
 @pytest.mark.parametrize("what", ["value", "gradient"])
-def test_second_differences_refuse_another_derivative(what):
+def test_a_second_derivative_of_second_differences_raises(what):
     sets = draw_sets([3, 1])
     bound, psi = wavy().bind(sets), torch.full((4,), 0.4, dtype=torch.float64, requires_grad=True)
     estimator = SecondDifference(4)
-    found = estimator.value(bound, psi) if what == "value" else estimator.gradient(bound, psi)
-    # The loss bends, so that there is something to differentiate again.
-    (slope,) = torch.autograd.grad(found.square().sum(), psi, create_graph=True)
-    with pytest.raises(OptionError, match="second one was asked for"):
+    result = estimator.value(bound, psi) if what == "value" else estimator.gradient(bound, psi)
+    # The loss is not linear, so that its gradient can be differentiated again.
+    (slope,) = torch.autograd.grad(result.square().sum(), psi, create_graph=True)
+    with pytest.raises(DerivativeError, match="a second one was requested"):
         torch.autograd.grad(slope.sum(), psi)
 
 
 @pytest.mark.parametrize("what", ["value", "gradient"])
-def test_derivatives_of_second_differences_are_kept_under_vmap(what):
+def test_derivatives_of_second_differences_are_the_same_under_vmap(what):
     sets = draw_sets([3, 1])
     bound, psi = wavy().bind(sets), probabilities(sets)
-    ask = getattr(SecondDifference(4).frozen(), what)
-    # The draw is made before, because vmap refuses to.
-    ask(bound, psi)
-    wanted = torch.func.grad(lambda p: ask(bound, p).sin().sum())(psi)
-    mapped = torch.func.vmap(lambda p: ask(bound, p).sin().sum())
-    found = torch.func.grad(lambda p: mapped(p).sum())(torch.stack([psi, psi]))
-    assert wanted.abs().max() > 1e-3
-    torch.testing.assert_close(found, torch.stack([wanted, wanted]), **CLOSE)
+    compute = getattr(SecondDifference(4).frozen(), what)
+    # Draw first, because random numbers inside vmap raise an error.
+    compute(bound, psi)
+    expected = torch.func.grad(lambda p: compute(bound, p).sin().sum())(psi)
+    mapped = torch.func.vmap(lambda p: compute(bound, p).sin().sum())
+    result = torch.func.grad(lambda p: mapped(p).sum())(torch.stack([psi, psi]))
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(result, torch.stack([expected, expected]), **CLOSE)
 
 
-def test_what_is_refused():
+def test_invalid_arguments_raise():
     sets = draw_sets([3])
     psi = torch.full((3,), 0.5, dtype=torch.float64)
     with pytest.raises(OptionError, match="SecondDifference"):
@@ -206,7 +208,7 @@ def test_what_is_refused():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_graph_no_derivative(kind):
+def test_results_have_no_graph_if_psi_has_none(kind):
     sets = draw_sets(SIZES)
     bound, psi = FacilityLocation().bind(sets), probabilities(sets)
     assert not kind(2).gradient(bound, psi).requires_grad
@@ -214,7 +216,7 @@ def test_no_graph_no_derivative(kind):
         assert not kind(2).gradient(bound, psi.clone().requires_grad_()).requires_grad
 
 
-def test_more_samples_come_nearer_to_the_truth():
+def test_more_samples_give_smaller_errors():
     sets = draw_sets(SIZES)
     bound, psi, vector = wavy().bind(sets), probabilities(sets), direction(sets)
     exact = Exact().hessian_vector(bound, psi, vector)

@@ -18,33 +18,33 @@ from tests.functions.contract import draw_sets
 Seeded = Callable[..., AbstractContextManager[None]]
 
 
-def _drawn(in_dim: int, rank: int) -> Relation:
+def _random_relation(in_dim: int, rank: int) -> Relation:
     relation = Relation(in_dim, rank).double()
     nn.init.normal_(relation.means.weight)
     return relation
 
 
-def test_scores_are_products_with_the_mean_of_the_own_set(seeded: Seeded) -> None:
+def test_scores_are_products_with_the_mean_of_the_set(seeded: Seeded) -> None:
     with seeded(0):
-        relation = _drawn(2, 3)
+        relation = _random_relation(2, 3)
     sets = draw_sets([4, 0, 1, 3])
-    found = sets.with_values(relation(sets)).to_list()
-    for items, scores in zip(sets.to_list(), found, strict=True):
+    result = sets.with_values(relation(sets)).to_list()
+    for items, scores in zip(sets.to_list(), result, strict=True):
         for item, score in zip(items, scores, strict=True):
             product = (relation.items.weight @ item) @ (relation.means.weight @ items.mean(0))
             torch.testing.assert_close(score, 8.0 * product / 3**0.5)
 
 
-def test_a_set_repeated_has_the_scores_of_the_set(seeded: Seeded) -> None:
-    """So sets larger than those of training mean nothing new."""
+def test_repeated_items_have_the_same_scores(seeded: Seeded) -> None:
+    """Scores do not depend on the size of the set alone."""
     with seeded(1):
-        relation = _drawn(2, 3)
+        relation = _random_relation(2, 3)
     items = draw_sets([5]).values
-    once, often = (relation(Sets.from_list([items.repeat(times, 1)])) for times in (1, 50))
-    torch.testing.assert_close(often, once.repeat(50))
+    once, repeated = (relation(Sets.from_list([items.repeat(times, 1)])) for times in (1, 50))
+    torch.testing.assert_close(repeated, once.repeat(50))
 
 
-def test_a_new_one_says_nothing_and_can_learn(seeded: Seeded) -> None:
+def test_a_new_relation_is_zero_and_has_a_gradient(seeded: Seeded) -> None:
     with seeded(2):
         plain = DeepSetFunction(2, dim=8, hidden=(8,), relation=0).double()
         related = DeepSetFunction(2, dim=8, hidden=(8,), relation=4).double()
@@ -56,7 +56,7 @@ def test_a_new_one_says_nothing_and_can_learn(seeded: Seeded) -> None:
     assert bool((related.relation.means.weight.grad != 0).any())
 
 
-def test_what_it_cannot_read_is_refused(seeded: Seeded) -> None:
+def test_invalid_items_and_ranks_raise(seeded: Seeded) -> None:
     with seeded(4):
         relation = Relation(1)
     with pytest.raises(DataError, match="real numbers"):
@@ -65,8 +65,8 @@ def test_what_it_cannot_read_is_refused(seeded: Seeded) -> None:
         Relation(2, rank=0)
 
 
-def test_few_sets_teach_it_what_is_unlike_the_rest(seeded: Seeded) -> None:
-    """The odd one of five is unlike the mean of its set: sixty sets are enough, and the way is not told."""
+def test_sixty_sets_suffice_to_learn_the_odd_item(seeded: Seeded) -> None:
+    """One of five items is unlike the mean of its set, in a direction that differs from set to set."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> tuple[Sets, Tensor]:
@@ -85,5 +85,5 @@ def test_few_sets_teach_it_what_is_unlike_the_rest(seeded: Seeded) -> None:
         optimiser.zero_grad()
         nn.functional.binary_cross_entropy_with_logits(relation(sets), chosen.float()).backward()
         optimiser.step()
-    new, right = draw(200)
-    assert float(((relation(new) > 0) == right).float().mean()) > 0.99
+    test, expected = draw(200)
+    assert float(((relation(test) > 0) == expected).float().mean()) > 0.99

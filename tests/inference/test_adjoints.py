@@ -1,12 +1,11 @@
-"""Derivatives of settled mean field in all modes, and by the named approximations of the adjoint."""
+"""Derivatives of converged mean field in all modes, and by approximate adjoints."""
 
 import pytest
 import torch
 from torch.autograd import forward_ad
 
 from setgrad.functions import DeepSetFunction, Exact, GraphCut
-from setgrad.implicit import Direct, Neumann
-from setgrad.implicit import OneStepMeanField as OneTerm
+from setgrad.implicit import Direct, Neumann, OneStepAdjoint
 from setgrad.inference import ImplicitMeanField, OneStepMeanField, mean_field
 from setgrad.sets import Sets
 
@@ -21,9 +20,9 @@ def model(seeded):
 
 def gradient(model, solver, start=0.5):
     function, sets = model
-    found = mean_field(function, sets, estimator=Exact(), solver=solver, start=start)
-    pieces = torch.autograd.grad(found.value.square().sum(), list(function.parameters()))
-    return torch.cat([piece.flatten() for piece in pieces])
+    result = mean_field(function, sets, estimator=Exact(), solver=solver, start=start)
+    gradients = torch.autograd.grad(result.value.square().sum(), list(function.parameters()))
+    return torch.cat([one.flatten() for one in gradients])
 
 
 def solution(model):
@@ -32,20 +31,20 @@ def solution(model):
         return mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-12)).value
 
 
-def test_one_term_is_the_gradient_of_the_last_step(model):
-    found = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=OneTerm()))
-    torch.testing.assert_close(found, gradient(model, OneStepMeanField(), start=solution(model)))
+def test_one_step_adjoint_is_the_gradient_of_the_last_step(model):
+    result = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=OneStepAdjoint()))
+    torch.testing.assert_close(result, gradient(model, OneStepMeanField(), start=solution(model)))
 
 
-def test_many_terms_are_the_implicit_gradient(model):
-    right = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
-    far, near = (gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
-    torch.testing.assert_close(near, right)
-    assert not torch.allclose(far, right, rtol=1e-4)
+def test_many_neumann_terms_give_the_implicit_gradient(model):
+    exact = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
+    few, many = (gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
+    torch.testing.assert_close(many, exact)
+    assert not torch.allclose(few, exact, rtol=1e-4)
 
 
-def modes():
-    """Probabilities as a function of the items, of which none requires a gradient."""
+def items_and_probabilities():
+    """Return items, which require no gradient, and the map from items to probabilities."""
     sets = Sets.from_lengths(torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2), [3, 0, 2])
 
     def probabilities(items):
@@ -56,23 +55,23 @@ def modes():
     return sets.values, probabilities
 
 
-# Of torch's own forward mode.
+# A warning of torch's forward mode.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_forward_mode_and_transforms_agree_with_backward():
-    items, probabilities = modes()
-    right = torch.autograd.functional.jacobian(probabilities, items)
-    assert right.abs().max() > 0.01
-    torch.testing.assert_close(torch.func.jacrev(probabilities)(items), right)
+def test_forward_mode_and_transforms_agree_with_reverse_mode():
+    items, probabilities = items_and_probabilities()
+    jacobian = torch.autograd.functional.jacobian(probabilities, items)
+    assert jacobian.abs().max() > 0.01
+    torch.testing.assert_close(torch.func.jacrev(probabilities)(items), jacobian)
     tangent = torch.cos(torch.arange(10.0, dtype=torch.float64)).reshape(5, 2)
-    wanted = torch.einsum("itd,td->i", right, tangent)
-    torch.testing.assert_close(torch.func.jvp(probabilities, (items,), (tangent,))[1], wanted)
+    expected = torch.einsum("itd,td->i", jacobian, tangent)
+    torch.testing.assert_close(torch.func.jvp(probabilities, (items,), (tangent,))[1], expected)
     with forward_ad.dual_level():
         moved = forward_ad.unpack_dual(probabilities(forward_ad.make_dual(items, tangent))).tangent
-    torch.testing.assert_close(moved, wanted)
+    torch.testing.assert_close(moved, expected)
 
 
-def test_batches_of_items_may_be_mapped():
-    items, probabilities = modes()
+def test_inference_can_be_mapped_over_batches():
+    items, probabilities = items_and_probabilities()
     many = torch.stack([items, 2 * items, items.flip(0)])
-    found = torch.func.vmap(probabilities)(many)
-    torch.testing.assert_close(found, torch.stack([probabilities(one) for one in many]))
+    result = torch.func.vmap(probabilities)(many)
+    torch.testing.assert_close(result, torch.stack([probabilities(one) for one in many]))

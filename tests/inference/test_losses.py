@@ -1,4 +1,4 @@
-"""The losses against their definitions, and the items that they read."""
+"""Losses against their definitions, and the items that they read."""
 
 import math
 
@@ -28,14 +28,14 @@ def entropy(logit, chosen):
     return -math.log(p if chosen else 1 - p)
 
 
-def test_all_items_counts_every_set_the_same(subsets, logits):
+def test_all_items_weighs_all_sets_equally(subsets, logits):
     rows = iter(logits.tolist())
     means = [sum(entropy(next(rows), c) for c in s) / len(s) for s in SUBSETS if s]
     assert AllItems().coordinates(subsets, subset_sizes(subsets)) is None
     assert AllItems()(logits, subsets, None, None).item() == pytest.approx(sum(means) / len(means))
 
 
-def test_weights_multiply_the_items(subsets, logits):
+def test_weights_multiply_the_losses_of_items(subsets, logits):
     weights = torch.arange(subsets.layout.total, dtype=torch.float64)
     rows = iter(zip(logits.tolist(), weights.tolist(), strict=True))
     means = []
@@ -45,9 +45,9 @@ def test_weights_multiply_the_items(subsets, logits):
     assert AllItems()(logits, subsets, None, weights).item() == pytest.approx(sum(means) / len(means))
 
 
-def test_sampled_negatives_reads_the_subset_and_as_many_others(subsets, logits):
+def test_sampled_negatives_reads_chosen_items_and_as_many_others(subsets, logits):
     loss = SampledNegatives(FreshNoise(0))
-    seen = set()
+    negatives = set()
     for _ in range(30):
         read = loss.coordinates(subsets, subset_sizes(subsets))
         chosen = subsets.values[read]
@@ -56,15 +56,15 @@ def test_sampled_negatives_reads_the_subset_and_as_many_others(subsets, logits):
         ]
         assert counts == [2, 0, 0, 2, 2, 0, 0, 1]
         assert len(read.unique()) == len(read)
-        seen |= set(read[~chosen].tolist())
-    # Every unchosen item of a set with a choice turns up sooner or later.
-    assert seen == {1, 2, 3, 9}
+        negatives |= set(read[~chosen].tolist())
+    # In the end, every unchosen item of a set with a chosen one has been drawn.
+    assert negatives == {1, 2, 3, 9}
     target = subsets.values[read].tolist()
     total = sum(entropy(x, c) for x, c in zip(logits[read].tolist(), target, strict=True))
     assert loss(logits[read], subsets, read, None).item() == pytest.approx(total / 4)
 
 
-def test_negatives_are_drawn_evenly():
+def test_negatives_are_drawn_uniformly():
     subsets = Sets.from_list([torch.arange(10) < 2])
     loss, counts = SampledNegatives(FreshNoise(3)), np.zeros(10)
     for _ in range(2000):

@@ -153,7 +153,7 @@ def test_a_set_is_settled_where_all_members_are(choices):
     with torch.no_grad():
         bound = model.bind(choices.sets)
         one, two = (
-            member.infer(model.config, part, noise, samples=8).settled
+            member.infer(model.config, part, noise, samples=8).converged
             for member, part in zip(model.each(), bound.parts, strict=True)
         )
         found = model.infer(bound, noise, samples=8).settled
@@ -214,7 +214,7 @@ def test_a_run_and_a_start_keep_their_members_on_another_device(choices, tmp_pat
 def test_twins_draw_the_same_numbers(choices):
     noise, layout = FreshNoise(3), choices.sets.layout
     for _ in range(2):
-        twin = noise.twin()
+        twin = noise.clone()
         assert torch.equal(twin.uniform(layout, 2), noise.uniform(layout, 2))
 
 

@@ -7,7 +7,7 @@ import torch
 
 from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction, DeepSetFunction, Modular
-from setgrad.functions.facility import FacilityLocation
+from setgrad.functions.facility_location import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
 from setgrad.functions.log_determinant import LogDeterminant
 from setgrad.selector import greedy, local_search

@@ -1,8 +1,8 @@
-"""The Jacobian of the gains, for functions that look at S through sums over S.
+"""The Jacobian of the gains, for functions that read a subset through sums over its items.
 
-The gain of item i is V(x + r_i) - V(x), where x sums the rows of the other items of S. It depends on their masks
-through x alone. So one reverse pass through V gives its slope D_i by x, for all items at once, and the derivative by
-the mask of item j is D_i . r_j: no further look at V. By its own mask it is 0.
+The gain of item i is v(x + r_i) - v(x), where x is the sum of the rows of the other items of S. It depends on their
+masks through x only. So one reverse pass through v gives the slope D_i of every gain by x, and the derivative of the
+gain by the mask of item j is D_i . r_j, without another evaluation of v. By the item's own mask it is 0.
 """
 
 from __future__ import annotations
@@ -12,56 +12,72 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from setgrad.functions._flips import in_and_out
 from setgrad.sets import Sets
 
-# Entries of the Jacobians, of all samples, beyond which memory is better spent otherwise.
-_ENTRIES = 2**26
+# With more entries in the Jacobians of all samples than this, differentiating the gains takes less memory.
+_MAX_ENTRIES = 2**26
 
 
-def linearise(
+def with_and_without(sums: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
+    """Return sums with the item's row fully added and fully removed, `(2, m, k, h)`.
+
+    Both are in one tensor, so that one sequence of kernels evaluates both.
+
+    Args:
+        sums: One sum for each item, `(m, k, h)`.
+        rows: The rows of the items, `(k, h)`.
+        shares: The share of its row that each sum includes now, `(m, k)`.
+    """
+    shares = shares.to(rows.dtype)
+    return torch.addcmul(sums, torch.stack([1 - shares, -shares])[..., None], rows)
+
+
+def linearise_gains(
     value: Callable[[list[Tensor]], Tensor],
     sums: list[Tensor],
     rows: list[Tensor],
-    shares: Tensor,
-    moves: Tensor,
-    sets: Sets,
     *,
-    chunk: int,
+    shares: Tensor,
+    slopes: Tensor,
+    sets: Sets,
+    max_flips: int,
 ) -> tuple[Tensor, Tensor] | None:
-    """Mean gains `(total,)` and their Jacobian `(b, n, n)` for `BoundSetFunction.linearised`.
+    """Return mean gains `(total,)` and their Jacobian `(b, n, n)`, for `BoundSetFunction.linearisation`.
 
     Args:
-        value: V, from a list of sums `(2, m, total, h)`, which it may overwrite, to `(2, m, total)`.
+        value: The function v, from a list of sums `(2, m, total, h)`, which it may overwrite, to `(2, m, total)`.
         sums: Each kind of sum over S, `(m, b, h)`, with all items.
         rows: What an item adds to each kind of sum, `(total, h)`.
         shares: How much of each item is in S, `(m, total)`.
-        moves: How far that moves with the number that the Jacobian is for, `(m, total)`.
+        slopes: Derivative of the shares by the numbers that the Jacobian is for, `(m, total)`.
         sets: The sets.
-        chunk: Bounds how many flipped subsets are evaluated at once.
+        max_flips: Largest number of flipped subsets to evaluate at once.
+
+    Returns:
+        Gains and Jacobian; None if the Jacobians would be too large.
     """
     layout, m = sets.layout, len(shares)
-    if not layout.total or len(layout) * m * layout.longest**2 > _ENTRIES:
+    if not layout.total or len(layout) * m * layout.longest**2 > _MAX_ENTRIES:
         return None
-    step, graph = max(1, chunk // layout.total), torch.is_grad_enabled()
-    gains, matrix = shares.new_zeros(layout.total), shares.new_zeros(len(layout), layout.longest, layout.longest)
+    step, keep_graph = max(1, max_flips // layout.total), torch.is_grad_enabled()
+    gains, jacobian = shares.new_zeros(layout.total), shares.new_zeros(len(layout), layout.longest, layout.longest)
     padded_rows = [sets.with_values(row).padded()[0].mT for row in rows]
     for start in range(0, m, step):
-        part = slice(start, start + step)
+        chunk = slice(start, start + step)
         with torch.enable_grad():
-            here = [x[part].index_select(1, layout.ids).requires_grad_() for x in sums]
-            values = value([in_and_out(x, row, shares[part]) for x, row in zip(here, rows, strict=True)])
+            item_sums = [x[chunk].index_select(1, layout.ids).requires_grad_() for x in sums]
+            values = value([with_and_without(x, row, shares[chunk]) for x, row in zip(item_sums, rows, strict=True)])
             difference = values[0] - values[1]
-            slopes = torch.autograd.grad(difference.sum(), here, retain_graph=graph)
-        gains = gains + (difference if graph else difference.detach()).sum(0)
+            by_sums = torch.autograd.grad(difference.sum(), item_sums, retain_graph=keep_graph)
+        gains = gains + (difference if keep_graph else difference.detach()).sum(0)
         with torch.no_grad():
-            moved = _padded(moves[part], sets)[..., None, :]
-            for slope, row in zip(slopes, padded_rows, strict=True):
-                matrix = matrix + (torch.matmul(_padded(slope, sets), row) * moved).sum(0)
-    matrix.diagonal(dim1=-2, dim2=-1).zero_()
-    return gains / m, matrix / m
+            by_numbers = _pad(slopes[chunk], sets)[..., None, :]
+            for by_sum, row in zip(by_sums, padded_rows, strict=True):
+                jacobian = jacobian + (torch.matmul(_pad(by_sum, sets), row) * by_numbers).sum(0)
+    jacobian.diagonal(dim1=-2, dim2=-1).zero_()
+    return gains / m, jacobian / m
 
 
-def _padded(x: Tensor, sets: Sets) -> Tensor:
-    """From `(m, total, ...)` to `(m, b, longest, ...)`."""
+def _pad(x: Tensor, sets: Sets) -> Tensor:
+    """Return `(m, total, ...)` as `(m, b, longest, ...)`."""
     return sets.with_values(x.transpose(0, 1)).padded()[0].movedim(2, 0)

@@ -1,4 +1,4 @@
-"""Between flat masks `(m, total)` and the padded batch `(m, b, longest)` that batched products want."""
+"""Conversion between flat masks `(m, total)` and the padded batch `(m, b, longest)` that batched products need."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from setgrad.sets import Sets
 
 
 def pad_masks(masks: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
-    """Return masks as numbers in the padded batch; places without an item are 0, that is, never chosen."""
+    """Return masks as numbers in a padded batch, with 0 in the padding."""
     padded, _ = sets.with_values(masks.T.to(dtype)).padded()
     return padded.permute(2, 0, 1)
 
 
 def take_items(x: Tensor, sets: Sets, coordinates: Tensor | None) -> Tensor:
-    """Take the entries of real items out of `(m, b, longest)`: all of them, or those asked for."""
+    """Return the entries of `(m, b, longest)` that belong to all items, or to the items `coordinates`."""
     slots = sets.layout.slots if coordinates is None else sets.layout.slots[coordinates]
     return x.flatten(1)[:, slots]

@@ -1,4 +1,4 @@
-"""The mean of several set functions: what a committee thinks that a subset is worth."""
+"""The mean of several set functions, such as the members of an ensemble."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import OptionError
-from setgrad.functions._protocol import BoundSetFunction, SetFunction, real
+from setgrad.functions._set_function import BoundSetFunction, SetFunction, to_real
 from setgrad.sets import Sets
 
 
 @final
 class Average(nn.Module, SetFunction):
-    """F(S, V) as the mean of others, learned or not.
+    """F(S, V) = mean of other set functions, learned or not.
 
-    Example:
+    Args:
+        functions: The set functions.
+
+    Raises:
+        OptionError: If there is no function.
+
+    Examples:
         >>> import setgrad as sg
         >>> sets = sg.Sets.from_list([[[4.0], [5.0]]])
         >>> F = Average([sg.functions.Modular(), sg.functions.FromCallable(lambda items, masks: masks.sum(1))])
@@ -32,54 +38,54 @@ class Average(nn.Module, SetFunction):
             raise OptionError("an average needs at least one set function")
         self.learned = nn.ModuleList([function for function in self.functions if isinstance(function, nn.Module)])
 
-    def bind(self, sets: Sets) -> BoundAverage:
-        """Bind each of them."""
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """Return the mean of the functions, each bound to these sets."""
         return BoundAverage([function.bind(sets) for function in self.functions])
 
 
 @final
 class BoundAverage(BoundSetFunction):
-    """The mean of functions that are bound to the same sets; `parts` are these."""
+    """The mean of functions that are bound to the same sets."""
 
     def __init__(self, parts: Sequence[BoundSetFunction]) -> None:
         self.parts = tuple(parts)
         self.sets, self.relaxed = parts[0].sets, all(part.relaxed for part in parts)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of all parts."""
+        """Return the tensors of all parts."""
         return tuple(tensor for part in self.parts for tensor in part.tensors())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> BoundAverage:
-        """Each part takes its own."""
-        given = iter(tensors)
-        return BoundAverage([part.with_tensors([next(given) for _ in part.tensors()]) for part in self.parts])
+        """Return a copy in which each part uses its share of the tensors."""
+        remaining = iter(tensors)
+        return BoundAverage([part.with_tensors([next(remaining) for _ in part.tensors()]) for part in self.parts])
 
     def value(self, masks: Tensor) -> Tensor:
-        """The mean of the values."""
+        """Return the mean of the values, `(m, b)`."""
         return _mean([part.value(masks) for part in self.parts])
 
     def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
-        """The mean of the gains."""
+        """Return the mean of the gains, `(m, total)` or `(m, len(coordinates))`."""
         return _mean([part.gains(masks, coordinates) for part in self.parts])
 
-    def linearised(self, masks: Tensor, moves: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The mean of both, where all parts have them."""
-        found = [part.linearised(masks, moves) for part in self.parts]
-        known = [pair for pair in found if pair is not None]
-        if len(known) < len(found):
+    def linearisation(self, masks: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the means of gains and Jacobians, or None if a part has no fast Jacobian."""
+        results = [part.linearisation(masks, slopes) for part in self.parts]
+        pairs = [result for result in results if result is not None]
+        if len(pairs) < len(results):
             return None
-        return _mean([gains for gains, _ in known]), _mean([jacobian for _, jacobian in known])
+        return _mean([gains for gains, _ in pairs]), _mean([jacobian for _, jacobian in pairs])
 
-    def part(self, numbers: Tensor, items: Sets) -> BoundAverage | None:
-        """That of every part of the mean, where all have one."""
-        found = [part.part(numbers, items) for part in self.parts]
-        known = [part for part in found if part is not None]
-        return BoundAverage(known) if len(known) == len(found) else None
+    def restrict(self, rows: Tensor, items: Sets) -> BoundAverage | None:
+        """Return the mean of the restricted parts, or None if a part cannot be restricted."""
+        parts = [part.restrict(rows, items) for part in self.parts]
+        restricted = [part for part in parts if part is not None]
+        return BoundAverage(restricted) if len(restricted) == len(parts) else None
 
     def prepared(self) -> BoundAverage:
-        """Prepare every part."""
+        """Return the mean of the prepared parts."""
         return BoundAverage([part.prepared() for part in self.parts])
 
 
-def _mean(parts: Sequence[Tensor]) -> Tensor:
-    return real(parts[0]) if len(parts) == 1 else real(torch.stack(tuple(parts))).mean(0)
+def _mean(results: Sequence[Tensor]) -> Tensor:
+    return to_real(results[0]) if len(results) == 1 else to_real(torch.stack(tuple(results))).mean(0)

@@ -1,4 +1,4 @@
-"""Graph cut: similar to all of V, not similar among themselves."""
+"""Graph cut: reward subsets that are similar to V, and penalise similar items inside the subset."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from setgrad.functions._padding import pad_masks, take_items
-from setgrad.functions._protocol import BoundSetFunction, SetFunction
-from setgrad.functions.similarity import Similarity, kernel
+from setgrad.functions._set_function import BoundSetFunction, SetFunction
+from setgrad.functions.similarity import Similarity, pairwise_similarities
 from setgrad.sets import Sets
 
 
@@ -19,10 +19,14 @@ from setgrad.sets import Sets
 class GraphCut(SetFunction):
     """F(S) = sum of s_ij over i in V, j in S, minus `penalty` times the sum over i, j in S.
 
-    Submodular for non-negative similarities and penalty; monotone too for a symmetric similarity and a penalty of up
-    to 0.5. The default similarity is `rbf()`. Fractional masks give the multilinear extension.
+    Submodular for non-negative similarities and penalty; monotone too for a symmetric similarity and a penalty of at
+    most 0.5. Fractional masks give the multilinear extension.
 
-    Example:
+    Args:
+        similarity: Similarity of items; None for `rbf()`.
+        penalty: Weight of the similarities inside S.
+
+    Examples:
         >>> sets = Sets.from_list([[[0.0], [0.0], [9.0]]])
         >>> GraphCut().value(sets, torch.tensor([[True, False, False], [True, True, False]])).tolist()
         [[1.5], [2.0]]
@@ -32,8 +36,12 @@ class GraphCut(SetFunction):
     penalty: float | Tensor = field(default=0.5, kw_only=True)
 
     def bind(self, sets: Sets) -> BoundSetFunction:
-        """Compare all pairs once."""
-        return _BoundGraphCut(sets, kernel(self.similarity, sets), self.penalty)
+        """Return the function bound to these sets, with all pairs compared once.
+
+        Raises:
+            ShapeError: If the similarity does not return one number for each pair of items.
+        """
+        return _BoundGraphCut(sets, pairwise_similarities(self.similarity, sets), self.penalty)
 
 
 @final
@@ -42,10 +50,10 @@ class _BoundGraphCut(BoundSetFunction):
 
     def __init__(self, sets: Sets, pairs: Tensor, penalty: float | Tensor) -> None:
         self.sets, self.penalty = sets, penalty
-        own = pairs.diagonal(dim1=1, dim2=2)
-        # F(x) = <alone, x> - penalty <x, between x> with a zero diagonal: linear in every single x_i.
-        self.alone = pairs.sum(1) - penalty * own
-        self.between = pairs - torch.diag_embed(own)
+        diagonal = pairs.diagonal(dim1=1, dim2=2)
+        # F(x) = <alone, x> - penalty <x, between x>, where `between` has a zero diagonal: F is linear in every x_i.
+        self.alone = pairs.sum(1) - penalty * diagonal
+        self.between = pairs - torch.diag_embed(diagonal)
 
     def value(self, masks: Tensor) -> Tensor:
         x = pad_masks(masks, self.sets, self.between.dtype)

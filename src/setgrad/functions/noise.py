@@ -1,7 +1,8 @@
-"""Where the random numbers of an estimator come from.
+"""Sources of the random numbers that estimators draw.
 
-`FreshNoise` draws new numbers at every call, for training. `ItemNoise` gives every item of a batch numbers that follow
-from the item itself: a set then gets the same result alone, in any batch, in any order and on any device.
+`FreshNoise` draws new numbers at every call, for training. `ItemNoise` derives the numbers of an item from its
+features, so that a set gets the same result alone, in any batch, in any order and on any device. `FrozenNoise` repeats
+one draw.
 """
 
 from __future__ import annotations
@@ -16,42 +17,46 @@ from torch import Tensor
 from setgrad.errors import ShapeError
 from setgrad.sets import Layout, Sets, segment_order
 
-# Rows hashed at once: bounds the temporary 64-bit copy of the features.
+# Number of items hashed at once, which bounds the temporary 64-bit copy of the features.
 _ROWS = 2**15
 
 
 class NoiseSource(abc.ABC):
-    """A source of independent numbers, one row for each sample and one column for each item.
+    """A source of independent random numbers, one row per sample and one column per item.
 
-    `symmetric` says whether `symmetrise` does anything.
+    Attributes:
+        symmetric: Whether `symmetrise` changes anything.
     """
 
     symmetric: bool = False
 
     @abc.abstractmethod
     def uniform(self, layout: Layout, samples: int) -> Tensor:
-        """Numbers in [0, 1), `(samples, total)`."""
+        """Return uniform numbers in [0, 1), `(samples, total)`."""
 
-    @abc.abstractmethod
     def symmetrise(self, x: Tensor) -> Tensor:
-        """Make a result `(total,)` equal for items that cannot be told apart."""
+        """Return a result `(total,)` made equal for items that cannot be distinguished; by default unchanged."""
+        return x
 
-    def part(self, items: Sets) -> NoiseSource | None:
-        """The same for some of the sets, whose items are given by their flat numbers; None if it cannot be had."""
+    def restrict(self, items: Sets) -> NoiseSource | None:
+        """Return the source for some of the sets, from the flat indices of their items, or None if there is none."""
         return None
 
     def normal(self, layout: Layout, samples: int) -> Tensor:
-        """Standard normal numbers, `(samples, total)`."""
-        # Half a unit in the last place away from 0 and 1 keeps the inverse finite; in float64 all devices agree on it.
+        """Return standard normal numbers, `(samples, total)`."""
+        # Half a unit in the last place away from 0 and 1 keeps the inverse finite. In float64 all devices agree on it.
         u = self.uniform(layout, samples).double().clamp(2**-25, 1 - 2**-25)
         return torch.special.ndtri(u)
 
 
 @final
 class FreshNoise(NoiseSource):
-    """New numbers at every call, from a generator of its own.
+    """New numbers at every call, from a private generator for each device.
 
-    Example:
+    Args:
+        seed: Seed of the generators.
+
+    Examples:
         >>> noise = FreshNoise(seed=0)
         >>> layout = Layout.from_lengths([2, 1])
         >>> noise.uniform(layout, 5).shape
@@ -63,25 +68,21 @@ class FreshNoise(NoiseSource):
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def uniform(self, layout: Layout, samples: int) -> Tensor:
-        """Draw from the generator of the layout's device."""
+        """Return new uniform numbers in [0, 1), `(samples, total)`."""
         return torch.rand(samples, layout.total, generator=self.generator(layout.device), device=layout.device)
 
     def generator(self, device: torch.device) -> torch.Generator:
-        """Where the numbers on a device come from."""
+        """Return the generator for a device."""
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self._generators[device]
 
-    def symmetrise(self, x: Tensor) -> Tensor:
-        """Leave the result as it is."""
-        return x
-
-    def part(self, items: Sets) -> FreshNoise:
-        """New numbers have no owner."""
+    def restrict(self, items: Sets) -> FreshNoise:
+        """Return this source, because new numbers belong to no set."""
         return self
 
-    def twin(self) -> FreshNoise:
-        """Another source that will give the same numbers as this one from now on."""
+    def clone(self) -> FreshNoise:
+        """Return another source that will draw the same numbers as this one from now on."""
         other = FreshNoise(self.seed)
         other._generators = {device: generator.clone_state() for device, generator in self._generators.items()}
         return other
@@ -89,41 +90,53 @@ class FreshNoise(NoiseSource):
 
 @final
 class FrozenNoise(NoiseSource):
-    """The first numbers that another noise gave, again at every call: an iteration then follows one smooth map."""
+    """The first numbers that another source draws, repeated at every call, so that an iteration has one fixed map.
+
+    Args:
+        noise: The other source.
+    """
 
     def __init__(self, noise: NoiseSource) -> None:
         self.noise, self.symmetric = noise, noise.symmetric
         self._drawn: dict[tuple[str, int], tuple[Layout, Tensor]] = {}
 
     def uniform(self, layout: Layout, samples: int) -> Tensor:
-        """Draw once for each number of samples."""
-        return self._keep("uniform", layout, samples)
+        """Return the uniform numbers of the first call with this number of samples.
+
+        Raises:
+            ShapeError: If that call was for sets of other sizes.
+        """
+        return self._draw_once("uniform", layout, samples)
 
     def normal(self, layout: Layout, samples: int) -> Tensor:
-        """Draw once for each number of samples."""
-        return self._keep("normal", layout, samples)
+        """Return the standard normal numbers of the first call with this number of samples.
+
+        Raises:
+            ShapeError: If that call was for sets of other sizes.
+        """
+        return self._draw_once("normal", layout, samples)
 
     def symmetrise(self, x: Tensor) -> Tensor:
-        """As the other noise does."""
+        """Return the result as the other source symmetrises it."""
         return self.noise.symmetrise(x)
 
-    def part(self, items: Sets) -> FrozenNoise | None:
-        """The numbers of these items."""
-        noise = self.noise.part(items)
+    def restrict(self, items: Sets) -> FrozenNoise | None:
+        """Return a source with the numbers of these items, or None if the other source cannot be restricted."""
+        noise = self.noise.restrict(items)
         if noise is None:
             return None
         other = FrozenNoise(noise)
         other._drawn = {key: (items.layout, drawn[:, items.values]) for key, (_, drawn) in self._drawn.items()}
         return other
 
-    def _keep(self, kind: str, layout: Layout, samples: int) -> Tensor:
+    def _draw_once(self, kind: str, layout: Layout, samples: int) -> Tensor:
         key = (kind, samples)
         if key not in self._drawn:
             draw = self.noise.uniform if kind == "uniform" else self.noise.normal
             self._drawn[key] = (layout, draw(layout, samples))
-        known, numbers = self._drawn[key]
-        if not known.same_as(layout):
-            raise ShapeError("FrozenNoise noise belongs to the sets it was first asked about; make one for these sets")
+        drawn_for, numbers = self._drawn[key]
+        if not drawn_for.same_as(layout):
+            raise ShapeError("FrozenNoise belongs to the sets of its first call; make a new one for these sets")
         return numbers
 
 
@@ -131,10 +144,14 @@ class FrozenNoise(NoiseSource):
 class ItemNoise(NoiseSource):
     """Numbers that follow from the seed, the item and, among identical items of a set, a running count.
 
-    Identical items get different numbers, so that the draws stay independent; `symmetrise` then averages over
-    them, so that the result still does not depend on the order.
+    Identical items get different numbers, so that the draws stay independent. `symmetrise` then averages over identical
+    items, so that the result does not depend on the order.
 
-    Example:
+    Args:
+        sets: The sets that the numbers are for.
+        seed: Seed of the hash.
+
+    Examples:
         >>> sets = Sets.from_list([[[1.0], [2.0], [1.0]]])
         >>> swapped = Sets.from_list([[[2.0], [1.0], [1.0]]])
         >>> a, b = ItemNoise(sets).uniform(sets.layout, 3), ItemNoise(swapped).uniform(swapped.layout, 3)
@@ -158,25 +175,29 @@ class ItemNoise(NoiseSource):
         self._keys = _mix(keys + _mix(count + _mix(torch.full_like(count, seed))))
 
     def uniform(self, layout: Layout, samples: int) -> Tensor:
-        """Hash the item's key with the number of the sample."""
+        """Return uniform numbers in [0, 1), `(samples, total)`: hashes of the item's key and the sample's number.
+
+        Raises:
+            ShapeError: If the source was made for sets of other sizes.
+        """
         if not layout.same_as(self.layout):
-            raise ShapeError("ItemNoise belongs to the sets it was made from; make one for these sets")
+            raise ShapeError("ItemNoise belongs to the sets it was made for; make one for these sets")
         rows = torch.arange(samples, device=self._keys.device)[:, None]
-        # The upper 24 of 64 bits: as many as float32 can hold in [0, 1).
+        # The upper 24 of 64 bits: as many as float32 can represent in [0, 1).
         return (_shift(_mix(self._keys + _mix(rows + 1)), 40)).float() * 2.0**-24
 
     def symmetrise(self, x: Tensor) -> Tensor:
-        """Give identical items of a set the mean of their results."""
+        """Return the mean result of identical items of a set."""
         if not len(x):
             return x
-        # One by one, half precision counts to 256 and no further.
+        # In single precision, because a running sum in half precision stops counting at 256.
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         total = torch.zeros_like(wide).index_add(0, self._group, wide)
         count = torch.zeros_like(wide).index_add(0, self._group, torch.ones_like(wide))
         return (total / count)[self._group].to(x.dtype)
 
-    def part(self, items: Sets) -> ItemNoise:
-        """The keys of these items, and who is identical with whom."""
+    def restrict(self, items: Sets) -> ItemNoise:
+        """Return a source with the keys of these items."""
         other = copy.copy(self)
         other.layout, other._keys = items.layout, self._keys[items.values]
         other._group = self._group[items.values].unique(return_inverse=True)[1]
@@ -184,12 +205,12 @@ class ItemNoise(NoiseSource):
 
 
 def _hash_items(values: Tensor) -> Tensor:
-    """One 64-bit number for each item, a function of its features alone."""
+    """Return one 64-bit number for each item, a function of its features only."""
     flat = values.detach()[:, None].flatten(1)
     column = _mix(torch.arange(1, flat.shape[1] + 1, device=flat.device))
-    # Adding 0 turns -0.0 into 0.0; float64 holds every narrower type, so the type does not matter.
-    parts = [_mix((part.double() + 0.0).view(torch.int64) + column).sum(1) for part in flat.split(_ROWS)]
-    return _mix(torch.cat(parts)) if parts else torch.zeros(0, dtype=torch.int64, device=values.device)
+    # Adding 0 turns -0.0 into 0.0. float64 represents every narrower type, so the type does not matter.
+    hashes = [_mix((chunk.double() + 0.0).view(torch.int64) + column).sum(1) for chunk in flat.split(_ROWS)]
+    return _mix(torch.cat(hashes)) if hashes else torch.zeros(0, dtype=torch.int64, device=values.device)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -201,5 +222,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Shift right without copying the sign."""
+    """Shift right without copying the sign bit."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

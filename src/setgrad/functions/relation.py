@@ -1,4 +1,4 @@
-"""How an item goes with all that is on offer: a bilinear score of the item and the mean of its set."""
+"""A bilinear score of an item and the mean of its set: how the item relates to the available items."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from setgrad.encoders._base import flat_quantities, item_shape
 from setgrad.errors import OptionError
 from setgrad.sets import Sets, segment_mean
 
-# The mean of some tens of standardised items is about so many times smaller than an item. A fixed number, and not the
-# root of the size: means stay what they are in sets of other sizes.
+# The mean of a few dozen standardised items is about this much smaller than an item. A constant, not the root of the
+# size, so that equal means count the same in sets of other sizes.
 _GAIN = 8.0
 
 
 @final
 class Relation(nn.Module):
-    """<P x, Q m> for every item x and the mean m of its set; 0 to begin with.
+    """A score <P x, Q m> of every item x and the mean m of its set. A new relation returns 0.
 
-    Attention needs many sets to learn what "unlike the rest" or "goes with what is missing here" means; this needs few.
-    With thousands of sets attention alone was a little better.
+    It learns from few sets what "unlike the others" or "complements the others" means, for which attention needs many.
+    With thousands of training sets, attention alone was slightly better.
 
-    Example:
+    Args:
+        in_dim: Number of features, or shape, of an item.
+        rank: Number of rows of P and Q.
+
+    Raises:
+        OptionError: If the rank is below 1.
+
+    Examples:
         >>> relation = Relation(2, rank=4)
         >>> relation(Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], []])).tolist()
         [0.0, 0.0]
@@ -40,12 +47,17 @@ class Relation(nn.Module):
         nn.init.zeros_(self.means.weight)
 
     def forward(self, sets: Sets) -> Tensor:
-        """A score of every item, `(total,)`."""
+        """Return the score of every item, `(total,)`.
+
+        Raises:
+            DataError: If the items are not real numbers.
+            ShapeError: If the items do not have the shape `in_dim`.
+        """
         items = flat_quantities(sets, self.shape, self.items.weight)
         means = self.means(segment_mean(items, sets)) * (_GAIN * self.items.out_features**-0.5)
         return (self.items(items) * means.index_select(0, sets.layout.ids)).sum(1)
 
 
 def make_relation(in_dim: int | Sequence[int], rank: int) -> Relation | None:
-    """A relation of that rank, none for 0."""
+    """Return a relation of this rank, or None if the rank is 0."""
     return Relation(in_dim, rank) if rank else None

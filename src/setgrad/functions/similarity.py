@@ -1,4 +1,4 @@
-"""How alike two items are: what facility location, graph cut and log-determinant are made of."""
+"""Similarities of items, for facility location, graph cut and log-determinant."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import ShapeError
-from setgrad.functions._protocol import real
+from setgrad.functions._set_function import to_real
 from setgrad.sets import Sets
 
-# Items (b, n, ...) and (b, k, ...) to similarities (b, n, k).
+# From items (b, n, ...) and (b, k, ...) to similarities (b, n, k).
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
 def rbf(gamma: float | Tensor = 1.0) -> Similarity:
-    """Return the kernel exp(-gamma |x - y|^2), for items of any shape.
+    """Return the similarity exp(-gamma |x - y|^2), for items of any shape.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[[0.0], [2.0]]])
         >>> rbf(gamma=0.25)(x, x)
         tensor([[[1.0000, 0.3679],
@@ -27,38 +27,36 @@ def rbf(gamma: float | Tensor = 1.0) -> Similarity:
     """
 
     def similarity(x: Tensor, y: Tensor) -> Tensor:
-        squares: Tensor = _Squares.apply(x[:, :, None].flatten(2), y[:, :, None].flatten(2))
+        squares: Tensor = _SquaredDistances.apply(x[:, :, None].flatten(2), y[:, :, None].flatten(2))
         return (-gamma * squares).exp()
 
     return similarity
 
 
 @final
-class _Squares(torch.autograd.Function):
-    """Squared distances `(b, n, k)` of rows `(b, n, d)` and `(b, k, d)`, of true differences.
+class _SquaredDistances(torch.autograd.Function):
+    """Squared distances `(b, n, k)` of rows `(b, n, d)` and `(b, k, d)`, from their differences.
 
-    |x|^2 + |y|^2 - 2 xy would be quicker, and wrong where items lie near each other and far from 0. Derivatives are
-    made of products all the same, in double precision: they lose digits only once, not twice.
+    |x|^2 + |y|^2 - 2 xy is faster, but wrong for items that are close to each other and far from 0. Derivatives do use
+    such products, in double precision, where only one subtraction loses digits.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
-        """No tensor of size n k d."""
-        kind = torch.promote_types(x.dtype, torch.float32)
-        apart = torch.cdist(x.to(kind), y.to(kind), compute_mode="donot_use_mm_for_euclid_dist")
-        return apart.square().to(x.dtype)
+        # `cdist` builds no tensor of size n k d.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        distances = torch.cdist(x.to(dtype), y.to(dtype), compute_mode="donot_use_mm_for_euclid_dist")
+        return distances.square().to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Items are all that is kept."""
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        """Twice the differences, weighted and summed."""
         x, y, g = (t.double() for t in (*ctx.saved_tensors, cotangents[0]))
         to_x = 2 * (x * g.sum(2)[..., None] - g @ y)
         to_y = 2 * (y * g.sum(1)[..., None] - g.mT @ x)
@@ -66,22 +64,25 @@ class _Squares(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        """Twice the difference times that of the tangents, for every pair."""
         x, y = (t.double() for t in ctx.saved_tensors)
         dx, dy = (torch.zeros_like(t) if d is None else d.double() for t, d in zip((x, y), tangents, strict=True))
         own = (x * dx).sum(2)[:, :, None] + (y * dy).sum(2)[:, None]
         return (2 * (own - x @ dy.mT - dx @ y.mT)).to(ctx.saved_tensors[0].dtype)
 
 
-def kernel(similarity: Similarity | None, sets: Sets) -> Tensor:
-    """Compare all pairs of items of each set, `(b, longest, longest)`; 0 where either place holds no item."""
-    # Ones rather than zeros in the empty places: a similarity may divide by the norm, and NaN survives masking.
-    items, there = sets.with_values(real(sets.values)).padded(fill=1.0)
-    pairs = real((similarity or rbf())(items, items))
-    count, longest = there.shape
+def pairwise_similarities(similarity: Similarity | None, sets: Sets) -> Tensor:
+    """Return the similarities of all pairs of items of each set, `(b, longest, longest)`, with 0 in the padding.
+
+    Raises:
+        ShapeError: If the similarity does not return one number for each pair.
+    """
+    # The padding is 1, not 0, because a similarity may divide by the norm, and the gradient of NaN survives a mask.
+    items, mask = sets.with_values(to_real(sets.values)).padded(fill=1.0)
+    pairs = to_real((similarity or rbf())(items, items))
+    count, longest = mask.shape
     if pairs.shape != (count, longest, longest):
         raise ShapeError(
             f"the similarity returned shape {tuple(pairs.shape)} for items of shape {tuple(items.shape)}; "
             f"it must return one number for each pair, {(count, longest, longest)}"
         )
-    return torch.where(there[:, :, None] & there[:, None], pairs, torch.zeros_like(pairs))
+    return torch.where(mask[:, :, None] & mask[:, None], pairs, torch.zeros_like(pairs))

@@ -1,5 +1,8 @@
 """Inference: from a set function to the probability of each item, and the losses that train it."""
 
+from typing import TYPE_CHECKING, Any
+
+from setgrad._deprecation import deprecated_name
 from setgrad.inference.copula import CopulaRecognition as CopulaRecognition
 from setgrad.inference.diagnostics import Contraction as Contraction
 from setgrad.inference.diagnostics import contraction as contraction
@@ -20,3 +23,10 @@ from setgrad.inference.scales import BatchNuclearScale as BatchNuclearScale
 from setgrad.inference.scales import ConstantScale as ConstantScale
 from setgrad.inference.scales import L2Scale as L2Scale
 from setgrad.inference.scales import Scale as Scale
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Return an object by its old name, with a warning."""
+        old = {"Implicit": ImplicitMeanField, "OneStep": OneStepMeanField, "Unrolled": UnrolledMeanField}
+        return deprecated_name(__name__, name, old, removed_in="0.3.0")

@@ -1,8 +1,8 @@
-"""Subsets whose items come and go together: a Gaussian copula with a low-rank correlation.
+"""A distribution over subsets with correlated items: a Gaussian copula with a low-rank correlation.
 
-Item i is in where `logit psi_i + logit Phi(g_i) > 0`. The normals are `g_i = d_i e_i + w_i . z`, with e_i the item's
-own and z shared by the set. Because `d_i^2 + |w_i|^2 = 1`, Phi(g_i) is uniform and the item is in with probability
-psi_i, whatever the correlation `w_i . w_j` does.
+Item i is in where `logit psi_i + logit Phi(g_i) > 0`. The normal variables are `g_i = d_i e_i + w_i . z`, where e_i
+belongs to the item and z to the whole set. Because `d_i^2 + |w_i|^2 = 1`, Phi(g_i) is uniform, and the item is in with
+probability psi_i, whatever the correlation `w_i . w_j` is.
 """
 
 from __future__ import annotations
@@ -23,25 +23,34 @@ from setgrad.functions import NoiseSource
 from setgrad.inference.recognition import Draw, Recognition, bernoulli_entropy, straight_through
 from setgrad.sets import Sets, segment_matmul, segment_sum
 
-# An item always keeps some randomness of its own; without any, its bit given z would have no derivative.
-_OWN = 1e-3
-# Beyond this logit the probability is near the smallest number of float64, and its normal quantile near infinity.
-_FAR = 600.0
+# Smallest weight of the item's own variable. Without it, the bit of an item given z would have no derivative.
+_MIN_OWN = 1e-3
+# Beyond this logit, the probability underflows in float64 and its normal quantile is infinite.
+_MAX_LOGIT = 600.0
 
 
 @final
 class CopulaRecognition(Recognition):
-    """Items are correlated through `rank` common causes: EquiVSet-copula.
+    """A distribution in which items are correlated through shared normal variables: EquiVSet-copula.
 
-    The entropy of such a q has no closed form. By default the loss uses a lower estimate that grows with the number of
-    samples, from the entropy of S given z to the true one, so that the loss stays a bound. `marginal_entropy=True` uses
-    the sum over the items, as published: never smaller than the true one, so that correlation costs nothing and the
-    "bound" may lie above what it should bound.
+    The entropy of this distribution has no closed form. By default the loss uses a lower estimate that grows with the
+    number of samples, from the entropy of S given z to the true entropy, so that the loss stays a bound.
 
-    `free_variance=True` leaves out the unit variance too, as published. Then q may draw the same subset every time, and
-    psi, which is no longer the probability of anything, pays for none of it and stays near 1/2.
+    Args:
+        encoder: Item encoder of the network.
+        hidden: Units of the hidden layers.
+        rank: Number of shared normal variables.
+        tau: Temperature of the relaxation that passes gradients back.
+        marginal_entropy: Whether to use the sum of the entropies of the items, as published. It is never smaller than
+            the true entropy, so that correlation costs nothing, and the loss is no longer a bound.
+        free_variance: Whether to leave out the unit variance too, as published. The network can then draw the same
+            subset every time while psi, which is no longer the probability of the item, stays near 1/2.
 
-    Example:
+    Raises:
+        OptionError: If the rank is below 1, a hidden layer has no units, tau is not positive, or `free_variance` is
+            used without `marginal_entropy`.
+
+    Examples:
         >>> import setgrad as sg
         >>> network = CopulaRecognition(sg.encoders.MLPItems(2, 8), hidden=(16,), rank=2)
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
@@ -63,76 +72,86 @@ class CopulaRecognition(Recognition):
         free_variance: bool = False,
     ) -> None:
         if rank < 1:
-            raise OptionError(f"a copula needs a rank of at least 1, not {rank}; without one it is independent")
+            raise OptionError(
+                f"a copula needs a rank of at least 1, not {rank}; use IndependentRecognition without one"
+            )
         if free_variance and not marginal_entropy:
             raise OptionError(
-                "with free_variance=True psi is not the probability of an item, and the entropy of q cannot be told "
-                "from it: use marginal_entropy=True too, as published"
+                "with free_variance=True psi is not the probability of an item, so the entropy cannot be computed from "
+                "it: use marginal_entropy=True too, as published"
             )
         super().__init__(encoder, hidden, 2 + rank, tau)
         self.rank, self.marginal_entropy, self.free_variance = rank, marginal_entropy, free_variance
 
     def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
-        """Logit plus the logit of a correlated uniform number."""
+        """Return random subsets: a score is the logit plus the logit of a correlated uniform variable."""
         outputs = self.outputs(sets)
-        # The normal distribution has no half precision, which autocast gives.
+        # Under autocast the outputs have half precision, in which the normal distribution is not available.
         logits, own, shared = self._split(outputs.to(torch.promote_types(outputs.dtype, torch.float32)))
-        # One call for all numbers, because a fixed source gives the same ones to every call.
+        # One call for all numbers, because a frozen source repeats the same ones at every call.
         normals = noise.normal(sets.layout, (1 + self.rank) * samples).to(logits.dtype)
         first, rest = normals.split([samples, self.rank * samples])
-        # A sum over the set is a normal number of the set, and knows neither order nor batch.
+        # A sum over the set is a normal variable of the set that depends on neither order nor batch.
         size = sets.lengths.clamp(min=1).to(logits.dtype).sqrt()
         common = (segment_sum(rest.T, sets) / size[:, None]).index_select(0, sets.layout.ids)
-        pull = torch.einsum("tr,trm->mt", shared, common.unflatten(1, (self.rank, samples)))
-        normal = own * first + pull
+        shift = torch.einsum("tr,trm->mt", shared, common.unflatten(1, (self.rank, samples)))
+        normal = own * first + shift
         scores = (logits + log_ndtr(normal) - log_ndtr(-normal)).to(outputs.dtype)
         if self.marginal_entropy:
             return Draw(scores, segment_sum(bernoulli_entropy(logits), sets))
         # Given z, the item is in with probability Phi((quantile of psi + w . z) / d), independently of the others.
-        given = (_normal_quantile(logits) + pull) / own
-        return Draw(scores, _entropy_bound(given, straight_through(scores, self.tau), sets))
+        conditional = (_normal_quantile(logits) + shift) / own
+        return Draw(scores, _entropy_bound(conditional, straight_through(scores, self.tau), sets))
 
     def correlation(self, sets: Sets) -> list[Tensor]:
-        """Correlation matrix of the normals g of each set, `(n, n)`; with `free_variance` their covariance."""
+        """Return the correlation matrix `(n, n)` of the normal variables g of each set.
+
+        With `free_variance` it is their covariance matrix.
+        """
         _, own, shared = self._split(self.outputs(sets))
         factors = sets.with_values(torch.cat([own[:, None], shared], 1)).to_list()
-        return [part[:, 1:] @ part[:, 1:].T + torch.diag(part[:, 0].square()) for part in factors]
+        return [rows[:, 1:] @ rows[:, 1:].T + torch.diag(rows[:, 0].square()) for rows in factors]
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits `(total,)`, own weights d `(total,)` and shared weights w `(total, rank)`, of unit length together."""
+        """Return logits `(total,)`, weights d `(total,)` and w `(total, rank)`; (d, w) has unit length."""
         own, shared = softplus(outputs[:, 1]), torch.tanh(outputs[:, 2:])
         if self.free_variance:
             return outputs[:, 0], own, shared
-        own = own + _OWN
+        own = own + _MIN_OWN
         scale = (own.square() + shared.square().sum(1)).rsqrt()
         return outputs[:, 0], own * scale, shared * scale[:, None]
 
 
 def _normal_quantile(logits: Tensor) -> Tensor:
-    """The number that a standard normal variable stays below with the probability of this logit."""
-    # The smaller of psi and 1 - psi has all its digits; float32 has no room for the ones far out.
+    """Return the quantile of the standard normal distribution at the probability with this logit."""
+    # The smaller of psi and 1 - psi keeps all its digits. In float64, because far quantiles underflow in float32.
     sign = torch.where(logits < 0, -1.0, 1.0).to(logits.dtype)
-    return (-sign * ndtri(torch.sigmoid(-(sign * logits).double().clamp(max=_FAR)))).to(logits.dtype)
+    return (-sign * ndtri(torch.sigmoid(-(sign * logits).double().clamp(max=_MAX_LOGIT)))).to(logits.dtype)
 
 
-def _entropy_bound(given: Tensor, bits: Tensor, sets: Sets) -> Tensor:
-    """Lower estimate of the entropy of S, `(b,)`: probabilities Phi(given) and the bits drawn with them, `(m, total)`.
+def _entropy_bound(quantiles: Tensor, bits: Tensor, sets: Sets) -> Tensor:
+    """Return a lower estimate of the entropy of S, `(b,)`.
 
-    H(S) = H(S | z) + I(S, z). The first term is exact for each z. The second compares how likely a subset is under its
-    own z with the mean over all z that were drawn, its own included, which makes it too small rather than too large.
-    It takes m^2 numbers for each item, which is little for the few samples of a training step.
+    H(S) = H(S | z) + I(S, z). The first term is exact for each z. The second compares the probability of a subset under
+    its z with the mean over all drawn z, including its own, which makes it too small rather than too large. It needs
+    m^2 numbers for each item, which is cheap for the few samples of a training step.
+
+    Args:
+        quantiles: Given z, the items are in with the probabilities Phi(quantiles), `(m, total)`.
+        bits: Bits drawn with these probabilities, `(m, total)`.
+        sets: The sets.
     """
-    yes, no, whole = log_ndtr(given), log_ndtr(-given), bits.detach()
-    conditional = segment_sum(-(yes.exp() * yes + no.exp() * no).mean(0), sets)
-    # Log-probability of subset l under z number k, (l, b, k). Each bit picks one of two terms, so nothing cancels.
-    pairs = segment_matmul(whole, yes.T, sets) + segment_matmul(1 - whole, no.T, sets)
-    shared = pairs.diagonal(dim1=0, dim2=2).T - pairs.logsumexp(2) + math.log(len(bits))
+    log_in, log_out, hard = log_ndtr(quantiles), log_ndtr(-quantiles), bits.detach()
+    conditional = segment_sum(-(log_in.exp() * log_in + log_out.exp() * log_out).mean(0), sets)
+    # Log-probability of subset l under z number k, (l, b, k). Each bit selects one of two terms, so nothing cancels.
+    pairs = segment_matmul(hard, log_in.T, sets) + segment_matmul(1 - hard, log_out.T, sets)
+    information = pairs.diagonal(dim1=0, dim2=2).T - pairs.logsumexp(2) + math.log(len(bits))
     if is_tracked(bits) or has_tangent(bits):
-        # The mixture is no linear function of the bits, so what a bit is worth is found by flipping it.
+        # The mixture is not a linear function of the bits, so the effect of a bit is computed by flipping it.
         with torch.no_grad():
-            flip, worth = 1 - 2 * whole, (yes - no).T
-            moved = pairs.index_select(1, sets.layout.ids) + flip[..., None] * worth
-            mixed = flip * (moved.logsumexp(2) - pairs.logsumexp(2).index_select(1, sets.layout.ids))
-            slope = worth.T - mixed
-        shared = shared + segment_sum((slope * (bits - whole)).T, sets).T
-    return conditional + shared.mean(0)
+            flip, log_odds = 1 - 2 * hard, (log_in - log_out).T
+            flipped = pairs.index_select(1, sets.layout.ids) + flip[..., None] * log_odds
+            of_mixture = flip * (flipped.logsumexp(2) - pairs.logsumexp(2).index_select(1, sets.layout.ids))
+            slope = log_odds.T - of_mixture
+        information = information + segment_sum((slope * (bits - hard)).T, sets).T
+    return conditional + information.mean(0)

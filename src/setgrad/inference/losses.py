@@ -1,4 +1,4 @@
-"""Losses that compare inferred probabilities with the subsets that were chosen."""
+"""Losses that compare inferred probabilities with the chosen subsets."""
 
 from __future__ import annotations
 
@@ -15,54 +15,70 @@ from setgrad.sets import Sets, segment_top_k
 
 
 class SubsetLoss(abc.ABC):
-    """A loss that says which items it reads, so that inference need not compute the others."""
+    """A loss that declares which items it reads, so that inference can skip the others."""
 
     @abc.abstractmethod
     def coordinates(self, subsets: Sets, sizes: np.ndarray) -> Tensor | None:
-        """Numbers of the items that the loss reads; None for all. `sizes` are those of the subsets, on the host."""
+        """Return the flat indices of the items that the loss reads; None for all.
+
+        Args:
+            subsets: The chosen subsets, a boolean for each item.
+            sizes: The sizes of the subsets.
+        """
 
     @abc.abstractmethod
     def __call__(self, logits: Tensor, subsets: Sets, coordinates: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Mean loss over the sets. `weights` `(total,)` says how much each item counts."""
+        """Return the mean loss over the sets.
+
+        Args:
+            logits: Logits of the items that the loss reads.
+            subsets: The chosen subsets, a boolean for each item.
+            coordinates: The result of `coordinates`.
+            weights: Weight of each item, `(total,)`; None for 1.
+        """
 
 
 @final
 @dataclass(frozen=True)
 class AllItems(SubsetLoss):
-    """Cross-entropy over all items of V; every set counts the same, whatever its size."""
+    """Cross-entropy over all items of V. Every set counts the same, whatever its size."""
 
     def coordinates(self, subsets: Sets, sizes: np.ndarray) -> Tensor | None:
-        """All items are read."""
+        """Return None: the loss reads all items."""
         return None
 
     def __call__(self, logits: Tensor, subsets: Sets, coordinates: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Mean over the items of a set, then over the sets."""
+        """Return the mean over the sets of the mean over their items."""
         layout = subsets.layout
-        each = binary_cross_entropy_with_logits(logits, subsets.values.to(logits.dtype), reduction="none")
+        losses = binary_cross_entropy_with_logits(logits, subsets.values.to(logits.dtype), reduction="none")
         if weights is not None:
-            each = each * weights
+            losses = losses * weights
         count = max(1, int((layout.host_lengths > 0).sum()))
-        return (each / layout.lengths[layout.ids]).sum() / count
+        return (losses / layout.lengths[layout.ids]).sum() / count
 
 
 @final
 @dataclass(frozen=True)
 class SampledNegatives(SubsetLoss):
-    """The paper's loss: cross-entropy summed over S* and as many random items outside it."""
+    """Cross-entropy summed over the chosen items and as many random others, as in EquiVSet and iDiffMF.
+
+    Args:
+        noise: Source of the random numbers; `FreshNoise()` by default.
+    """
 
     noise: NoiseSource = field(default_factory=FreshNoise)
 
     def coordinates(self, subsets: Sets, sizes: np.ndarray) -> Tensor | None:
-        """The chosen items, and as many of the others, drawn anew at each call."""
+        """Return the chosen items and as many of the others, drawn again at each call."""
         draw = self.noise.uniform(subsets.layout, 1)[0]
         others = subsets.layout.host_lengths - sizes
-        # Chosen items first (above 1), then the others in random order.
+        # Chosen items come first (above 1), then the others in random order.
         return segment_top_k(draw + 2 * subsets.values, subsets, sizes + np.minimum(sizes, others))
 
     def __call__(self, logits: Tensor, subsets: Sets, coordinates: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Sum over the items that were read, mean over the sets."""
-        places = slice(None) if coordinates is None else coordinates
-        target = subsets.values[places].to(logits.dtype)
-        weight = None if weights is None else weights[places]
+        """Return the sum over the items that are read, divided by the number of sets."""
+        read = slice(None) if coordinates is None else coordinates
+        target = subsets.values[read].to(logits.dtype)
+        weight = None if weights is None else weights[read]
         total = binary_cross_entropy_with_logits(logits, target, weight=weight, reduction="sum")
         return total / max(1, len(subsets))

@@ -1,7 +1,7 @@
 """Mean-field inference: the probabilities psi that solve psi = sigmoid(gradient of the multilinear extension).
 
-How far the iteration goes and what of it is differentiated is the choice of a solver: `OneStepMeanField` and `UnrolledMeanField` take a
-fixed number of steps from a start, `ImplicitMeanField` goes on until the probabilities settle.
+A solver decides how many steps are taken and what is differentiated: `OneStepMeanField` and `UnrolledMeanField` take a
+fixed number of steps, `ImplicitMeanField` iterates until the probabilities converge.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.errors import OptionError, unknown_name
-from setgrad.functions import BoundSetFunction, ExtensionEstimator, SetFunction, as_set_function
+from setgrad._deprecation import deprecated_string
+from setgrad.errors import OptionError
+from setgrad.functions import BoundSetFunction, ExtensionEstimator, as_set_function
+from setgrad.functions.from_callable import AnySetFunction
 from setgrad.implicit import Solution, Status
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max
@@ -24,11 +26,15 @@ from setgrad.sets import Sets, segment_max
 @final
 @dataclass(frozen=True, eq=False)
 class MeanField:
-    """What inference found.
+    """The result of mean-field inference.
 
-    `logits` belong to all items, or to the `coordinates` that were asked for; `value` is their sigmoid. `residual` says
-    for each set how far from settled it is: the largest change of a probability in the last step. `status` is that of
-    `setgrad.implicit`, for each set, where the solver has one, and `solution` what it returned.
+    Attributes:
+        logits: Logits of all items, or of the items `coordinates`.
+        coordinates: Flat indices of the items that the logits belong to; None for all.
+        residual: For each set, the largest change of a probability in the last step.
+        steps: Number of steps, for each set if the solver counts them.
+        status: For each set, its `setgrad.implicit.Status`; None for solvers with a fixed number of steps.
+        solution: The solution of the equation; None for solvers with a fixed number of steps.
     """
 
     logits: Tensor
@@ -40,15 +46,15 @@ class MeanField:
 
     @property
     def value(self) -> Tensor:
-        """Probability of each item to be chosen."""
+        """The probability of each item to be chosen."""
         return torch.sigmoid(self.logits)
 
     @property
-    def settled(self) -> Tensor:
-        """Which sets were solved; after a backward pass, those whose adjoint system was solved too."""
+    def converged(self) -> Tensor:
+        """For each set, whether it was solved; after a backward pass, whether its adjoint system was solved too."""
         if self.status is None or self.solution is None:
             return torch.ones_like(self.residual, dtype=torch.bool)
-        # As numbers: with the member itself, `torch.compile` would make one bool of the comparison.
+        # With the member itself instead of int, `torch.compile` would turn the comparison into one bool.
         solved = self.status == int(Status.CONVERGED)
         adjoint = self.solution.adjoint
         return solved if adjoint is None else solved & (adjoint.status == int(Status.CONVERGED))
@@ -57,49 +63,62 @@ class MeanField:
 @final
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """z = logits(psi), psi = sigmoid(z), for the sets of a batch."""
+    """The mean-field equation z = logits(psi), psi = sigmoid(z), for the sets of a batch."""
 
     bound: BoundSetFunction
     estimator: ExtensionEstimator
     scale: Scale | None
 
-    def logits(self, psi: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """The scaled gradient of the multilinear extension, for all items or those `wanted`."""
+    def logits(self, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Return the scaled gradient of the multilinear extension, of all items or of the items `coordinates`."""
         if self.scale is None:
-            return self.estimator.gradient(self.bound, psi, wanted)
-        # A scale looks at the gradient of a whole set, so nothing is saved by asking for a part of it.
+            return self.estimator.gradient(self.bound, psi, coordinates)
+        # A scale needs the gradient of the whole set.
         scaled = self.scale(self.estimator.gradient(self.bound, psi), self.bound.sets.layout)
-        return scaled if wanted is None else scaled[wanted]
+        return scaled if coordinates is None else scaled[coordinates]
 
     def step(self, psi: Tensor) -> Tensor:
-        """One plain step."""
+        """Return the probabilities after one plain step."""
         return torch.sigmoid(self.logits(psi))
 
-    def change(self, logits: Tensor, psi: Tensor, wanted: Tensor | None) -> Tensor:
-        """For each set the largest difference between sigmoid(logits) of the `wanted` items and psi."""
-        places = slice(None) if wanted is None else wanted
+    def result(self, psi: Tensor, steps: int, coordinates: Tensor | None) -> MeanField:
+        """Return the result of a last step from psi, with the largest change of a probability of each set."""
+        logits = self.logits(psi, coordinates)
         before = psi.detach()
-        change = (torch.sigmoid(logits.detach()) - before[places]).abs().to(before.dtype)
-        if wanted is not None:
-            change = torch.zeros_like(before).index_copy(0, wanted, change)
-        return segment_max(change, self.bound.sets, empty=0.0)
+        read = slice(None) if coordinates is None else coordinates
+        change = (torch.sigmoid(logits.detach()) - before[read]).abs().to(before.dtype)
+        if coordinates is not None:
+            change = torch.zeros_like(before).index_copy(0, coordinates, change)
+        return MeanField(logits, coordinates, segment_max(change, self.bound.sets, empty=0.0), steps)
 
 
 class MeanFieldSolver(abc.ABC):
-    """How far to iterate, and what to differentiate."""
+    """A choice of how far to iterate and what to differentiate."""
 
     @abc.abstractmethod
     def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
-        """From probabilities to start with, find the logits of all items or those of `coordinates`."""
+        """Return the result for an equation.
+
+        Args:
+            equation: The equation.
+            psi: Probabilities to start from, `(total,)`.
+            coordinates: Flat indices of the items to return; None for all.
+        """
 
 
 @final
 @dataclass(frozen=True)
 class OneStepMeanField(MeanFieldSolver):
-    """Take `steps` steps and differentiate the last one only, whatever the estimator.
+    """Take several steps and differentiate the last one only. Works with every estimator.
 
-    With `Bernoulli` samples this is what the published DiffMF computes, without the graph that it builds in vain, and
-    what the published iDiffMF computes once it has converged.
+    With `Bernoulli` samples this is the gradient of the published DiffMF, without its unused graph, and the gradient of
+    the published iDiffMF after convergence.
+
+    Args:
+        steps: Number of steps.
+
+    Raises:
+        OptionError: If `steps` is not a positive integer.
     """
 
     steps: int = 1
@@ -108,20 +127,26 @@ class OneStepMeanField(MeanFieldSolver):
         _check_steps(self.steps)
 
     def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
-        """Iterate without a graph, then take one step with it."""
+        """Return the result of the last step, which alone has a graph."""
         psi = psi.detach()
         with torch.no_grad():
             for _ in range(self.steps - 1):
-                # Forward mode goes on without a graph, but not past this.
+                # `no_grad` does not stop forward mode, `detach` does.
                 psi = equation.step(psi).detach()
-        logits = equation.logits(psi, coordinates)
-        return MeanField(logits, coordinates, equation.change(logits, psi, coordinates), self.steps)
+        return equation.result(psi, self.steps, coordinates)
 
 
 @final
 @dataclass(frozen=True)
 class UnrolledMeanField(MeanFieldSolver):
-    """Take `steps` steps and differentiate through all of them. More than one step needs a smooth estimator."""
+    """Take several steps and differentiate through all of them. More than one step needs a smooth estimator.
+
+    Args:
+        steps: Number of steps.
+
+    Raises:
+        OptionError: If `steps` is not a positive integer.
+    """
 
     steps: int = 1
 
@@ -129,20 +154,23 @@ class UnrolledMeanField(MeanFieldSolver):
         _check_steps(self.steps)
 
     def solve(self, equation: Equation, psi: Tensor, coordinates: Tensor | None) -> MeanField:
-        """Iterate with the graph kept."""
+        """Return the result of the last step, with the graph of all steps.
+
+        Raises:
+            OptionError: If several steps through `Bernoulli` samples are to be differentiated.
+        """
         if self.steps > 1 and not equation.estimator.smooth and torch.is_grad_enabled():
             raise OptionError(
                 f"{self.steps} unrolled steps cannot be differentiated through Bernoulli samples, whose derivative "
-                "with respect to psi is 0: use Gaussian(m) or Exact(), or OneStepMeanField(steps) for the last step alone"
+                "with respect to psi is 0: use Gaussian(m), Exact(), or OneStepMeanField(steps) for the last step only"
             )
         for _ in range(self.steps - 1):
             psi = equation.step(psi)
-        logits = equation.logits(psi, coordinates)
-        return MeanField(logits, coordinates, equation.change(logits, psi, coordinates), self.steps)
+        return equation.result(psi, self.steps, coordinates)
 
 
 def mean_field(
-    function: SetFunction,
+    function: AnySetFunction,
     sets: Sets,
     *,
     estimator: ExtensionEstimator,
@@ -151,30 +179,34 @@ def mean_field(
     start: float | Tensor = 0.5,
     coordinates: Tensor | None = None,
 ) -> MeanField:
-    """Infer how likely each item is to be chosen.
+    """Infer the probability of each item to be chosen.
 
     Args:
         function: F, or any callable that `as_set_function` takes.
         sets: The sets to choose from.
-        estimator: How expectations over subsets are taken: `Exact()`, `Bernoulli(m)`, `Gaussian(m)`, `Pathwise(m)`.
+        estimator: How expectations over subsets are computed: `Exact()`, `Bernoulli(m)`, `Gaussian(m)`, `Pathwise(m)`.
         solver: `OneStepMeanField()` by default; `UnrolledMeanField(k)`, `ImplicitMeanField()`.
-        scale: None, a `Scale`, or the name of one: "l2", "frobenius-batch", "nuclear-batch".
+        scale: How the gradient is scaled before the sigmoid, such as `L2Scale()`; None for no scale.
         start: Probability that the iteration starts from, one number or one for each item.
-        coordinates: Flat numbers of the items whose probability will be read; None for all.
+        coordinates: Flat indices of the items whose probabilities are needed; None for all.
 
-    Example:
+    Returns:
+        Probabilities, logits, and how the iteration ended.
+
+    Raises:
+        OptionError: If an argument has the wrong type or value, or the estimator does not support the function.
+        ConvergenceError: If `ImplicitMeanField(on_failure="raise")` does not converge.
+
+    Examples:
         >>> import setgrad as sg
         >>> sets = sg.Sets.from_list([[[0.0], [3.0]]])
-        >>> found = mean_field(sg.functions.Modular(), sets, estimator=sg.functions.Exact())
-        >>> [round(p, 3) for p in found.value.tolist()]
+        >>> result = mean_field(sg.functions.Modular(), sets, estimator=sg.functions.Exact())
+        >>> [round(p, 3) for p in result.value.tolist()]
         [0.5, 0.953]
     """
-    if isinstance(scale, str):
-        if scale not in SCALES:
-            raise unknown_name("scale", scale, SCALES)
-        scale = SCALES[scale]
-    _check_kinds(estimator, solver, scale, coordinates)
-    # Here and not below, because looking at the numbers waits for a GPU.
+    scale = deprecated_string("scale", scale, SCALES, removed_in="0.3.0")
+    _check_types(estimator, solver, scale, coordinates)
+    # Checked in this function only, because reading the values waits for the GPU.
     if isinstance(start, Tensor) and not bool(((start >= 0) & (start <= 1)).all()):
         raise OptionError("mean field starts at probabilities between 0 and 1 everywhere, without NaN")
     bound = as_set_function(function).bind(sets)
@@ -189,17 +221,21 @@ def solve_bound(
     start: float | Tensor,
     coordinates: Tensor | None,
 ) -> MeanField:
-    """Run mean field on a function that is already bound to its sets."""
+    """Run mean field on a function that is already bound to its sets; the arguments are those of `mean_field`.
+
+    Raises:
+        OptionError: If `start` is not one probability, or one for each item.
+    """
     layout = bound.sets.layout
-    kind = bound.sets.dtype if bound.sets.dtype.is_floating_point else torch.get_default_dtype()
+    dtype = bound.sets.dtype if bound.sets.dtype.is_floating_point else torch.get_default_dtype()
     if isinstance(start, Tensor):
         if start.shape != (layout.total,):
             raise OptionError(
                 f"start must be one probability, or one for each of {layout.total} items, not {tuple(start.shape)}"
             )
-        psi = start.to(kind)
+        psi = start.to(dtype)
     elif 0 <= start <= 1:
-        psi = torch.full((layout.total,), start, dtype=kind, device=layout.device)
+        psi = torch.full((layout.total,), start, dtype=dtype, device=layout.device)
     else:
         raise OptionError(f"mean field starts at a probability between 0 and 1, not {start}")
     return solver.solve(Equation(bound, estimator, scale), psi, coordinates)
@@ -210,16 +246,16 @@ def _check_steps(steps: int) -> None:
         raise OptionError(f"mean field needs a whole number of steps, at least 1, not {steps!r}")
 
 
-def _check_kinds(
+def _check_types(
     estimator: ExtensionEstimator, solver: MeanFieldSolver | None, scale: Scale | None, coordinates: Tensor | None
 ) -> None:
     if not isinstance(estimator, ExtensionEstimator):
-        raise OptionError(f"estimator must be Exact(), Bernoulli(m), Gaussian(m) or another, not {estimator!r}")
+        raise OptionError(f"estimator must be Exact(), Bernoulli(m), Gaussian(m) or another one, not {estimator!r}")
     if not (solver is None or isinstance(solver, MeanFieldSolver)):
         raise OptionError(
             f"solver must be OneStepMeanField(), UnrolledMeanField(k) or ImplicitMeanField(), not {solver!r}"
         )
     if not (scale is None or isinstance(scale, Scale)):
-        raise OptionError(f"scale must be ConstantScale(c), L2Scale(), a name or None, not {scale!r}")
+        raise OptionError(f"scale must be ConstantScale(c), L2Scale(), another Scale or None, not {scale!r}")
     if coordinates is not None and (coordinates.dtype == torch.bool or coordinates.is_floating_point()):
-        raise OptionError("coordinates are numbers of items, such as mask.nonzero()[:, 0], not a mask or fractions")
+        raise OptionError("coordinates are indices of items, such as mask.nonzero()[:, 0], not a mask or fractions")

@@ -1,11 +1,11 @@
-"""Recognition networks: psi guessed from the items, so that mean field starts near its answer instead of at 1/2.
+"""Recognition networks: they predict psi from the items, so that mean field starts near its solution and not at 1/2.
 
-A recognition network is a distribution q over subsets, trained to make
+A recognition network is a distribution q over subsets, trained to maximise
 
     E_q F(S) + H(q)  <=  log of the sum of exp F(S) over all subsets
 
-large while F is held still. F sees whole subsets drawn from q. The draw has no derivative, so backwards the step
-"score > 0" is taken for a steep sigmoid of the score (straight through, with temperature tau).
+while F is fixed. F is evaluated on whole subsets drawn from q. The draw has no derivative, so the backward pass
+replaces the step "score > 0" by a steep sigmoid of the score (a straight-through estimator with temperature tau).
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ from setgrad.sets import Sets, segment_sum
 @final
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Random subsets of q: an item is in where its score `(m, total)` is positive.
+    """Random subsets drawn from q.
 
-    Scores are smooth in the weights of the network. `entropy` `(b,)` is that of q, or an estimate of it.
+    Attributes:
+        scores: Scores `(m, total)`, differentiable in the weights of the network. An item is in where its score is
+            positive.
+        entropy: Entropy of q for each set, `(b,)`, or an estimate of it.
     """
 
     scores: Tensor
@@ -42,8 +45,14 @@ class Draw:
 class Recognition(nn.Module, abc.ABC):
     """A network from the items of each set to a distribution over its subsets.
 
-    An item encoder with weights of its own and a perceptron of `hidden` layers give each item `outputs` numbers; the
-    first is the logit of its probability. `tau` is the temperature of the relaxation that passes gradients back.
+    Args:
+        encoder: Item encoder of the network.
+        hidden: Units of the hidden layers of the perceptron that reads the encoded items.
+        outputs: Number of outputs for each item; the first is the logit of its probability.
+        tau: Temperature of the relaxation that passes gradients back.
+
+    Raises:
+        OptionError: If a hidden layer has no units, or tau is not positive.
     """
 
     def __init__(self, encoder: ItemEncoder, hidden: Sequence[int], outputs: int, tau: float) -> None:
@@ -53,27 +62,36 @@ class Recognition(nn.Module, abc.ABC):
         if not tau > 0:
             raise OptionError(f"the temperature tau must be positive, not {tau}")
         self.encoder, self.tau = encoder, tau
-        parts: list[nn.Module] = []
+        layers: list[nn.Module] = []
         for before, after in pairwise((encoder.out_dim, *hidden)):
-            parts += [nn.Linear(before, after), nn.ReLU()]
-        self.head = nn.Sequential(*parts, nn.Linear(hidden[-1] if hidden else encoder.out_dim, outputs))
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.head = nn.Sequential(*layers, nn.Linear(hidden[-1] if hidden else encoder.out_dim, outputs))
 
     @abc.abstractmethod
     def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
-        """Draw `samples` subsets of each set."""
+        """Return `samples` random subsets of each set."""
 
     def start(self, sets: Sets) -> Tensor:
-        """Logits `(total,)` of the probabilities that mean field starts from.
+        """Return the logits `(total,)` of the probabilities that mean field starts from.
 
-        They carry a graph. The published training step of F cuts it: call this under `torch.no_grad()`.
+        They have a graph. Published training steps of F cut it: call this under `torch.no_grad()`.
         """
         return self.outputs(sets)[:, 0]
 
     def loss(self, bound: BoundSetFunction, noise: NoiseSource, samples: int) -> Tensor:
-        """The objective above, estimated from `samples` subsets, negative, and averaged over the sets.
+        """Return minus the objective E_q F(S) + H(q), estimated and averaged over the sets.
 
-        All of the gradient goes to this network and none to F, however F was bound: one bound function may serve this
-        loss and afterwards the training step of F, whose graph stays whole.
+        Only this network gets a gradient. The graph of F is left intact, so the same bound function can be used for the
+        training step of F afterwards.
+
+        Args:
+            bound: F, bound to the sets.
+            noise: Source of the random numbers.
+            samples: Number of subsets to draw from each set.
+
+        Raises:
+            OptionError: If F does not take relaxed masks, there is no sample, or the loss is differentiated in forward
+                mode or by a transform of `torch.func`.
         """
         if not bound.relaxed:
             raise OptionError(
@@ -87,18 +105,26 @@ class Recognition(nn.Module, abc.ABC):
         return -(value + draw.entropy).sum() / max(1, len(bound.sets))
 
     def outputs(self, sets: Sets) -> Tensor:
-        """The numbers that describe each item, `(total, outputs)`."""
+        """Return the outputs of the network for each item, `(total, outputs)`."""
         return self.head(self.encoder(sets))
 
 
 @final
 class IndependentRecognition(Recognition):
-    """Every item is in or out on its own: EquiVSet-ind.
+    """A distribution in which items are independent: EquiVSet-ind.
 
-    The published network reads each item alone, as here with `LinearItems` and the default `hidden`. With
-    `ContextItems` it sees the rest of V.
+    The published network reads each item alone, as with `LinearItems` and the default `hidden`. With `ContextItems` it
+    reads the other items of V too.
 
-    Example:
+    Args:
+        encoder: Item encoder of the network.
+        hidden: Units of the hidden layers.
+        tau: Temperature of the relaxation that passes gradients back.
+
+    Raises:
+        OptionError: If a hidden layer has no units, or tau is not positive.
+
+    Examples:
         >>> import setgrad as sg
         >>> network = IndependentRecognition(sg.encoders.MLPItems(2, 8), hidden=(16,))
         >>> sets = sg.Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0]]])
@@ -114,7 +140,7 @@ class IndependentRecognition(Recognition):
         super().__init__(encoder, hidden, 1, tau)
 
     def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
-        """Logit plus logistic noise: positive with probability psi, exactly."""
+        """Return random subsets: a score is the logit plus logistic noise, positive with probability psi exactly."""
         logits = self.start(sets)
         # In float64 and half a unit away from 0 and 1, so that the noise is finite.
         logistic = torch.logit(noise.uniform(sets.layout, samples).double(), eps=2**-25)
@@ -122,9 +148,9 @@ class IndependentRecognition(Recognition):
 
 
 def bernoulli_entropy(logits: Tensor) -> Tensor:
-    """Entropy of one bit from its logit: no logarithm of a rounded 0, no difference of large numbers.
+    """Return the entropy of one bit from its logit, without the logarithm of 0 or cancellation.
 
-    Example:
+    Examples:
         >>> bernoulli_entropy(torch.tensor([0.0, 20.0])).tolist()
         [0.6931..., 4.3...e-08]
     """
@@ -133,13 +159,13 @@ def bernoulli_entropy(logits: Tensor) -> Tensor:
 
 
 def straight_through(scores: Tensor, tau: float) -> Tensor:
-    """Bits `scores > 0`, exactly 0 or 1, with the derivative of a sigmoid of temperature tau."""
+    """Return the bits `scores > 0`, exactly 0 or 1, with the derivative of a sigmoid of temperature tau."""
     soft = torch.sigmoid(scores / tau)
     return (scores.detach() > 0).to(scores.dtype) + (soft - soft.detach())
 
 
 def _mean_value(bound: BoundSetFunction, bits: Tensor) -> Tensor:
-    """Mean of F over the subsets `(m, total)`, `(b,)`, differentiable with respect to the bits alone."""
+    """Return the mean of F over subsets `(m, total)`, `(b,)`, differentiable with respect to the bits only."""
     masks = bits.detach()
     if has_tangent(bits) or (is_transformed(bits) and is_tracked(bits)):
         raise OptionError(
@@ -150,7 +176,6 @@ def _mean_value(bound: BoundSetFunction, bits: Tensor) -> Tensor:
         return bound.value(masks).mean(0)
     masks.requires_grad_()
     value = bound.value(masks)
-    # Asked for the masks alone: the weights of F get nothing, and their share of the work is not done. The zero
-    # term is for functions that do not look at their masks.
+    # Only the gradient of the masks is computed, none of F. The term with 0 is for functions that ignore their masks.
     (slope,) = torch.autograd.grad(value.sum() + 0 * masks.sum(), masks)
     return value.detach().mean(0) + segment_sum((slope * (bits - bits.detach())).mean(0), bound.sets)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError
-from setgrad.functions import BoundAverage, ItemNoise
+from setgrad.functions import ItemNoise
+from setgrad.functions.average import BoundAverage
 from setgrad.selector._model import ChoiceModel
 from setgrad.sets import Sets
 

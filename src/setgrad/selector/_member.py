@@ -27,7 +27,7 @@ from setgrad.functions import (
     NoiseSource,
     Pathwise,
 )
-from setgrad.functions.deepset import make_item_encoder
+from setgrad.functions.item_encoder import make_item_encoder
 from setgrad.implicit import GMRES, AdaptivePicard
 from setgrad.inference import (
     ConstantScale,

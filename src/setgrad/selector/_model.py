@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import DataError
-from setgrad.functions import BoundAverage, BoundSetFunction, NoiseSource, SetFunction
+from setgrad.functions import BoundSetFunction, NoiseSource, SetFunction
+from setgrad.functions.average import BoundAverage
 from setgrad.selector._member import Member, ModelConfig
 from setgrad.sets import Sets
 
@@ -88,8 +89,8 @@ class ChoiceModel(nn.Module):
             for member, part in zip(self.each(), bound.parts, strict=True)
         ]
         if len(found) == 1:
-            return Inferred(found[0].logits, found[0].settled)
-        logits, settled = ([getattr(one, name) for one in found] for name in ("logits", "settled"))
+            return Inferred(found[0].logits, found[0].converged)
+        logits, settled = ([getattr(one, name) for one in found] for name in ("logits", "converged"))
         return Inferred(torch.stack(logits).mean(0), torch.stack(settled).all(0))
 
 

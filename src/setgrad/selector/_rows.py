@@ -213,4 +213,4 @@ class _Frame(nn.Module):
 def _judged(found: MeanField, batch: Batch) -> Tensor:
     """Loss and share of settled sets, `(2,)`."""
     value = batch.value(found.logits)
-    return torch.stack([value, found.settled.to(value).mean()])
+    return torch.stack([value, found.converged.to(value).mean()])

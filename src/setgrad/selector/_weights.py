@@ -97,7 +97,7 @@ class OwnWeights(Weights):
         found = member.infer(config, bound, noise, coordinates=batch.coordinates)
         value = batch.value(found.logits)
         self._descend(value, rate)
-        return torch.stack([value, found.settled.to(value).mean()]).detach()
+        return torch.stack([value, found.converged.to(value).mean()]).detach()
 
     def _descend(self, value: Tensor, rate: float) -> None:
         """One step of the parameters that the value depends on; the others have no gradient and stay."""
@@ -145,7 +145,7 @@ class OwnWeights(Weights):
 
 def shared_noise(noise: FreshNoise, count: int) -> list[FreshNoise]:
     """Sources for so many members that all draw the same; noise itself is the last, and moves on once."""
-    return [*(noise.twin() for _ in range(count - 1)), noise]
+    return [*(noise.clone() for _ in range(count - 1)), noise]
 
 
 def part_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

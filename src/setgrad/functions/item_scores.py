@@ -1,4 +1,4 @@
-"""The plain baseline: an encoder over V and a score for each item, as a modular set function."""
+"""A plain baseline: an encoder over V and a score for each item, as a modular set function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor, nn
 
-from setgrad.functions._protocol import BoundSetFunction, SetFunction
-from setgrad.functions.deepset import make_item_encoder
+from setgrad.functions._set_function import BoundSetFunction, SetFunction
+from setgrad.functions.item_encoder import make_item_encoder
 from setgrad.functions.modular import BoundModular
 from setgrad.functions.relation import make_relation
 from setgrad.sets import Sets
@@ -16,12 +16,22 @@ from setgrad.sets import Sets
 
 @final
 class ItemScores(nn.Module, SetFunction):
-    """F(S, V) = sum over S of a linear score of phi: mean-field inference gives sigmoid(score) at once, exactly.
+    """F(S, V) = sum over S of a linear score of phi.
 
-    With the contextual phi this is a set transformer with a logit for each item. `relation` adds a bilinear score of
-    the item and the mean of V, of this rank; 0 for none.
+    One step of mean field gives the exact probabilities sigmoid(score). With the contextual phi this is a set
+    transformer with one logit per item.
 
-    Example:
+    Args:
+        in_dim: Number of features, or shape, of an item.
+        phi: A preset ("context", "mlp", "paper", ...), an `ItemEncoder`, or any module from items `(total, ...)` to
+            features `(total, dim)`.
+        dim: Number of features that a preset returns; None for the preset's default.
+        relation: Rank of a bilinear score of the item and the mean of V, which is added; 0 for none.
+
+    Raises:
+        OptionError: If phi is unknown, or a size is not positive.
+
+    Examples:
         >>> import torch, setgrad as sg
         >>> F = ItemScores(2, phi="mlp", dim=8)
         >>> F.gains(sg.Sets.from_list([[[0.0, 1.0]]]), torch.tensor([[True]])).shape
@@ -42,6 +52,6 @@ class ItemScores(nn.Module, SetFunction):
         self.relation = make_relation(in_dim, relation)
 
     def bind(self, sets: Sets) -> BoundSetFunction:
-        """Score every item once."""
+        """Return the function bound to these sets, with every item scored once."""
         scores: Tensor = self.score(self.phi(sets)).squeeze(1)
         return BoundModular(sets, scores if self.relation is None else scores + self.relation(sets))

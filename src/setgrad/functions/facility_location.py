@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from setgrad.functions._padding import pad_masks, take_items
-from setgrad.functions._protocol import BoundSetFunction, SetFunction
-from setgrad.functions.similarity import Similarity, kernel
+from setgrad.functions._set_function import BoundSetFunction, SetFunction
+from setgrad.functions.similarity import Similarity, pairwise_similarities
 from setgrad.sets import Sets
 
 
@@ -20,10 +20,13 @@ from setgrad.sets import Sets
 class FacilityLocation(SetFunction):
     """F(S) = sum over j in V of the largest similarity s_ij with i in S, or 0 if none is positive.
 
-    Monotone and submodular. The default similarity is `rbf()`. Fractional masks give the multilinear extension: i
-    serves j if it is chosen and nobody better is.
+    Monotone and submodular. Fractional masks give the multilinear extension: i serves j if i is chosen and no item that
+    is more similar to j is chosen.
 
-    Example:
+    Args:
+        similarity: Similarity of items; None for `rbf()`.
+
+    Examples:
         >>> sets = Sets.from_list([[[0.0], [0.0], [9.0]]])
         >>> FacilityLocation().value(sets, torch.tensor([[True, False, False], [True, False, True]])).tolist()
         [[2.0], [3.0]]
@@ -32,8 +35,12 @@ class FacilityLocation(SetFunction):
     similarity: Similarity | None = None
 
     def bind(self, sets: Sets) -> BoundSetFunction:
-        """Compare all pairs once."""
-        return _BoundFacilityLocation(sets, kernel(self.similarity, sets).clamp(min=0))
+        """Return the function bound to these sets, with all pairs compared once.
+
+        Raises:
+            ShapeError: If the similarity does not return one number for each pair of items.
+        """
+        return _BoundFacilityLocation(sets, pairwise_similarities(self.similarity, sets).clamp(min=0))
 
 
 @final
@@ -55,40 +62,41 @@ class _BoundFacilityLocation(BoundSetFunction):
         ids = layout.ids if coordinates is None else layout.ids[coordinates]
         positions = layout.positions if coordinates is None else layout.positions[coordinates]
         top, owner = self._offers(masks).topk(2, dim=2)
-        # Without item i, whoever it serves falls back on the second best offer.
+        # Without item i, the items that it serves get the second best offer.
         serves = owner[:, ids, 0] == positions[:, None]
         rest = torch.where(serves, top[:, ids, 1], top[:, ids, 0])
         return (self.pairs[ids, positions] - rest).clamp(min=0).sum(2)
 
     def _offers(self, masks: Tensor) -> Tensor:
-        """What the chosen items offer each item, `(m, b, longest + 2, longest)`."""
+        """Return the similarities that the chosen items offer each item, `(m, b, longest + 2, longest)`."""
         x = pad_masks(masks, self.sets, self.pairs.dtype)
-        # Two offers of nothing: there is always a best and a second best.
+        # Two offers of 0, so that there is always a best and a second best.
         return torch.cat([x[..., None] * self.pairs, x.new_zeros(*x.shape[:2], 2, x.shape[2])], 2)
 
     @cached_property
     def _ranking(self) -> tuple[Tensor, Tensor]:
-        """Offers to each item, best first, and who makes them, `(b, longest, longest)`."""
+        """Offers to each item, best first, and the items that make them, `(b, longest, longest)`."""
         return self.pairs.sort(dim=1, descending=True)
 
     def _sorted(self, masks: Tensor) -> Tensor:
-        """Masks in the order in which each item prefers to be served, `(m, b, longest, longest)`."""
+        """Return the masks in the order of the offers to each item, best first, `(m, b, longest, longest)`."""
         x = pad_masks(masks, self.sets, self.pairs.dtype)[..., None]
         order = self._ranking[1].expand(len(x), -1, -1, -1)
         return x.expand_as(order).gather(2, order)
 
     def _served(self, x: Tensor) -> Tensor:
-        """Expected service by this item or a less preferred one, for every place, and 0 behind the last."""
-        # t_k = x_k s_k + (1 - x_k) t_{k+1}, by doubling: log n steps instead of n.
-        here, missed, step = x * self._ranking[0], 1 - x, 1
+        """Return the expected service by the offer at each rank or a later one, and 0 after the last."""
+        # t_k = x_k s_k + (1 - x_k) t_{k+1}, by doubling, in log n steps instead of n.
+        served, missed, step = x * self._ranking[0], 1 - x, 1
         while step < x.shape[2]:
-            here = torch.cat([here[:, :, :-step] + missed[:, :, :-step] * here[:, :, step:], here[:, :, -step:]], 2)
+            improved = served[:, :, :-step] + missed[:, :, :-step] * served[:, :, step:]
+            served = torch.cat([improved, served[:, :, -step:]], 2)
             missed = torch.cat([missed[:, :, :-step] * missed[:, :, step:], missed[:, :, -step:]], 2)
             step *= 2
-        return torch.cat([here, x.new_zeros(*x.shape[:2], 1, x.shape[3])], 2)
+        return torch.cat([served, x.new_zeros(*x.shape[:2], 1, x.shape[3])], 2)
 
     def _slopes(self, x: Tensor) -> Tensor:
-        """Gains in the padded batch: nobody better is chosen, and the item replaces what comes behind it."""
+        """Return the gains in the padded batch: if no better offer is chosen, an item replaces the later ones."""
         offers, order = self._ranking
         free = torch.cat([torch.ones_like(x[:, :, :1]), 1 - x[:, :, :-1]], 2).cumprod(2)
         slopes = free * (offers - self._served(x)[:, :, 1:])

@@ -1,0 +1,176 @@
+"""The interface of estimators of the multilinear extension, and what sampled estimators share.
+
+The multilinear extension is the expected value of F if item i is in S with probability psi_i, independently:
+
+    value(psi) = sum over S of F(S) prod_{i in S} psi_i prod_{i not in S} (1 - psi_i)
+
+Its partial derivative is the expected marginal gain of the item, and its mixed second derivative is the expected second
+difference. Estimators differ in how they compute these expectations; see the README of this package.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import OptionError
+from setgrad.functions._set_function import BoundSetFunction, to_real
+from setgrad.functions.noise import FreshNoise, FrozenNoise, NoiseSource
+from setgrad.sets import Sets, unpad
+
+
+class ExtensionEstimator(abc.ABC):
+    """A way to compute the multilinear extension and its derivatives by the probabilities psi `(total,)`.
+
+    Attributes:
+        smooth: Whether results can be differentiated with respect to psi. If not, an attempt raises an OptionError,
+            because a graph that was cut would silently give a wrong gradient.
+    """
+
+    smooth: bool
+
+    @abc.abstractmethod
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Return the value for each set, `(b,)`."""
+
+    @abc.abstractmethod
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Return the derivative by psi, `(total,)`, or its entries `coordinates`."""
+
+    @abc.abstractmethod
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Return the second derivative by psi times a vector, `(total,)`."""
+
+    def linearisation(self, bound: BoundSetFunction, psi: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function of psi with the value and all first derivatives of `gradient` at this psi.
+
+        Repeated products with the derivative by psi may be much cheaper through it.
+        """
+        return lambda p: self.gradient(bound, p)
+
+    def frozen(self) -> ExtensionEstimator:
+        """Return an estimator that repeats its first draw at every call."""
+        return self
+
+    def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
+        """Return the function with the work that calls at many psi share already done."""
+        return bound
+
+    def restrict(self, items: Sets) -> ExtensionEstimator | None:
+        """Return the estimator for some of the sets, from the flat indices of their items, or None if there is none."""
+        return None
+
+
+@dataclass(frozen=True)
+class SampledEstimator(ExtensionEstimator, abc.ABC):
+    """An estimator that draws subsets, or relaxed masks, of each set.
+
+    Args:
+        samples: Number of draws.
+        noise: Source of the random numbers.
+
+    Raises:
+        OptionError: If `samples` is not a positive integer.
+    """
+
+    samples: int
+    noise: NoiseSource = field(default_factory=FreshNoise)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.samples, Integral) or self.samples < 1:
+            raise OptionError(f"an estimator needs a whole number of samples, at least 1, not {self.samples!r}")
+
+    def frozen(self) -> Self:
+        """Return an estimator with one fixed draw of random numbers; its masks still depend on psi."""
+        return replace(self, noise=FrozenNoise(self.noise))
+
+    def restrict(self, items: Sets) -> Self | None:
+        """Return the estimator with the random numbers of these items."""
+        noise = self.noise.restrict(items)
+        return None if noise is None else replace(self, noise=noise)
+
+
+class RelaxedEstimator(SampledEstimator, abc.ABC):
+    """A sampled estimator with fractional masks that are differentiable functions of psi, entry by entry."""
+
+    smooth = True
+
+    @abc.abstractmethod
+    def _draw(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+        """Draw random numbers, and return the map from psi to masks `(m, total)`."""
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Return the mean value over the masks, `(b,)`."""
+        return bound.value(self._make_masks(bound)(psi)).mean(0)
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Return the mean gain over the masks: F with the item fully in minus fully out."""
+        return mean_gains(bound, self._make_masks(bound)(psi), self.noise, coordinates)
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Return the derivative of the estimated gradient along the vector."""
+        masks = self._make_masks(bound)
+        # Two reverse passes, because one gives the transposed product, and the estimated Hessian is not symmetric.
+        pull = torch.func.vjp(lambda p: mean_gains(bound, masks(p), self.noise, None), psi)[1]
+        product: Tensor = torch.func.vjp(lambda w: pull(w)[0], torch.zeros_like(psi))[1](vector)[0]
+        return product
+
+    def prepare(self, bound: BoundSetFunction) -> BoundSetFunction:
+        """Return the prepared function."""
+        return bound.prepared()
+
+    def linearisation(self, bound: BoundSetFunction, psi: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a linear function, by the Jacobian of each set, if the set function has a fast one."""
+        masks, psi, sets = self._make_masks(bound), psi.detach(), bound.sets
+        with torch.enable_grad():
+            # One shift of psi per sample, so that one reverse pass separates the samples.
+            shifts = psi.new_zeros(self.samples, *psi.shape).requires_grad_()
+            drawn = masks(psi + shifts)
+            (slopes,) = torch.autograd.grad(drawn.sum(), shifts)
+        result = bound.linearisation(drawn.detach(), slopes)
+        if result is None:
+            return super().linearisation(bound, psi)
+        gains, jacobian = result
+
+        def linear(p: Tensor) -> Tensor:
+            change = sets.with_values(p - psi).padded()[0]
+            return self.noise.symmetrise(gains + unpad((jacobian @ change[..., None])[..., 0], sets))
+
+        return linear
+
+    def _make_masks(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+        if not bound.relaxed:
+            raise OptionError(
+                f"{type(bound).__name__} takes whole subsets only, and {type(self).__name__}(m) needs fractional "
+                "masks; use Bernoulli(m), SecondDifference(m) or Exact()"
+            )
+        return self._draw(bound)
+
+
+def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: NoiseSource, coordinates: Tensor | None) -> Tensor:
+    """Return the mean gains over the masks, equal for items that the noise cannot distinguish."""
+    if noise.symmetric:
+        # Identical items share one result, so all of them are needed even if only one is selected.
+        gains = noise.symmetrise(to_real(bound.gains(masks)).mean(0))
+        return gains if coordinates is None else gains[coordinates]
+    return to_real(bound.gains(masks, coordinates)).mean(0)
+
+
+def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -> Tensor:
+    """Return the mean second differences of F at subsets times a vector, `(total,)`."""
+    layout = bound.sets.layout
+    product = torch.zeros_like(vector)
+    for position in range(layout.longest):
+        item = layout.positions == position
+        change = to_real(bound.gains(masks | item) - bound.gains(masks & ~item))
+        weight = torch.zeros(len(layout), dtype=vector.dtype, device=vector.device)
+        weight = weight.index_add(0, layout.ids, torch.where(item, vector, torch.zeros_like(vector)))
+        # The extension is linear in each psi_i, so the diagonal is 0.
+        product = product + torch.where(item, torch.zeros_like(vector), change.mean(0) * weight[layout.ids])
+    return product
