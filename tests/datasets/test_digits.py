@@ -41,7 +41,7 @@ def test_items_are_the_images_they_claim_to_be(task: Task, bundled: tuple[np.nda
 
 def test_odd_ones_are_the_minority(task: Task, bundled: tuple[np.ndarray, np.ndarray]) -> None:
     for part in splits(task):
-        numbers, host = np.asarray(part.item_ids), part.sets.layout.host
+        numbers, host = np.asarray(part.item_ids), part.sets.layout.host_offsets
         for number, mask in enumerate(part.subsets):
             images = numbers[host[number] : host[number + 1]]
             labels, chosen = bundled[1][images], mask.numpy()

@@ -21,7 +21,7 @@ def _choices(first: int, lengths: tuple[int, ...]) -> Choices:
         sets.with_values(items % 2 == 0),
         set_ids=[f"s{first + n}" for n in range(len(lengths))],
         item_ids=items.numpy().astype(np.int64),
-        weights=items + 0.5,
+        sample_weight=items + 0.5,
     )
 
 
@@ -44,13 +44,13 @@ def test_every_set_is_tested_on_once_and_no_set_is_in_two_parts(task: Task, coun
 def test_items_ids_weights_and_choices_stay_together(task: Task) -> None:
     for one in folds(task, 4, random_state=3):
         for part in (one.train, one.validation, one.test):
-            assert part.set_ids is not None and part.item_ids is not None and part.weights is not None
+            assert part.set_ids is not None and part.item_ids is not None and part.sample_weight is not None
             lengths = [LENGTHS[int(name[1:])] for name in part.set_ids]
             wanted = [10 * int(name[1:]) + i for name, n in zip(part.set_ids, lengths, strict=True) for i in range(n)]
             assert part.sets.layout.host_lengths.tolist() == lengths
             assert part.sets.values[:, 0].tolist() == wanted
             assert part.item_ids.tolist() == wanted
-            assert part.weights.tolist() == [number + 0.5 for number in wanted]
+            assert part.sample_weight.tolist() == [number + 0.5 for number in wanted]
             assert part.subsets.values.tolist() == [number % 2 == 0 for number in wanted]
 
 

@@ -67,14 +67,14 @@ def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0) -> T
 def _pool(parts: Sequence[Choices]) -> Choices:
     set_ids = [part.set_ids for part in parts if part.set_ids is not None]
     item_ids = [np.asarray(part.item_ids) for part in parts if part.item_ids is not None]
-    weights = [part.weights for part in parts if part.weights is not None]
+    weights = [part.sample_weight for part in parts if part.sample_weight is not None]
     return Choices(
         Sets.cat([part.sets for part in parts]),
         Sets.cat([part.subsets for part in parts]),
         # What only some parts have says nothing about all sets.
         set_ids=[name for ids in set_ids for name in ids] if len(set_ids) == len(parts) else None,
         item_ids=np.concatenate(item_ids) if len(item_ids) == len(parts) else None,
-        weights=torch.cat(weights) if len(weights) == len(parts) else None,
+        sample_weight=torch.cat(weights) if len(weights) == len(parts) else None,
         features=parts[0].features,
     )
 
@@ -86,6 +86,6 @@ def _take(choices: Choices, numbers: np.ndarray) -> Choices:
         choices.subsets.take(numbers),
         set_ids=None if choices.set_ids is None else [choices.set_ids[number] for number in numbers],
         item_ids=None if choices.item_ids is None else np.asarray(choices.item_ids)[rows.numpy()],
-        weights=None if choices.weights is None else choices.weights[rows],
+        sample_weight=None if choices.sample_weight is None else choices.sample_weight[rows],
         features=choices.features,
     )

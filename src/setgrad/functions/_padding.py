@@ -16,5 +16,5 @@ def pad_masks(masks: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
 
 def take_items(x: Tensor, sets: Sets, coordinates: Tensor | None) -> Tensor:
     """Take the entries of real items out of `(m, b, longest)`: all of them, or those asked for."""
-    slots = sets.layout.slots if coordinates is None else sets.layout.slots[coordinates]
+    slots = sets.layout.padded_rows if coordinates is None else sets.layout.padded_rows[coordinates]
     return x.flatten(1)[:, slots]
