@@ -105,7 +105,8 @@ def _feather_schema(path: Path) -> pa.Schema:
 
 def _feather_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     with pa.OSFile(str(path)) as file:
-        fields = [ipc.open_file(file).schema.get_field_index(name) for name in columns]
+        schema = ipc.open_file(file).schema
+        fields = [schema.get_field_index(name) for name in columns]
         reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=sorted(fields)))
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)
