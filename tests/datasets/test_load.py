@@ -74,30 +74,22 @@ def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "options", "message"),
     [
-        ("suns", "unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon"),
-        ("", "unknown data set ''"),
-        ("moons:full", "'moons' has no variants"),
-        ("amazon", "'amazon' is a family of data sets; load one of them, such as 'amazon:toys:random'"),
-        ("amazon:toys:random:more", "has too many parts"),
-        ("amazon:toy", "unknown Amazon category 'toy'; choose one of: apparel"),
-        ("amazon:toys:near", "unknown Amazon protocol 'near'; choose one of: farthest, random"),
+        ("suns", {}, "unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon"),
+        ("", {}, "unknown data set ''"),
+        ("moons:full", {}, "'moons' has no variants"),
+        ("moons", {"category": "toys"}, "'moons' has no variants"),
+        ("amazon", {}, "'amazon' is a family of data sets; load one of them, such as 'amazon:toys:random'"),
+        ("amazon", {"protocol": "random"}, "'amazon' is a family of data sets"),
+        ("amazon:toys:random:more", {}, "has too many parts"),
+        ("amazon:toy", {}, "unknown Amazon category 'toy'; choose one of: apparel"),
+        ("amazon:toys:near", {}, "unknown Amazon protocol 'near'; choose one of: farthest, random"),
     ],
 )
-def test_wrong_names_raise_errors(name: str, message: str) -> None:
+def test_wrong_names_raise_errors(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        load_task(name)
-
-
-def test_a_protocol_without_a_category_raises_an_error() -> None:
-    with pytest.raises(OptionError, match="'amazon' is a family of data sets"):
-        load_task("amazon", protocol="random")
-
-
-def test_a_category_of_a_task_without_variants_raises_an_error() -> None:
-    with pytest.raises(OptionError, match="'moons' has no variants"):
-        load_task("moons", category="toys")
+        load_task(name, **options)
 
 
 def test_the_old_name_load_still_works_with_a_warning() -> None:
@@ -110,10 +102,8 @@ def test_the_old_name_load_still_works_with_a_warning() -> None:
         _ = setgrad.datasets.no_such_name
 
 
-def test_loaders_say_what_they_need() -> None:
-    assert LOADERS["moons"].needs == ""
-    assert LOADERS["digits"].needs == "scikit-learn"
-    assert LOADERS["bundles"].needs == "data files in the folder SETGRAD_DATA"
+def test_loaders_list_the_files_and_packages_they_need() -> None:
+    assert (LOADERS["moons"].needs, LOADERS["digits"].needs) == ("", "scikit-learn")
     assert LOADERS["celeba"].needs == "data files in the folder SETGRAD_DATA, Pillow"
 
 

@@ -127,10 +127,10 @@ def test_a_table_does_not_unpack_into_sets_and_subsets() -> None:
 @pytest.mark.parametrize(
     ("sets", "expected"),
     [
-        (SETS, "3 sets, 4 items of 1 feature"),
+        (SETS, "3 sets, 4 items of 1 features"),
         (Sets.from_lengths(torch.zeros(10233, 4), [1] * 10233), "10233 sets, 10233 items of 4 features"),
-        (Sets.from_list([torch.zeros(1, 3, 64, 64)]), "1 set, 1 item of shape (3, 64, 64)"),
-        (Sets.from_list([[1.0, 2.0]]), "1 set, 2 items"),
+        (Sets.from_list([torch.zeros(1, 3, 64, 64)]), "1 sets, 1 items of shape (3, 64, 64)"),
+        (Sets.from_list([[1.0, 2.0]]), "1 sets, 2 items of shape ()"),
         (Sets.from_list([]), "0 sets, 0 items of 0 features"),
     ],
 )

@@ -1,5 +1,6 @@
 """`Sets`, the container for a batch of sets; operations inside each set; reading and writing tables."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from setgrad.sets._choices import Choices as Choices
@@ -26,12 +27,7 @@ else:
 
     def __getattr__(name: str) -> object:
         # Tables need PyArrow, which `import setgrad` must not load.
-        if name == "read_table":
-            from setgrad.sets._read import read_table
-
-            return read_table
-        if name == "write_table":
-            from setgrad.sets._write import write_table
-
-            return write_table
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        modules = {"read_table": "_read", "write_table": "_write"}
+        if name not in modules:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{modules[name]}"), name)

@@ -34,7 +34,7 @@ class Choices:
     Examples:
         >>> choices = Choices.of([[[0.0], [1.0]], [[2.0]]], [[1], []])
         >>> choices
-        Choices(2 sets, 3 items of 1 feature)
+        Choices(2 sets, 3 items of 1 features)
         >>> sets, subsets = choices
         >>> [mask.tolist() for mask in subsets]
         [[False, True], [False]]
@@ -73,7 +73,7 @@ class Table:
 
     Examples:
         >>> Table(Sets.from_list([[[0.0, 1.0]]]), set_ids=["a"])
-        Table(1 set, 1 item of 2 features)
+        Table(1 sets, 1 items of 2 features)
     """
 
     sets: Sets
@@ -91,14 +91,8 @@ class Table:
 
 def _summary(sets: Sets) -> str:
     shape = tuple(sets.item_shape)
-    items = _count(sets.layout.total, "item")
-    if shape:
-        items += f" of {_count(shape[0], 'feature')}" if len(shape) == 1 else f" of shape {shape}"
-    return f"{_count(len(sets), 'set')}, {items}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    items = f"{shape[0]} features" if len(shape) == 1 else f"shape {shape}"
+    return f"{len(sets)} sets, {sets.layout.total} items of {items}"
 
 
 def as_sets(sets: Any) -> Sets:
@@ -161,8 +155,7 @@ def as_subsets(subsets: Any, sets: Sets) -> Sets:
         >>> as_subsets([[1], []], Sets.from_list([[[0.0], [1.0]], [[2.0]]])).values.tolist()
         [False, True, False]
     """
-    is_flat = isinstance(subsets, (Tensor, np.ndarray)) and subsets.ndim == 1 and str(subsets.dtype).endswith("bool")
-    if is_flat:
+    if isinstance(subsets, (Tensor, np.ndarray)) and subsets.ndim == 1 and str(subsets.dtype).endswith("bool"):
         mask = as_tensor(subsets).to(sets.device)
         if len(mask) != sets.layout.total:
             raise ShapeError(f"the mask has {len(mask)} entries for {sets.layout.total} items")
@@ -219,9 +212,6 @@ def _as_mask(entry: Any, size: int, index: int) -> Tensor:
             f"subset {index} contains index {low if low < 0 else high}, but its set has {size} items, counted from 0"
         )
     if len(entry.unique()) != len(entry):
-        raise DataError(
-            f"subset {index} contains an index twice: {entry.tolist()[:10]}; integers are read as indices, "
-            "pass a mask as booleans"
-        )
+        raise DataError(f"subset {index} contains an index twice: {entry.tolist()[:10]}; a mask must hold booleans")
     mask[entry.long()] = True
     return mask

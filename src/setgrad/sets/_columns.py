@@ -101,16 +101,15 @@ def read_booleans(column: Column) -> np.ndarray:
         valid = (values == 0) | (values == 1)
     elif _is_text(dtype):
         texts = pc.utf8_lower(pc.utf8_trim_whitespace(column.array))
-        codes = pc.index_in(texts, value_set=pa.array(_BOOLEAN_TEXTS, texts.type))
-        values = codes.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = pc.index_in(texts, value_set=pa.array(_BOOLEAN_TEXTS, texts.type)).fill_null(-1)
+        values = codes.to_numpy(zero_copy_only=False)
         valid = values >= 0
     else:
         values = valid = np.zeros(len(column.array), dtype=bool)
     if not valid.all():
         position = np.flatnonzero(~valid)[0]
-        raise column.error(
-            position, f"{column.value(position)!r} is neither true nor false; use booleans, 0 / 1 or true / false"
-        )
+        value = column.value(position)
+        raise column.error(position, f"{value!r} is neither true nor false; use booleans, 0 / 1 or true / false")
     return values % 2 == 1
 
 

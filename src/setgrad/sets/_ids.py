@@ -71,17 +71,14 @@ def check_adjacent(path: Path, column: str, set_ids: pa.ChunkedArray, starts: np
         return
     repeated = np.setdiff1d(np.arange(len(codes)), earliest)[0]
     first = earliest[codes[repeated]]
-    span = f"rows {starts[first] + 1} to {starts[first] + lengths[first]}"
-    raise row_error(
-        path,
-        column,
-        int(starts[repeated]),
-        f"set {set_ids[int(repeated)].as_py()!r} appears again after other sets (it had {span}); the rows of a set "
-        f"must be adjacent: sort the table by {column!r} first",
+    text = (
+        f"set {set_ids[int(repeated)].as_py()!r} appears again after other sets (it had rows {starts[first] + 1} to "
+        f"{starts[first] + lengths[first]}); the rows of a set must be adjacent: sort the table by {column!r} first"
     )
+    raise row_error(path, column, int(starts[repeated]), text)
 
 
-def check_unique_items(
+def check_unique(
     path: Path, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
 ) -> None:
     """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
@@ -93,13 +90,11 @@ def check_unique_items(
     _, earliest, inverse = np.unique(keys, return_index=True, return_inverse=True)
     row = np.setdiff1d(np.arange(len(keys)), earliest)[0]
     index = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
-    raise row_error(
-        path,
-        column,
-        int(row),
-        f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already "
-        f"(row {earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids",
+    text = (
+        f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already (row "
+        f"{earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids"
     )
+    raise row_error(path, column, int(row), text)
 
 
 def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -21,14 +21,7 @@ from setgrad.sets._columns import Column, read_booleans, read_numbers
 from setgrad.sets._float32_loss import Float32LossCheck
 from setgrad.sets._formats import find_format, read_chunks, read_schema
 from setgrad.sets._growable_array import GrowableArray
-from setgrad.sets._ids import (
-    check_adjacent,
-    check_unique_items,
-    find_starts,
-    ids_to_numpy,
-    integers_if_lossless,
-    read_ids,
-)
+from setgrad.sets._ids import check_adjacent, check_unique, find_starts, ids_to_numpy, integers_if_lossless, read_ids
 from setgrad.sets._roles import resolve_features
 from setgrad.sets._sets import Sets
 
@@ -150,13 +143,7 @@ def read_table(
     if check is not None and check.needs_float64:
         # A second pass, because holding every table in float64 until its end is known would take twice the memory.
         return read_table(
-            path,
-            set_id=set_id,
-            features=columns,
-            chosen=chosen,
-            item_id=item_id,
-            weight=weight,
-            dtype=torch.float64,
+            path, set_id=set_id, features=columns, chosen=chosen, item_id=item_id, weight=weight, dtype=torch.float64
         )
 
     typed = find_format(path).typed
@@ -168,7 +155,7 @@ def read_table(
         item_ids = np.arange(rows) - np.repeat(starts, lengths)
     else:
         all_item_ids = pa.chunked_array(item_chunks)
-        check_unique_items(path, item_id, all_item_ids, all_set_ids, lengths)
+        check_unique(path, item_id, all_item_ids, all_set_ids, lengths)
         item_ids = ids_to_numpy(all_item_ids if typed else integers_if_lossless(all_item_ids))
     sets = Sets.from_lengths(items.pop(), lengths)
     id_list = (all_set_ids if typed else integers_if_lossless(all_set_ids)).to_pylist()
@@ -195,8 +182,7 @@ def _read_block(
         column = columns[index]
         value = column.value(position)
         if not _is_finite(value):
-            text = f"{value} is not a finite number; fill it in, drop the row, or leave the column out"
-            raise column.error(position, text)
+            raise column.error(position, f"{value} is not finite; fill it in, drop the row, or leave the column out")
         # With a check, the number is too large for float32, and the table is read again in float64.
         if check is None:
             raise column.error(position, f"{value} is too large for {dtype}; rescale the column or use a wider dtype")

@@ -51,9 +51,7 @@ def resolve_features(
     columns = [field.name for field in free if _is_numeric(field.type)] if named is None else named
     if not columns:
         kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
-        raise DataError(
-            f"{path}: there is no numeric column for {parameter('features')}; columns without a role: {kinds}"
-        )
+        raise DataError(f"{path}: no numeric column for {parameter('features')}; columns without a role: {kinds}")
     if "" in role_of:
         raise DataError(f"{path}: the column for {parameter(role_of[''])} has no name; give it one in the table")
     index = next((name for name in columns if named is None and _is_index(name)), None)

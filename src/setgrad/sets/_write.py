@@ -135,10 +135,7 @@ def _decode(array: pa.Array, argument: str) -> pa.Array:
     try:
         return array.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
-        raise DataError(
-            f"{argument} holds bytes that are not UTF-8, which a CSV file cannot hold; write .parquet or use texts as "
-            "ids"
-        ) from None
+        raise DataError(f"{argument} holds bytes that are not UTF-8; write .parquet, or use texts as ids") from None
 
 
 def _to_arrow(ids: Sequence[Any] | np.ndarray | range) -> pa.Array:
