@@ -278,7 +278,7 @@ def test_ids_that_cannot_be_written_are_refused_before_the_work(
     columns = {"basket": names, "product": ["a", "b"], "price": [1.0, 2.0], "stars": [1.0, 2.0]}
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     monkeypatch.setattr(SubsetSelector, "decision_function", None)
-    check(run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are no text", ".parquet")
+    check(run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are not UTF-8", ".parquet")
 
 
 def test_unknown_data_set(run: Callable, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import setgrad
-from setgrad.datasets import LOADERS, load_task, task_names
+from setgrad.datasets import LOADERS, TaskLoader, load_task, task_names
 from setgrad.errors import DataError, OptionError
 
 
@@ -92,14 +92,15 @@ def test_wrong_names_raise_errors(name: str, options: dict[str, str], message: s
         load_task(name, **options)
 
 
-def test_the_old_name_load_still_works_with_a_warning() -> None:
-    with pytest.warns(
-        DeprecationWarning, match=r"setgrad\.datasets\.load is now setgrad\.datasets\.load_task.*0\.3\.0"
-    ):
-        old = setgrad.datasets.load
-    assert old is load_task
+@pytest.mark.parametrize(("old", "new"), [("load", load_task), ("names", task_names), ("Loader", TaskLoader)])
+def test_old_names_still_work_with_a_warning(old: str, new: object) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"datasets\.{old} is now setgrad\.datasets\.\w+; .*0\.3\.0"):
+        assert getattr(setgrad.datasets, old) is new
+
+
+def test_unknown_names_of_the_package_raise_errors() -> None:
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
-        _ = setgrad.datasets.no_such_name
+        _ = setgrad.datasets.no_such_name  # type: ignore[attr-defined]
 
 
 def test_loaders_list_the_files_and_packages_they_need() -> None:

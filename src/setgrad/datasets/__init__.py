@@ -38,4 +38,5 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         from setgrad._deprecation import deprecated_name
 
-        return deprecated_name(__name__, name, {"load": load_task}, removed_in="0.3.0")
+        old_names = {"load": load_task, "names": task_names, "Loader": TaskLoader}
+        return deprecated_name(__name__, name, old_names, removed_in="0.3.0")
