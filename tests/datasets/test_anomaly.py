@@ -4,6 +4,7 @@ import re
 import sys
 from math import comb
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def write_olivetti(root: Path) -> Path:
 def write_mnist(root: Path) -> Path:
     (root / "mnist").mkdir()
     rng = np.random.default_rng(0)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for half, count in (("train", 600), ("test", 200)):
         arrays[f"x_{half}"] = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
         arrays[f"y_{half}"] = (np.arange(count) % 10).astype(np.uint8)

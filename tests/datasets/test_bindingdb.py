@@ -3,6 +3,7 @@
 import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from setgrad.errors import DataError, FileFormatError, OptionError
 CHAINS = "Number of Protein Chains in Target (>1 implies a multichain complex)"
 NEW = "BindingDB Target Chain Sequence 1"
 OLD = "BindingDB Target Chain  Sequence"
-FEW = {"n_train": 3, "n_validation": 1, "n_test": 1}
+FEW: dict[str, Any] = {"n_train": 3, "n_validation": 1, "n_test": 1}
 
 
 def table(rows: list[tuple[str, str, str, str]], sequence: str = NEW) -> str:

@@ -1,6 +1,7 @@
 """CelebA's public format, on small generated files: CelebA itself may not be redistributed."""
 
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -99,15 +100,12 @@ def test_pairs_of_attributes_have_the_probability_of_a_random_face() -> None:
     expected = np.zeros((4, 4))
     for row in present:
         has = np.flatnonzero(row)
-        for one in has:
-            for two in has:
-                if one != two:
-                    expected[one, two] += 1 / (len(has) * (len(has) - 1))
-    for one in range(4):
-        for two in range(4):
-            both, neither = present[:, [one, two]].all(1).sum(), (~present[:, [one, two]]).all(1).sum()
-            if both < 8 or neither < 3:
-                expected[one, two] = 0
+        for pair in permutations(has, 2):
+            expected[pair] += 1 / (len(has) * (len(has) - 1))
+    for first, second in np.ndindex(4, 4):
+        columns = present[:, [first, second]]
+        if columns.all(1).sum() < 8 or (~columns).all(1).sum() < 3:
+            expected[first, second] = 0
     np.testing.assert_allclose(_pair_weights(present).reshape(4, 4), expected / expected.sum(), atol=1e-12)
 
 

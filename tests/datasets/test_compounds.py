@@ -5,6 +5,7 @@ import json
 import pickle
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1"]
 TAILS = ["O", "CN", "CCl", "C(=O)O", "CCC#N", "S(=O)(=O)N"]
 SMILES = [ring + tail for ring in RINGS for tail in TAILS]
 PROTEINS = ["MKV" * n for n in range(1, 16)]
-FEW = {"n_train": 4, "n_validation": 2, "n_test": 2}
+FEW: dict[str, Any] = {"n_train": 4, "n_validation": 2, "n_test": 2}
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ def test_damaged_caches_raise_errors(folder: Path, tmp_path: Path) -> None:
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     import_module = builtins.__import__
 
-    def fail(name: str, *args: object, **kwargs: object) -> object:
+    def fail(name: str, *args: Any, **kwargs: Any) -> object:
         if name.partition(".")[0] == package:
             raise ImportError(f"No module named {name!r}")
         return import_module(name, *args, **kwargs)

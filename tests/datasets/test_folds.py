@@ -49,7 +49,7 @@ def test_items_ids_weights_and_choices_stay_together(task: Task) -> None:
             wanted = [10 * int(name[1:]) + i for name, n in zip(part.set_ids, lengths, strict=True) for i in range(n)]
             assert part.sets.layout.host_lengths.tolist() == lengths
             assert part.sets.values[:, 0].tolist() == wanted
-            assert part.item_ids.tolist() == wanted
+            assert list(part.item_ids) == wanted
             assert part.sample_weight.tolist() == [number + 0.5 for number in wanted]
             assert part.subsets.values.tolist() == [number % 2 == 0 for number in wanted]
 

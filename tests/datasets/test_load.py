@@ -1,6 +1,7 @@
 """`load_task`: names, variants, and errors for unknown names."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
         ("amazon:toys:near", {}, "unknown Amazon protocol 'near'; choose one of: farthest, random"),
     ],
 )
-def test_wrong_names_raise_errors(name: str, options: dict[str, str], message: str) -> None:
+def test_wrong_names_raise_errors(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         load_task(name, **options)
 

@@ -113,7 +113,8 @@ def test_ids_that_cannot_be_compared_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"column 's', row 1 .*not list"):
         read_table(path, set_id="s", features=["x"])
     span = pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval())
-    for roles in ({"set_id": "m"}, {"set_id": "x", "item_id": "m"}):
+    every_role: list[dict[str, Any]] = [{"set_id": "m"}, {"set_id": "x", "item_id": "m"}]
+    for roles in every_role:
         with pytest.raises(DataError, match=r"column 'm', row 1 .*number or a text, not month"):
             read_table(save(tmp_path / "m.feather", {"m": span, "x": [1.0, 2.0], "y": [1.0, 2.0]}), **roles)
     with pytest.raises(DataError, match=r"column 'f', row 2 .*nan is not an id"):
@@ -221,8 +222,9 @@ def test_arguments_of_wrong_types_raise_errors(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("basket,price\n1,2\n")
     with pytest.raises(OptionError, match="set_id must be the name of a column, not None"):
-        read_table(path, set_id=None)  # type: ignore[call-overload]
-    for kind in ("float32", float, torch.int64):
+        read_table(path, set_id=None)
+    kinds: list[Any] = ["float32", float, torch.int64]
+    for kind in kinds:
         with pytest.raises(OptionError, match=r"use torch\.float32"):
             read_table(path, set_id="basket", dtype=kind)
 

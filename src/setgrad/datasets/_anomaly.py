@@ -142,7 +142,7 @@ def _read_olivetti(data_dir: str | Path | None, rng: np.random.Generator) -> _Im
 
 def _read_matrix(path: Path, name: str) -> np.ndarray:
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]
+        from scipy.io import loadmat
     except ImportError as error:
         raise MissingDependencyError(f'{path} cannot be read without SciPy: pip install "setgrad[demo]"') from error
     if not path.is_file():
