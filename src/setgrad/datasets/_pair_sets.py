@@ -23,7 +23,7 @@ from setgrad.sets import Choices
 
 COMPOUND_PROTOCOLS = ("diverse", "active")
 PROTOCOL_TEXTS = {
-    "diverse": "of the most active third, one compound for each cluster of similar ones, are to be found",
+    "diverse": "one compound of each cluster of similar ones among the most active third is to be found",
     "active": "the 15 most active ones are to be found",
 }
 

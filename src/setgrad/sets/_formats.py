@@ -46,10 +46,10 @@ class Format:
 
 def find_format(path: Path) -> Format:
     """Return the format of a file, from the ending of its name; raise a `DataError` if the ending is unknown."""
-    found = FORMATS.get(path.suffix.lower())
-    if found is None:
+    file_format = FORMATS.get(path.suffix.lower())
+    if file_format is None:
         raise DataError(f"{path}: unknown file ending {path.suffix!r}; tables end in {', '.join(FORMATS)}")
-    return found
+    return file_format
 
 
 def read_schema(path: Path) -> pa.Schema:

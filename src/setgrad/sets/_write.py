@@ -77,7 +77,7 @@ def write_table(
     layout = picks.layout
     id_of_set = _id_array(file_format, range(len(layout)) if set_ids is None else set_ids, len(layout), "set")
     if len(id_of_set.unique()) != len(id_of_set):
-        raise DataError("two sets have the same id, so their rows could not be told apart; use different ids")
+        raise DataError("two sets have the same id, so their rows cannot be distinguished; use different ids")
     positions = np.arange(layout.total) - np.repeat(layout.host_offsets[:-1], layout.host_lengths)
     columns = {
         names[0]: id_of_set.take(pa.array(np.repeat(np.arange(len(layout)), layout.host_lengths))),
