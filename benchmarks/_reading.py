@@ -190,7 +190,7 @@ def pieces(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
 
     With pieces from the beginning on, most of them would be empty for a short story, and a sample of them a lottery.
     """
-    lengths, offsets = sets.layout.host_lengths, sets.layout.host
+    lengths, offsets = sets.layout.host_lengths, sets.layout.host_offsets
     owner = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((rng.random(len(owner)), owner))
     count = max(1, math.ceil(sets.layout.longest / chunk))
@@ -198,7 +198,7 @@ def pieces(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
     for number in range(count):
         start, stop = (lengths * k // count for k in (number, number + 1))
         layout = Layout.from_lengths(stop - start, sets.device)
-        rows = np.repeat(offsets[:-1] + start - layout.host[:-1], stop - start) + np.arange(layout.total)
+        rows = np.repeat(offsets[:-1] + start - layout.host_offsets[:-1], stop - start) + np.arange(layout.total)
         made.append(Sets(sets.values[layout.to_device(order[rows])], layout))
     return made
 

@@ -47,7 +47,7 @@ def expand(wanted: Sequence[str], categories: Sequence[str], protocols: Sequence
         >>> expand(["anomaly:mnist", "celeba:pixels"], [], [])
         ['anomaly:mnist', 'celeba:pixels']
     """
-    named = datasets.names()
+    named = datasets.task_names()
     known = [*named, *(name + PIXELS for name in named if name.partition(":")[0] in _PICTURED)]
     found: list[str] = []
     for name in wanted:

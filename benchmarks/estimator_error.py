@@ -89,7 +89,7 @@ def enumerate_all(bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> tuple
     layout = bound.sets.layout
     gradient, product_ = torch.zeros_like(psi), torch.zeros_like(psi)
     for number, n in enumerate(layout.host_lengths.tolist()):
-        items = range(layout.host[number], layout.host[number] + n)
+        items = range(layout.host_offsets[number], layout.host_offsets[number] + n)
         bits = torch.tensor(list(product((False, True), repeat=n)), dtype=torch.bool).reshape(2**n, n)
         masks = torch.zeros(len(bits), layout.total, dtype=torch.bool)
         masks[:, list(items)] = bits

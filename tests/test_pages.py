@@ -75,7 +75,7 @@ def _names() -> dict[str, Any]:
 def test_a_block_of_python_runs(block: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Few sets and epochs: the pages are to run here, not to learn.
     monkeypatch.setattr(
-        sg.datasets, "load", functools.partial(sg.datasets.load_task, n_train=30, n_validation=9, n_test=9)
+        sg.datasets, "load_task", functools.partial(sg.datasets.load_task, n_train=30, n_validation=9, n_test=9)
     )
     monkeypatch.setattr(sg, "SubsetSelector", functools.partial(sg.SubsetSelector, max_epochs=2))
     with torch.random.fork_rng():

@@ -1,58 +1,95 @@
-"""Errors of setgrad. Every message says what went wrong and what to do about it.
+"""Errors that setgrad raises. Every message says what went wrong and how to fix it.
 
-All of them derive from `SetgradError`, so `except sg.errors.SetgradError` catches whatever the library itself
-found wrong. The classes also derive from the built-in error a caller would expect (`ValueError`, `TypeError`, ...).
+All classes derive from `SetgradError`, so `except sg.errors.SetgradError` catches every error that the library raises
+on purpose. Each class also derives from the built-in error that a caller would expect (`ValueError`, `TypeError`, ...).
+
+A message marks the names of parameters with `parameter`. The marks are invisible in the message; they let the command
+line write `--max-size` where the library writes `max_size`, and leave text that came from the user as it is.
 """
 
+import re
 from collections.abc import Iterable
+
+# Two private-use characters, which no table or option contains, around the name of a parameter.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_MARKED = re.compile(f"{_OPEN}([A-Za-z_][A-Za-z0-9_]*){_CLOSE}")
+
+
+def parameter(name: str) -> str:
+    """Return the name of a parameter, marked as one for use in the message of a `SetgradError`.
+
+    Examples:
+        >>> error = OptionError(f"{parameter('max_size')} must be at least 1, not {0}")
+        >>> print(error)
+        max_size must be at least 1, not 0
+        >>> print(error.as_flags())
+        --max-size must be at least 1, not 0
+    """
+    return f"{_OPEN}{name}{_CLOSE}"
 
 
 class SetgradError(Exception):
-    """Base of all errors raised on purpose by setgrad."""
+    """Base class of all errors that setgrad raises on purpose.
+
+    The message may contain names marked by `parameter`; `str(error)` and `error.args` hold it without the marks.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_MARKED.sub(r"\1", arg) if isinstance(arg, str) else arg for arg in args))
+        self._marked = " ".join(map(str, args))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that the message marks, in order and each once."""
+        return tuple(dict.fromkeys(_MARKED.findall(self._marked)))
+
+    def as_flags(self) -> str:
+        """Return the message with every marked parameter written as a flag of the command line."""
+        return _MARKED.sub(lambda match: "--" + match[1].replace("_", "-"), self._marked)
 
 
 class ShapeError(SetgradError, ValueError):
-    """Tensors whose shapes do not fit together."""
+    """Shapes or lengths do not fit together."""
 
 
 class DataError(SetgradError, ValueError):
-    """Input data that cannot be used: NaN, duplicate ids, scattered sets, missing columns, ..."""
+    """The input data cannot be used: NaN, duplicate ids, rows of a set that are not adjacent, missing columns, ..."""
 
 
 class OptionError(SetgradError, ValueError):
-    """An option with an unknown name or a value out of its range."""
+    """An option has an unknown name or a value out of its range."""
 
 
 class TrainingError(SetgradError, ArithmeticError):
-    """Training that left the numbers behind."""
+    """Training produced a loss or weights that are not finite."""
 
 
 class ConvergenceError(SetgradError, ArithmeticError):
-    """An equation that was not solved for some samples."""
+    """An equation was not solved for at least one sample."""
 
 
 class SolverError(SetgradError, ArithmeticError):
-    """A discrete problem without an answer, or a solver that broke its promise."""
+    """A discrete problem has no solution, or a solver returned an invalid one."""
 
 
 class DerivativeError(SetgradError, RuntimeError):
-    """A derivative was asked for that there is none of."""
+    """A derivative was requested that does not exist or is not implemented."""
 
 
 class StateError(SetgradError, ValueError):
-    """A running state that cannot be merged, reduced or gone on with."""
+    """A running state cannot be merged, reduced or continued."""
 
 
 class LostRankError(SetgradError, RuntimeError):
-    """Another process of a group failed or did not answer in time."""
+    """Another process of the group failed or did not respond in time."""
 
 
 class NotFittedError(SetgradError, ValueError, AttributeError):
-    """A selector was asked to predict before it was fitted."""
+    """A selector must be fitted before this call."""
 
 
 class FileFormatError(SetgradError, ValueError):
-    """A file or folder that setgrad did not write, or that was damaged since."""
+    """A file or folder is damaged or was not written by setgrad."""
 
 
 class MissingDependencyError(SetgradError, ImportError):
@@ -60,10 +97,20 @@ class MissingDependencyError(SetgradError, ImportError):
 
 
 def unknown_name(kind: str, name: object, choices: Iterable[str]) -> OptionError:
-    """Build the error for a name that is not in a table; it lists the names that are.
+    """Return the error for a name that is not one of the choices; the message lists them.
 
-    Example:
-        >>> print(unknown_name("method", "magic", ["direct", "unrolled"]))
+    Args:
+        kind: What the name stands for. A single word is the name of a parameter and is marked as one; a phrase of
+            several words ("compound data set") is plain text.
+        name: The value that was passed.
+        choices: The valid names.
+
+    Examples:
+        >>> error = unknown_name("method", "magic", ["direct", "unrolled"])
+        >>> print(error)
         unknown method 'magic'; choose one of: direct, unrolled
+        >>> print(error.as_flags())
+        unknown --method 'magic'; choose one of: direct, unrolled
     """
-    return OptionError(f"unknown {kind} {name!r}; choose one of: {', '.join(choices)}")
+    subject = parameter(kind) if kind.isidentifier() else kind
+    return OptionError(f"unknown {subject} {name!r}; choose one of: {', '.join(choices)}")

@@ -10,7 +10,7 @@ import setgrad as sg
 
 def test_list_names_them_all(run: Callable) -> None:
     data = run("datasets", "--json").data
-    assert data["names"] == sg.datasets.names()
+    assert data["names"] == sg.datasets.task_names()
     assert [entry["name"] for entry in data["datasets"]] == list(sg.datasets.LOADERS)
     shown = run("datasets").out
     for name, loader in sg.datasets.LOADERS.items():

@@ -43,7 +43,7 @@ WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]
     "not a number": (lambda r: swap(r, 3, 2, "cheap"), [*FIT, "--features", "price"], ("'price'", "row 3", "'cheap'")),
     "nan": (lambda r: swap(r, 4, 3, "nan"), FIT, ("'stars'", "row 4", "nan")),
     "missing value": (lambda r: swap(r, 4, 3, ""), FIT, ("'stars'", "row 4", "missing")),
-    "scattered set": (lambda r: [*r, ["b0", "p99", "1", "1", "true", "1"]], FIT, ("'b0'", "comes back", "sort")),
+    "scattered set": (lambda r: [*r, ["b0", "p99", "1", "1", "true", "1"]], FIT, ("'b0'", "appears again", "sort")),
     "item twice": (lambda r: swap(r, 2, 1, "p0"), FIT, ("'product'", "row 2", "'p0'")),
     "not boolean": (lambda r: swap(r, 5, 4, "perhaps"), FIT, ("'bought'", "row 5", "'perhaps'")),
     "no rows": (lambda r: r[:1], FIT, ("no rows",)),
@@ -278,7 +278,7 @@ def test_ids_that_cannot_be_written_are_refused_before_the_work(
     columns = {"basket": names, "product": ["a", "b"], "price": [1.0, 2.0], "stars": [1.0, 2.0]}
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     monkeypatch.setattr(SubsetSelector, "decision_function", None)
-    check(run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are no text", ".parquet")
+    check(run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are not UTF-8", ".parquet")
 
 
 def test_unknown_data_set(run: Callable, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Amazon registries as they are: counts, splits and what stands beside the chosen products."""
+"""The published Amazon registries: counts, splits and the other products of each set."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def lines(folder: Path, category: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("category", AMAZON_CATEGORIES)
-def test_counts_and_thirds(folder: Path, category: str) -> None:
+def test_splits_are_thirds_of_the_usable_registries(folder: Path, category: str) -> None:
     task = amazon(category, data_dir=folder.parent)
     total, third = COUNTS[category], COUNTS[category] // 3
     assert [len(part) for part in (task.train, task.validation, task.test)] == [third, third, total - 2 * third]
@@ -67,22 +67,22 @@ def test_counts_and_thirds(folder: Path, category: str) -> None:
 
 @PROTOCOLS
 @pytest.mark.parametrize("category", ["toys", "furniture", "carseats"])
-def test_chosen_products_are_the_line_of_the_file(folder: Path, category: str, protocol: str) -> None:
+def test_chosen_products_are_those_of_the_line_in_the_file(folder: Path, category: str, protocol: str) -> None:
     task = amazon(category, protocol, data_dir=folder.parent)
     registries = lines(folder, category)
     vectors = np.load(folder / "minilm_l6_v2_item_embeddings.npz", allow_pickle=False)[category]
-    seen: list[int] = []
+    all_numbers: list[int] = []
     for part in (task.train, task.validation, task.test):
         items, chosen = products(part), masks(part)
         for number, row, mask in zip(numbers(part), items, chosen, strict=True):
             assert set(row[mask]) == set(registries[number - 1])
         assert np.array_equal(part.sets.values.numpy().reshape(-1, 30, 384), vectors[items - 1])
-        seen += numbers(part)
-    assert seen == [n for n, row in enumerate(registries, start=1) if 2 < len(row) < 30]
+        all_numbers += numbers(part)
+    assert all_numbers == [n for n, row in enumerate(registries, start=1) if 2 < len(row) < 30]
 
 
 @pytest.mark.parametrize("category", ["toys", "safety"])
-def test_farthest_takes_the_least_similar_products(folder: Path, category: str) -> None:
+def test_farthest_adds_the_least_similar_products(folder: Path, category: str) -> None:
     vectors = np.load(folder / "minilm_l6_v2_item_embeddings.npz", allow_pickle=False)[category].astype(float)
     part = amazon(category, "farthest", data_dir=folder.parent).test
     for row, mask in zip(products(part) - 1, masks(part), strict=True):
@@ -92,36 +92,36 @@ def test_farthest_takes_the_least_similar_products(folder: Path, category: str) 
         assert cosine[row[~mask]].max() <= cosine[outside].min() + 1e-9
 
 
-def test_random_takes_every_other_product_equally_often(folder: Path) -> None:
+def test_random_adds_every_other_product_equally_often(folder: Path) -> None:
     task = amazon("feeding", "random", data_dir=folder.parent)
-    shown, expected = np.zeros(100), np.zeros(100)
+    actual, expected = np.zeros(100), np.zeros(100)
     items, chosen = products(task.train) - 1, masks(task.train)
-    np.add.at(shown, items[~chosen], 1)
+    np.add.at(actual, items[~chosen], 1)
     for row, mask in zip(items, chosen, strict=True):
         free = np.setdiff1d(np.arange(100), row[mask])
         expected[free] += (30 - mask.sum()) / len(free)
-    assert np.abs(shown - expected).max() < 5 * np.sqrt(expected.max())
+    assert np.abs(actual - expected).max() < 5 * np.sqrt(expected.max())
 
 
 @PROTOCOLS
-def test_chosen_products_stand_anywhere_in_the_set(folder: Path, protocol: str) -> None:
+def test_chosen_products_are_at_random_positions(folder: Path, protocol: str) -> None:
     chosen = masks(amazon("bath", protocol, data_dir=folder.parent).train)
     assert np.abs(chosen.mean(0) - chosen.mean()).max() < 5 * np.sqrt(chosen.mean() / len(chosen))
 
 
-def test_seed_moves_items_but_not_the_registries(folder: Path) -> None:
-    def load_task(protocol: str, seed: int) -> Task:
+def test_the_seed_changes_items_but_not_registries(folder: Path) -> None:
+    def load(protocol: str, seed: int) -> Task:
         return amazon("safety", protocol, random_state=seed, data_dir=folder.parent)
 
     for protocol in AMAZON_PROTOCOLS:
-        one, same, other = (products(load_task(protocol, seed).train) for seed in (0, 0, 1))
+        one, same, other = (products(load(protocol, seed).train) for seed in (0, 0, 1))
         assert np.array_equal(one, same) and not np.array_equal(one, other)
-    by_farthest = [np.sort(products(load_task("farthest", seed).train), axis=1) for seed in (0, 1)]
-    by_random = [np.sort(products(load_task("random", seed).train), axis=1) for seed in (0, 1)]
+    by_farthest = [np.sort(products(load("farthest", seed).train), axis=1) for seed in (0, 1)]
+    by_random = [np.sort(products(load("random", seed).train), axis=1) for seed in (0, 1)]
     assert np.array_equal(by_farthest[0], by_farthest[1]) and not np.array_equal(by_random[0], by_random[1])
 
 
-def test_fewer_sets_are_the_first_of_each_split(folder: Path) -> None:
+def test_smaller_counts_return_the_first_sets_of_each_split(folder: Path) -> None:
     whole = amazon("safety", data_dir=folder.parent)
     part = amazon("safety", data_dir=folder.parent, n_train=4, n_validation=0, n_test=10_000)
     assert numbers(part.train) == numbers(whole.train)[:4]

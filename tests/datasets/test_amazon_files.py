@@ -1,4 +1,4 @@
-"""Damaged, odd and missing registry files, on small files made here."""
+"""Damaged, unusual and missing registry files, on small generated files."""
 
 from pathlib import Path
 
@@ -22,18 +22,18 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_small_file(folder: Path) -> None:
+def test_a_small_file_is_split_into_thirds(folder: Path) -> None:
     task = amazon("toys", data_dir=folder.parent)
     assert [task.train.set_ids, task.validation.set_ids, task.test.set_ids] == [[1], [3], [4]]
     assert task.name == "amazon:toys:farthest"
 
 
-def test_folder_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_may_come_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SETGRAD_DATA", str(folder.parent))
     assert len(amazon("toys").test) == 1
 
 
-def test_blank_lines_and_products_listed_twice(folder: Path) -> None:
+def test_blank_lines_are_skipped_and_repeated_products_count_once(folder: Path) -> None:
     (folder / REGISTRIES).write_text("1,2,2\n\n3,4,4,5\n6,7,8\n9,10,11\n")
     task = amazon("toys", data_dir=folder.parent)
     assert [task.train.set_ids, task.validation.set_ids, task.test.set_ids] == [[3], [4], [5]]
@@ -50,20 +50,20 @@ def test_no_usable_registry_gives_empty_splits(folder: Path, protocol: str) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2,3\n4,x,5\n", "line 2: whole numbers were expected, not '4,x,5'"),
-        ("1,2,3\n4,,5\n", "line 2: whole numbers were expected"),
+        ("1,2,3\n4,x,5\n", "line 2: integers were expected, not '4,x,5'"),
+        ("1,2,3\n4,,5\n", "line 2: integers were expected"),
         ("1,2,34\n", "line 1: product numbers run from 1 to 33, not '1,2,34'"),
         ("5,6,7\n0,1,2\n", "line 2: product numbers run from 1 to 33"),
-        ("1,2,\xff\n", "line 1: whole numbers"),
+        ("1,2,\xff\n", "line 1: integers"),
     ],
 )
-def test_damaged_registries(folder: Path, text: str, message: str) -> None:
+def test_damaged_registries_raise_errors(folder: Path, text: str, message: str) -> None:
     (folder / REGISTRIES).write_text(text, encoding="latin-1")
     with pytest.raises(FileFormatError, match=message):
         amazon("toys", data_dir=folder.parent)
 
 
-def test_damaged_vectors(folder: Path) -> None:
+def test_damaged_vectors_raise_errors(folder: Path) -> None:
     path = folder / VECTORS
     whole = path.read_bytes()
     for content in (b"", b"not an archive", whole[: len(whole) // 2]):
@@ -85,20 +85,20 @@ def test_damaged_vectors(folder: Path) -> None:
         amazon("toys", data_dir=folder.parent)
 
 
-def test_pickled_vectors_are_refused(folder: Path) -> None:
+def test_pickled_vectors_raise_an_error(folder: Path) -> None:
     np.savez(folder / VECTORS, toys=np.array([{"a": 1}], dtype=object))
     with pytest.raises(FileFormatError, match="cannot be read"):
         amazon("toys", data_dir=folder.parent)
 
 
 @pytest.mark.parametrize("name", [REGISTRIES, VECTORS])
-def test_missing_file(folder: Path, name: str) -> None:
+def test_a_missing_file_raises_an_error(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(DataError, match=f"{name} is missing"):
         amazon("toys", data_dir=folder.parent)
 
 
-def test_missing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"there is no folder .*SETGRAD_DATA"):
         amazon("toys", data_dir=tmp_path)
     monkeypatch.delenv("SETGRAD_DATA", raising=False)
@@ -106,7 +106,7 @@ def test_missing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         amazon("toys")
 
 
-def test_unknown_words(tmp_path: Path) -> None:
+def test_unknown_categories_and_protocols_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown Amazon category 'decor'; choose one of: apparel, bath"):
         amazon("decor", data_dir=tmp_path)
     with pytest.raises(OptionError, match="unknown Amazon protocol 'nearest'; choose one of: farthest, random"):

@@ -1,8 +1,9 @@
-"""BindingDB's public table, on small generated files in the forms it has had over the years."""
+"""BindingDB's public table, on small generated files in the formats of several years."""
 
 import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from setgrad.errors import DataError, FileFormatError, OptionError
 CHAINS = "Number of Protein Chains in Target (>1 implies a multichain complex)"
 NEW = "BindingDB Target Chain Sequence 1"
 OLD = "BindingDB Target Chain  Sequence"
-FEW = {"n_train": 3, "n_validation": 1, "n_test": 1}
+FEW: dict[str, Any] = {"n_train": 3, "n_validation": 1, "n_test": 1}
 
 
 def table(rows: list[tuple[str, str, str, str]], sequence: str = NEW) -> str:
-    """A table with the columns that matter among others, and the chain columns once more behind, as in the file."""
+    """Return a table with the needed columns among others, and the chain columns repeated, as in the real file."""
     header = ["BindingDB Reactant_set_id", "Ligand SMILES", "Ki (nM)", "IC50 (nM)", "Kd (nM)", "EC50 (nM)"]
     header += [CHAINS, sequence, "PDB ID(s) of Target Chain", OLD if sequence == OLD else sequence[:-1] + "2"]
     lines = ["\t".join(header)]
@@ -35,7 +36,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("sequence", [NEW, OLD, "BindingDB Target Chain Sequence"])
-def test_rows(tmp_path: Path, sequence: str) -> None:
+def test_rows_are_read_in_every_version(tmp_path: Path, sequence: str) -> None:
     rows = [
         ("CCO", "MKV", "10", "1"),
         ("CCO", "mkv", " 1000 ", "1"),
@@ -49,14 +50,14 @@ def test_rows(tmp_path: Path, sequence: str) -> None:
         ("CCC", "", "5", "1"),
     ]
     pairs = read_bindingdb(write(tmp_path / "t.tsv", table(rows, sequence)), "Kd")
-    found = [(pairs.smiles[d], pairs.proteins[t]) for d, t in zip(pairs.drug, pairs.target, strict=True)]
-    assert found == [("CCO", "MKV"), ("CCN", "MKV"), ("CCN", "GGG")]
+    names = [(pairs.smiles[d], pairs.proteins[t]) for d, t in zip(pairs.drug, pairs.target, strict=True)]
+    assert names == [("CCO", "MKV"), ("CCN", "MKV"), ("CCN", "GGG")]
     # 10 and 1000 nM: the mean of the logarithms is 100 nM, a pKd of 7.
     np.testing.assert_allclose(pairs.activity, [7.0, 5.0, 10.0])
     assert pairs.ids.tolist() == [2, 4, 5]
 
 
-def test_another_measure(tmp_path: Path) -> None:
+def test_another_measure_reads_another_column(tmp_path: Path) -> None:
     path = write(tmp_path / "t.tsv", table([("CCO", "MKV", "10", "1")]))
     assert read_bindingdb(path, "IC50").activity.tolist() == pytest.approx([9.0 - math.log10(7.0)])
     assert len(read_bindingdb(path, "Ki")) == 0
@@ -70,8 +71,8 @@ def rows() -> list[tuple[str, str, str, str]]:
     return [(s, "MKV" * (n + 1), f"{rng.integers(1, 10**6) / 100}", "1") for s in smiles for n in range(12)]
 
 
-def test_task(tmp_path: Path, rows: list[tuple[str, str, str, str]]) -> None:
-    # A ligand that RDKit cannot read binds best of all, and must not come in; "active" needs no fingerprint.
+def test_the_task_is_built_from_readable_ligands(tmp_path: Path, rows: list[tuple[str, str, str, str]]) -> None:
+    # The most active ligand is one that RDKit cannot read. Only "active", which needs no fingerprint, uses it.
     rows += [("C(C(C", "MKV" * n, "0.001", "1") for n in range(1, 5)]
     write(tmp_path / "bindingdb" / "BindingDB_All.tsv", table(rows))
     task = load_task("bindingdb", data_dir=tmp_path, **FEW)
@@ -89,7 +90,7 @@ def test_task(tmp_path: Path, rows: list[tuple[str, str, str, str]]) -> None:
     assert [int(mask.sum()) for mask in active.train.subsets] == [15] * 3
 
 
-def test_zipped_as_downloaded(tmp_path: Path, rows: list[tuple[str, str, str, str]]) -> None:
+def test_a_zipped_table_gives_the_same_task(tmp_path: Path, rows: list[tuple[str, str, str, str]]) -> None:
     plain = write(tmp_path / "t.tsv", table(rows))
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.write(plain, "BindingDB_All.tsv")
@@ -98,14 +99,14 @@ def test_zipped_as_downloaded(tmp_path: Path, rows: list[tuple[str, str, str, st
     assert torch.equal(one.train.sets.values, two.train.sets.values)
 
 
-def test_faults(tmp_path: Path) -> None:
+def test_damaged_tables_raise_errors(tmp_path: Path) -> None:
     good = table([("CCO", "MKV", "10", "1")] * 2)
     for text, message in (
         (good.replace("Kd (nM)", "Kd"), r"no column 'Kd \(nM\)'"),
         (good.replace("Ligand SMILES", "Drug"), "no column 'Ligand SMILES'"),
         (good.replace(NEW, "Protein"), f"no column '{NEW}'"),
         ("", "no column 'Ligand SMILES'"),
-        (good + "3\tCCO\t\t", "line 4: 8 columns or more were expected, not 4"),
+        (good + "3\tCCO\t\t", "line 4: at least 8 columns were expected, not 4"),
     ):
         with pytest.raises(FileFormatError, match=message):
             read_bindingdb(write(tmp_path / "t.tsv", text), "Kd")
@@ -118,7 +119,7 @@ def test_faults(tmp_path: Path) -> None:
         read_bindingdb(tmp_path / "empty.zip", "Kd")
 
 
-def test_which_file(tmp_path: Path) -> None:
+def test_missing_and_ambiguous_tables_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no folder"):
         bindingdb(data_dir=tmp_path)
     with pytest.raises(DataError, match=r"there is no file .*absent\.tsv"):

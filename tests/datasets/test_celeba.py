@@ -1,6 +1,7 @@
-"""CelebA's public format, on tiny files made here: CelebA itself may not be passed on."""
+"""CelebA's public format, on small generated files: CelebA itself may not be redistributed."""
 
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 import torch
 
 from setgrad.datasets import Task, celeba, load_task
-from setgrad.datasets._celeba import _weights
+from setgrad.datasets._celeba import _pair_weights
 from setgrad.errors import DataError, FileFormatError, MissingDependencyError
 from setgrad.sets import Choices
 
-Image = pytest.importorskip("PIL.Image", reason="photographs are read by Pillow")
+Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 
 COUNT = 180
 NAMES = [f"{number:06}.jpg" for number in range(1, COUNT + 1)]
@@ -35,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
         "".join(f"{name} {part}\n" for name, part in zip(NAMES, PART, strict=True))
     )
     for number, name in enumerate(NAMES):
-        # The number is in the red channel; green says up from down and blue left from right.
+        # Red is the number of the image; green marks the upper half and blue the left half.
         pixels = np.zeros((218, 178, 3), np.uint8)
         pixels[..., 0] = number
         pixels[:109, :, 1] = 255
@@ -44,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def small(folder: Path, seed: int = 0, n_train: int = 30) -> Task:
-    return celeba(random_state=seed, data_dir=folder.parent, n_train=n_train, n_validation=20, n_test=20)
+def small(folder: Path, random_state: int = 0, n_train: int = 30) -> Task:
+    return celeba(random_state=random_state, data_dir=folder.parent, n_train=n_train, n_validation=20, n_test=20)
 
 
 def splits(task: Task) -> tuple[Choices, Choices, Choices]:
@@ -68,7 +69,7 @@ def test_splits_are_the_published_ones(folder: Path) -> None:
         assert {int(PART[NAMES.index(name)]) for name in part.item_ids} == {number}
 
 
-def test_items_are_the_middle_of_the_photographs(folder: Path) -> None:
+def test_items_are_the_centre_of_the_photographs(folder: Path) -> None:
     part = small(folder).test
     assert part.sets.item_shape == (3, 64, 64) and part.sets.dtype == torch.float32
     for image, name in zip(part.sets.values, part.item_ids, strict=True):
@@ -86,7 +87,7 @@ def test_only_the_photographs_of_the_sets_are_read(folder: Path) -> None:
     small(folder, n_train=2)
 
 
-def test_a_seed_decides_everything(folder: Path) -> None:
+def test_equal_seeds_give_equal_data(folder: Path) -> None:
     one, two, other = small(folder), small(folder), small(folder, random_state=1)
     assert torch.equal(one.train.sets.values, two.train.sets.values)
     assert torch.equal(one.train.subsets.values, two.train.subsets.values)
@@ -94,24 +95,21 @@ def test_a_seed_decides_everything(folder: Path) -> None:
     assert np.array_equal(one.test.item_ids, small(folder, n_train=3).test.item_ids)
 
 
-def test_pairs_of_attributes_are_those_of_a_random_face() -> None:
+def test_pairs_of_attributes_have_the_probability_of_a_random_face() -> None:
     present = np.random.default_rng(1).random((60, 4)) < 0.5
     expected = np.zeros((4, 4))
     for row in present:
         has = np.flatnonzero(row)
-        for one in has:
-            for two in has:
-                if one != two:
-                    expected[one, two] += 1 / (len(has) * (len(has) - 1))
-    for one in range(4):
-        for two in range(4):
-            both, neither = present[:, [one, two]].all(1).sum(), (~present[:, [one, two]]).all(1).sum()
-            if both < 8 or neither < 3:
-                expected[one, two] = 0
-    np.testing.assert_allclose(_weights(present).reshape(4, 4), expected / expected.sum(), atol=1e-12)
+        for pair in permutations(has, 2):
+            expected[pair] += 1 / (len(has) * (len(has) - 1))
+    for first, second in np.ndindex(4, 4):
+        columns = present[:, [first, second]]
+        if columns.all(1).sum() < 8 or (~columns).all(1).sum() < 3:
+            expected[first, second] = 0
+    np.testing.assert_allclose(_pair_weights(present).reshape(4, 4), expected / expected.sum(), atol=1e-12)
 
 
-def test_by_name(folder: Path) -> None:
+def test_the_task_is_loaded_by_name(folder: Path) -> None:
     task = load_task("celeba", data_dir=folder.parent, n_train=1, n_validation=0, n_test=2)
     assert task.name == "celeba" and "licence" in task.source
     assert [len(part) for part in splits(task)] == [1, 0, 2]
@@ -124,17 +122,17 @@ def test_by_name(folder: Path) -> None:
         ("list_attr_celeba.txt", "-1", "0", r"line \d+: a name and 5 marks, 1 or -1, were expected"),
         ("list_attr_celeba.txt", "Bald ", "", r"line 3: a name and 4 marks"),
         ("list_eval_partition.txt", " 2\n", " 3\n", "line 121: a name and 0, 1 or 2 were expected"),
-        ("list_eval_partition.txt", "000007.jpg", "x.jpg", "does not name 000007.jpg"),
+        ("list_eval_partition.txt", "000007.jpg", "x.jpg", "does not contain 000007.jpg"),
     ],
 )
-def test_damaged_lists(folder: Path, name: str, old: str, new: str, message: str) -> None:
+def test_damaged_lists_raise_errors(folder: Path, name: str, old: str, new: str, message: str) -> None:
     path = folder / name
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(FileFormatError, match=message):
         small(folder)
 
 
-def test_missing_and_damaged_files(folder: Path) -> None:
+def test_missing_and_damaged_files_raise_errors(folder: Path) -> None:
     used = small(folder).train.item_ids
     assert used is not None
     photograph = folder / "img_align_celeba" / str(used[0])
@@ -152,13 +150,13 @@ def test_missing_and_damaged_files(folder: Path) -> None:
             small(folder)
 
 
-def test_too_few_faces(folder: Path) -> None:
+def test_too_few_faces_raise_an_error(folder: Path) -> None:
     (folder / "list_eval_partition.txt").write_text("".join(f"{name} {int(name > NAMES[5])}\n" for name in NAMES))
     with pytest.raises(DataError, match="no two attributes are shared by 8 of the 6 faces"):
         small(folder)
 
 
-def test_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pillow_raises_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "setgrad\[demo\]"'):
         small(folder)

@@ -1,10 +1,11 @@
-"""Compound selection: the filters against brute force, the files of DeepDTA, the cache, and the real data."""
+"""Compound selection: the filters compared with brute force, the files of DeepDTA, the cache, and the real data."""
 
 import builtins
 import json
 import pickle
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,12 @@ RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1"]
 TAILS = ["O", "CN", "CCl", "C(=O)O", "CCC#N", "S(=O)(=O)N"]
 SMILES = [ring + tail for ring in RINGS for tail in TAILS]
 PROTEINS = ["MKV" * n for n in range(1, 16)]
-FEW = {"n_train": 4, "n_validation": 2, "n_test": 2}
+FEW: dict[str, Any] = {"n_train": 4, "n_validation": 2, "n_test": 2}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A Davis of 30 drugs and 15 proteins, written as DeepDTA does; nothing binds in half of the pairs."""
+    """Write a Davis data set of 30 drugs and 15 proteins in the format of DeepDTA; half of the pairs do not bind."""
     davis = tmp_path / "data" / "deepdta" / "davis"
     davis.mkdir(parents=True)
     (davis / "ligands_iso.txt").write_text(json.dumps({f"d{i}": s for i, s in enumerate(SMILES)}))
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def kd_of(folder: Path) -> np.ndarray:
+def read_kd(folder: Path) -> np.ndarray:
     return np.loadtxt(folder / "deepdta" / "davis" / KD)
 
 
@@ -50,36 +51,38 @@ def test_items_are_the_tokens_of_their_pair(folder: Path) -> None:
     assert all(len(set(ids)) == 300 for ids in np.asarray(task.train.item_ids).reshape(4, 300).tolist())
 
 
-def test_active_are_the_pairs_that_bind_best(folder: Path) -> None:
+def test_active_chooses_the_pairs_that_bind_best(folder: Path) -> None:
     task = compounds("davis", "active", data_dir=folder, **FEW)
-    kd = kd_of(folder).reshape(-1)
+    kd = read_kd(folder).reshape(-1)
     ids = np.asarray(task.test.item_ids).reshape(-1, 300)
     for numbers, mask in zip(ids, task.test.subsets, strict=True):
         best = numbers[np.argsort(kd[numbers])[:15]]
         assert set(numbers[mask.numpy()]) == set(best)
 
 
-def settled(alike: np.ndarray) -> list[int]:
-    """Centres of the first run that scikit-learn does not warn about."""
+def cluster_centres(similarity: np.ndarray) -> list[int]:
+    """Return the centres of the first run that converges without a warning of scikit-learn."""
     from sklearn.cluster import AffinityPropagation
 
     for damping in (0.5, 0.7, 0.9):
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            run = AffinityPropagation(affinity="precomputed", damping=damping, random_state=0, max_iter=1000).fit(alike)
-        if not heard:
+            run = AffinityPropagation(affinity="precomputed", damping=damping, random_state=0, max_iter=1000).fit(
+                similarity
+            )
+        if not caught:
             return run.cluster_centers_indices_.tolist()
-    raise AssertionError("affinity propagation never settled")
+    raise AssertionError("affinity propagation did not converge")
 
 
-def test_diverse_ones_are_centres_of_clusters_of_the_active_third(folder: Path) -> None:
+def test_diverse_chooses_the_cluster_centres_of_the_active_third(folder: Path) -> None:
     from rdkit import Chem, DataStructs
     from rdkit.Chem import rdFingerprintGenerator
 
     task = compounds("davis", data_dir=folder, random_state=1, **FEW)
     morgan = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
     prints = [morgan.GetFingerprint(Chem.MolFromSmiles(text)) for text in SMILES]
-    kd = kd_of(folder).reshape(-1)
+    kd = read_kd(folder).reshape(-1)
     for numbers, mask in zip(np.asarray(task.train.item_ids).reshape(-1, 300), task.train.subsets, strict=True):
         active = sorted(numbers, key=lambda n: kd[n])[:100]
         assert kd[active[-1]] < 10000.0
@@ -87,13 +90,15 @@ def test_diverse_ones_are_centres_of_clusters_of_the_active_third(folder: Path) 
         for number in active:
             best.setdefault(int(number) // 15, int(number))
         drugs = sorted(best)
-        alike = np.array([DataStructs.BulkTanimotoSimilarity(prints[i], [prints[j] for j in drugs]) for i in drugs])
-        expected = {best[drugs[i]] for i in settled(alike)}
+        similarity = np.array(
+            [DataStructs.BulkTanimotoSimilarity(prints[i], [prints[j] for j in drugs]) for i in drugs]
+        )
+        expected = {best[drugs[i]] for i in cluster_centres(similarity)}
         assert set(numbers[mask.numpy()].tolist()) == expected
         assert 1 < len(expected) < len(drugs)
 
 
-def test_equal_activities_at_the_limit_are_left_out() -> None:
+def test_tied_activities_at_the_limit_are_left_out() -> None:
     activity = np.array([1.0, 4.0, 2.0, 4.0, 2.0, 3.0])
     assert diversity.most_active(activity, 3).nonzero()[0].tolist() == [1, 3, 5]
     assert diversity.most_active(activity, 4).nonzero()[0].tolist() == [1, 3, 5]
@@ -102,44 +107,44 @@ def test_equal_activities_at_the_limit_are_left_out() -> None:
     assert not diversity.most_active(np.ones(5), 2).any()
 
 
-def test_items_that_are_equally_alike_are_all_centres() -> None:
+def test_equally_similar_items_are_all_centres() -> None:
     for count in (1, 2, 5):
         assert diversity.exemplars(np.full((count, count), 0.5)).tolist() == list(range(count))
 
 
-def test_propagation_that_never_settles_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_propagation_that_does_not_converge_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     from sklearn.cluster import AffinityPropagation
 
     dampings: list[float] = []
-    settle = AffinityPropagation.fit
+    fit = AffinityPropagation.fit
 
-    def hasty(self: AffinityPropagation, X: np.ndarray) -> AffinityPropagation:
+    def limited_fit(self: AffinityPropagation, X: np.ndarray) -> AffinityPropagation:
         dampings.append(self.damping)
-        return settle(self.set_params(max_iter=1 if self.damping < limit else 1000), X)
+        return fit(self.set_params(max_iter=1 if self.damping < limit else 1000), X)
 
-    monkeypatch.setattr(AffinityPropagation, "fit", hasty)
-    alike = np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]])
+    monkeypatch.setattr(AffinityPropagation, "fit", limited_fit)
+    similarity = np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]])
     limit = 2.0
-    assert diversity.exemplars(alike) is None
+    assert diversity.exemplars(similarity) is None
     assert dampings == [0.5, 0.7, 0.9]
     dampings.clear()
     limit = 0.7
-    assert diversity.exemplars(alike) is not None
+    assert diversity.exemplars(similarity) is not None
     assert dampings == [0.5, 0.7]
 
 
-def test_a_set_without_an_answer_is_drawn_anew() -> None:
-    asked: list[np.ndarray] = []
+def test_a_set_without_an_answer_is_drawn_again() -> None:
+    calls: list[np.ndarray] = []
 
-    def third_time(members: np.ndarray) -> np.ndarray | None:
-        asked.append(members.copy())
-        return members % 2 == 0 if len(asked) == 3 else None
+    def answer_third_call(members: np.ndarray) -> np.ndarray | None:
+        calls.append(members.copy())
+        return members % 2 == 0 if len(calls) == 3 else None
 
-    members, chosen = pair_sets._draw(np.random.default_rng(0), 400, third_time, 1, "sets")
-    assert len(asked) == 3 and not np.array_equal(asked[0], asked[1])
-    assert np.array_equal(members[0], asked[2]) and np.array_equal(chosen[0], members[0] % 2 == 0)
+    members, chosen = pair_sets._draw_sets(np.random.default_rng(0), 400, answer_third_call, 1, "sets")
+    assert len(calls) == 3 and not np.array_equal(calls[0], calls[1])
+    assert np.array_equal(members[0], calls[2]) and np.array_equal(chosen[0], members[0] % 2 == 0)
     with pytest.raises(DataError, match=r"no set with a clear answer.*distinct values"):
-        pair_sets._draw(np.random.default_rng(0), 400, lambda members: None, 1, "sets")
+        pair_sets._draw_sets(np.random.default_rng(0), 400, lambda members: None, 1, "sets")
 
 
 def test_splits_and_seeds_are_independent(folder: Path) -> None:
@@ -152,7 +157,7 @@ def test_splits_and_seeds_are_independent(folder: Path) -> None:
     assert not np.array_equal(few.validation.item_ids, few.test.item_ids)
 
 
-def test_load_by_name(folder: Path) -> None:
+def test_the_task_is_loaded_by_name(folder: Path) -> None:
     assert load_task("compounds:davis", data_dir=folder, **FEW).name == "compounds:davis:diverse"
     assert load_task("compounds:davis:active", data_dir=folder, **FEW).name == "compounds:davis:active"
     with pytest.raises(OptionError, match="unknown compound data set 'biosnap'; choose one of: davis, kiba"):
@@ -162,7 +167,7 @@ def test_load_by_name(folder: Path) -> None:
 # ---- the cache
 
 
-def same(a: Task, b: Task) -> bool:
+def is_equal(a: Task, b: Task) -> bool:
     parts = [(getattr(a, name), getattr(b, name)) for name in ("train", "validation", "test")]
     return a.name == b.name and all(
         torch.equal(x.sets.values, y.sets.values)
@@ -172,21 +177,21 @@ def same(a: Task, b: Task) -> bool:
     )
 
 
-def test_a_kept_task_needs_no_data_and_no_chemistry(
+def test_a_cached_task_needs_neither_data_nor_rdkit(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = tmp_path / "deep" / "kept"
-    task = compounds("davis", data_dir=folder, cache=kept, **FEW)
-    assert [path.name for path in kept.iterdir()] == ["compounds-davis-diverse-seed0-4-2-2.npz"]
-    without(monkeypatch, "rdkit")
-    monkeypatch.setenv("SETGRAD_CACHE", str(kept))
-    assert same(task, load_task("compounds:davis", data_dir=tmp_path / "nowhere", **FEW))
+    cache = tmp_path / "deep" / "cache"
+    task = compounds("davis", data_dir=folder, cache=cache, **FEW)
+    assert [path.name for path in cache.iterdir()] == ["compounds-davis-diverse-seed0-4-2-2.npz"]
+    hide(monkeypatch, "rdkit")
+    monkeypatch.setenv("SETGRAD_CACHE", str(cache))
+    assert is_equal(task, load_task("compounds:davis", data_dir=tmp_path / "nowhere", **FEW))
     with pytest.raises(DataError, match="no folder"):
         compounds("davis", random_state=1, data_dir=tmp_path / "nowhere", **FEW)
 
 
-def test_damaged_caches_are_refused(folder: Path, tmp_path: Path) -> None:
-    def again() -> Task:
+def test_damaged_caches_raise_errors(folder: Path, tmp_path: Path) -> None:
+    def load() -> Task:
         return compounds("davis", "active", cache=tmp_path, **FEW)
 
     compounds("davis", "active", data_dir=folder, cache=tmp_path, **FEW)
@@ -195,7 +200,7 @@ def test_damaged_caches_are_refused(folder: Path, tmp_path: Path) -> None:
         arrays = dict(archive)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(FileFormatError, match=r"cannot be read.*delete the file"):
-        again()
+        load()
     for name, array, message in (
         ("format", np.array(99), "format 99"),
         ("test_drug", arrays["test_drug"] + 1000, "test_drug: there is no such drug"),
@@ -204,32 +209,32 @@ def test_damaged_caches_are_refused(folder: Path, tmp_path: Path) -> None:
     ):
         np.savez(path, **{**arrays, name: array})
         with pytest.raises(FileFormatError, match=f"{message}.*delete the file"):
-            again()
+            load()
 
 
-# ---- what can be wrong
+# ---- errors
 
 
-def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    real = builtins.__import__
+def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    import_module = builtins.__import__
 
-    def refuse(name: str, *args: object, **kwargs: object) -> object:
+    def fail(name: str, *args: Any, **kwargs: Any) -> object:
         if name.partition(".")[0] == package:
             raise ImportError(f"No module named {name!r}")
-        return real(name, *args, **kwargs)
+        return import_module(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr(builtins, "__import__", fail)
 
 
 @pytest.mark.parametrize("package", ["rdkit", "sklearn"])
-def test_missing_chemistry(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    without(monkeypatch, package)
+def test_missing_packages_raise_errors(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    hide(monkeypatch, package)
     with pytest.raises(MissingDependencyError, match=r"pip install .setgrad\[chem\]"):
         compounds("davis", data_dir=folder, **FEW)
     assert len(compounds("davis", "active", data_dir=folder, **FEW).train) == 4
 
 
-def test_the_pickle_beside_the_matrix_is_never_opened(folder: Path) -> None:
+def test_the_pickle_beside_the_matrix_is_not_opened(folder: Path) -> None:
     trap = folder / "opened"
     (folder / "deepdta" / "davis" / "Y").write_bytes(pickle.dumps(_Trap(str(trap))))
     compounds("davis", "active", data_dir=folder, **FEW)
@@ -250,41 +255,41 @@ class _Trap:
         ("ligands_iso.txt", "[1, 2]", "names and sequences was expected"),
         ("ligands_iso.txt", '{"a": ', "cannot be read"),
         ("proteins.txt", '{"a": 5}', "names and sequences was expected"),
-        ("proteins.txt", '{"a": "MKV"}', "not 30 of 15; take a fresh copy of all files"),
+        ("proteins.txt", '{"a": "MKV"}', "not 30 of 15; download all files again"),
         (KD, "1 2 3\n4 five 6\n", "cannot be read"),
         (KD, "1 2 3\n4 5\n", "cannot be read"),
-        (KD, "\n".join(["0 " * 15] * 30), "a Kd is above 0"),
+        (KD, "\n".join(["0 " * 15] * 30), "every Kd must be above 0"),
     ],
 )
-def test_damaged_files(folder: Path, file: str, text: str, message: str) -> None:
+def test_damaged_files_raise_errors(folder: Path, file: str, text: str, message: str) -> None:
     (folder / "deepdta" / "davis" / file).write_text(text)
     with pytest.raises(FileFormatError, match=message):
         compounds("davis", data_dir=folder)
 
 
 @pytest.mark.parametrize("file", ["ligands_iso.txt", "proteins.txt", KD])
-def test_missing_files(folder: Path, file: str) -> None:
+def test_missing_files_raise_errors(folder: Path, file: str) -> None:
     (folder / "deepdta" / "davis" / file).unlink()
     with pytest.raises(DataError, match=f"{file} is missing"):
         compounds("davis", data_dir=folder)
 
 
-def test_too_few_pairs(folder: Path) -> None:
-    kd = kd_of(folder)
+def test_too_few_pairs_raise_an_error(folder: Path) -> None:
+    kd = read_kd(folder)
     kd[:, 5:] = np.nan
     np.savetxt(folder / "deepdta" / "davis" / KD, kd)
-    with pytest.raises(DataError, match="holds 300 pairs, but only 150 can be used"):
+    with pytest.raises(DataError, match="holds 300 pairs, but only 150 are usable"):
         compounds("davis", "active", data_dir=folder)
 
 
-def test_long_and_strange_strings() -> None:
+def test_long_strings_are_truncated_and_unknown_characters_share_a_token() -> None:
     tokens = pair_tokens(["C" * 150, "C€?"], ["m" * 1500, "MJ"])
     assert tokens.shape == (2, 1100) and tokens.dtype == torch.uint8
     assert tokens[0].min() > 0
     assert torch.equal(tokens[0, 100:], pair_tokens(["C"], ["M" * 1000])[0, 100:])
     assert tokens[1, :4].tolist() == [int(tokens[0, 0]), 65, 65, 0]
     assert tokens[1, 101:103].tolist() == [26, 0]
-    with pytest.raises(DataError, match="there are 1 and 2 of them"):
+    with pytest.raises(DataError, match="there are 1 drugs and 2 proteins"):
         pair_tokens(["C"], ["M", "K"])
 
 
@@ -292,13 +297,13 @@ def test_long_and_strange_strings() -> None:
 
 
 @pytest.mark.parametrize("dataset", COMPOUND_DATASETS)
-def test_real_data(data_dir: Path, dataset: str) -> None:
+def test_real_data_have_the_published_sizes_and_characters(data_dir: Path, dataset: str) -> None:
     if not (data_dir / "deepdta").is_dir():
         pytest.skip("no folder deepdta in the real data")
     task = compounds(dataset, data_dir=data_dir, **FEW)
     sizes = [int(mask.sum()) for mask in task.train.subsets]
     assert all(4 <= size <= 30 for size in sizes)
-    # Every character of both data sets is one that DeepDTA knows.
+    # All characters of both data sets are in the alphabets of DeepDTA.
     assert int(task.train.sets.values[:, :100].max()) <= 64 and int(task.train.sets.values[:, 100:].max()) <= 25
     active = compounds(dataset, "active", data_dir=data_dir, **FEW)
     assert all(9 <= int(mask.sum()) <= 15 for mask in active.train.subsets)

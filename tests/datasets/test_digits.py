@@ -1,4 +1,4 @@
-"""The odd ones out among handwritten digits."""
+"""Set anomaly on the handwritten digits of scikit-learn."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from setgrad.sets import Choices
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    pytest.importorskip("sklearn", reason="the images come with scikit-learn")
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
     return digits()
 
 
@@ -29,21 +29,21 @@ def splits(task: Task) -> tuple[Choices, Choices, Choices]:
     return task.train, task.validation, task.test
 
 
-def test_numbers_of_sets(task: Task) -> None:
+def test_the_default_numbers_of_sets(task: Task) -> None:
     assert [len(part) for part in splits(task)] == [1000, 300, 500]
     assert task.train.sets.item_shape == (64,)
 
 
-def test_items_are_the_images_they_claim_to_be(task: Task, bundled: tuple[np.ndarray, np.ndarray]) -> None:
+def test_items_are_the_images_of_their_ids(task: Task, bundled: tuple[np.ndarray, np.ndarray]) -> None:
     for part in splits(task):
         assert np.allclose(part.sets.values.numpy() * 16, bundled[0][part.item_ids])
 
 
-def test_odd_ones_are_the_minority(task: Task, bundled: tuple[np.ndarray, np.ndarray]) -> None:
+def test_odd_images_are_a_minority_of_different_digits(task: Task, bundled: tuple[np.ndarray, np.ndarray]) -> None:
     for part in splits(task):
-        numbers, host = np.asarray(part.item_ids), part.sets.layout.host
-        for number, mask in enumerate(part.subsets):
-            images = numbers[host[number] : host[number + 1]]
+        ids, offsets = np.asarray(part.item_ids), part.sets.layout.host_offsets
+        for index, mask in enumerate(part.subsets):
+            images = ids[offsets[index] : offsets[index + 1]]
             labels, chosen = bundled[1][images], mask.numpy()
             majority = np.unique(labels[~chosen])
             assert len(majority) == 1 and majority[0] not in labels[chosen]
@@ -51,13 +51,13 @@ def test_odd_ones_are_the_minority(task: Task, bundled: tuple[np.ndarray, np.nda
             assert len(set(images)) == len(images)
 
 
-def test_sizes_are_ragged(task: Task) -> None:
+def test_sets_have_every_size_in_the_range(task: Task) -> None:
     for part in splits(task):
         assert set(part.sets.layout.host_lengths) == set(range(8, 21))
         assert {int(mask.sum()) for mask in part.subsets} == {2, 3, 4}
 
 
-def test_chosen_items_stand_anywhere_in_the_set(task: Task) -> None:
+def test_chosen_items_are_at_random_positions(task: Task) -> None:
     first = np.array([bool(mask[0]) for mask in task.train.subsets])
     last = np.array([bool(mask[-1]) for mask in task.train.subsets])
     expected = float(np.mean([float(mask.float().mean()) for mask in task.train.subsets]))
@@ -79,14 +79,14 @@ def test_the_scores_in_the_description_are_right(task: Task) -> None:
         hits = chosen[picked].sum()
         return hits / (2 * chosen.sum() - hits)
 
-    blind, by_distance = (float(number) for number in re.findall(r"0\.\d+", task.description))
+    random_score, distance_score = (float(number) for number in re.findall(r"0\.\d+", task.description))
     sizes = [(n, min(k, (n - 1) // 2)) for n in range(8, 21) for k in (2, 3, 4)]
-    assert np.mean([chance(n, k) for n, k in sizes]) == pytest.approx(blind, abs=0.006)
+    assert np.mean([chance(n, k) for n, k in sizes]) == pytest.approx(random_score, abs=0.006)
     scores = [farthest(x.numpy(), mask.numpy()) for x, mask in zip(*task.test, strict=True)]
-    assert np.mean(scores) == pytest.approx(by_distance, abs=0.06)
+    assert np.mean(scores) == pytest.approx(distance_score, abs=0.06)
 
 
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "setgrad\[demo\]"'):
         digits()

@@ -1,17 +1,18 @@
-"""The one door: names, variants, and what it says to a name it does not know."""
+"""`load_task`: names, variants, and errors for unknown names."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import setgrad
-from setgrad.datasets import LOADERS, load_task, task_names
-from setgrad.errors import OptionError
+from setgrad.datasets import LOADERS, TaskLoader, load_task, task_names
+from setgrad.errors import DataError, OptionError
 
 
-def test_every_task_has_a_name_of_its_own() -> None:
+def test_task_names_are_unique_and_cover_all_loaders() -> None:
     assert (
         len(task_names()) == len(set(task_names())) == sum(max(1, len(loader.variants)) for loader in LOADERS.values())
     )
@@ -20,14 +21,14 @@ def test_every_task_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["gaussian", "moons"])
-def test_load_is_the_function_of_that_name(name: str) -> None:
+def test_load_task_calls_the_function_of_that_name(name: str) -> None:
     task = load_task(name, random_state=3)
     direct = getattr(setgrad.datasets, name)(random_state=3)
     assert task.name == name
     assert torch.equal(task.test.sets.values, direct.test.sets.values)
 
 
-def test_counts_reach_the_loader() -> None:
+def test_counts_are_passed_to_the_loader() -> None:
     task = load_task("moons", n_train=3, n_validation=2, n_test=1)
     assert repr(task) == "Task('moons': 3 training, 2 validation, 1 test sets)"
 
@@ -52,17 +53,19 @@ def folder(tmp_path: Path) -> Path:
         ("amazon:toys", None, "random", "amazon:toys:random"),
     ],
 )
-def test_variants(folder: Path, name: str, category: str | None, protocol: str | None, full: str) -> None:
+def test_variants_may_be_part_of_the_name_or_arguments(
+    folder: Path, name: str, category: str | None, protocol: str | None, full: str
+) -> None:
     assert load_task(name, category=category, protocol=protocol, data_dir=folder).name == full
     assert full in task_names()
 
 
-def test_every_count_goes_to_its_own_split(folder: Path) -> None:
+def test_every_count_applies_to_its_split(folder: Path) -> None:
     task = load_task("amazon:toys", data_dir=folder, n_train=0, n_validation=1)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [0, 1, 1]
 
 
-def test_every_task_says_where_it_comes_from(folder: Path) -> None:
+def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
     for task in (
         load_task("gaussian", n_train=1),
         load_task("moons", n_train=1),
@@ -72,27 +75,45 @@ def test_every_task_says_where_it_comes_from(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "options", "message"),
     [
-        ("suns", "unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon"),
-        ("", "unknown data set ''"),
-        ("moons:full", "'moons' has no variants"),
-        ("amazon", "'amazon' is a family of data sets; ask for one of them, such as 'amazon:toys:random'"),
-        ("amazon:toys:random:more", "says too much"),
-        ("amazon:toy", "unknown Amazon category 'toy'; choose one of: apparel"),
-        ("amazon:toys:near", "unknown Amazon protocol 'near'; choose one of: farthest, random"),
+        ("suns", {}, "unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon"),
+        ("", {}, "unknown data set ''"),
+        ("moons:full", {}, "'moons' has no variants"),
+        ("moons", {"category": "toys"}, "'moons' has no variants"),
+        ("amazon", {}, "'amazon' is a family of data sets; load one of them, such as 'amazon:toys:random'"),
+        ("amazon", {"protocol": "random"}, "'amazon' is a family of data sets"),
+        ("amazon:toys:random:more", {}, "has too many parts"),
+        ("amazon:toy", {}, "unknown Amazon category 'toy'; choose one of: apparel"),
+        ("amazon:toys:near", {}, "unknown Amazon protocol 'near'; choose one of: farthest, random"),
     ],
 )
-def test_wrong_names(name: str, message: str) -> None:
+def test_wrong_names_raise_errors(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        load_task(name)
+        load_task(name, **options)
 
 
-def test_protocol_without_category() -> None:
-    with pytest.raises(OptionError, match="'amazon' is a family of data sets"):
-        load_task("amazon", protocol="random")
+@pytest.mark.parametrize(("old", "new"), [("load", load_task), ("names", task_names), ("Loader", TaskLoader)])
+def test_old_names_still_work_with_a_warning(old: str, new: object) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"datasets\.{old} is now setgrad\.datasets\.\w+; .*0\.3\.0"):
+        assert getattr(setgrad.datasets, old) is new
 
 
-def test_category_of_a_task_without_variants() -> None:
-    with pytest.raises(OptionError, match="'moons' has no variants"):
-        load_task("moons", category="toys")
+def test_unknown_names_of_the_package_raise_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        _ = setgrad.datasets.no_such_name  # type: ignore[attr-defined]
+
+
+def test_loaders_list_the_files_and_packages_they_need() -> None:
+    assert (LOADERS["moons"].needs, LOADERS["digits"].needs) == ("", "scikit-learn")
+    assert LOADERS["celeba"].needs == "data files in the folder SETGRAD_DATA, Pillow"
+
+
+def test_errors_about_arguments_can_be_written_as_flags(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as caught:
+        load_task("moons", random_state=-1)
+    assert caught.value.as_flags() == "--random-state must be an integer of at least 0, not -1"
+    with pytest.raises(DataError) as missing:
+        load_task("celeba", data_dir=tmp_path / "data_dir")
+    assert missing.value.as_flags().startswith(f"there is no folder {tmp_path / 'data_dir' / 'celeba'}; set")
+    assert "pass --data-dir: the folder that contains celeba" in missing.value.as_flags()

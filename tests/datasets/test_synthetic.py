@@ -1,4 +1,4 @@
-"""Gaussian and Moons: the construction of the paper, checked from the outside."""
+"""Gaussian and Moons: the construction of Özcan et al., 2024, arXiv:2412.11239."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -21,7 +21,7 @@ def points_and_masks(choices: Choices) -> tuple[np.ndarray, np.ndarray]:
 
 
 @MAKERS
-def test_sizes_are_those_of_the_paper(make: Callable[..., Task]) -> None:
+def test_default_sizes_are_the_published_ones(make: Callable[..., Task]) -> None:
     task = make()
     assert task.name == make.__name__
     for sets, subsets in (task.train, task.validation, task.test):
@@ -32,14 +32,14 @@ def test_sizes_are_those_of_the_paper(make: Callable[..., Task]) -> None:
 
 
 @MAKERS
-def test_chosen_items_stand_anywhere_in_the_set(make: Callable[..., Task]) -> None:
+def test_chosen_items_are_at_random_positions(make: Callable[..., Task]) -> None:
     _, chosen = points_and_masks(make().train)
-    # 1000 sets, 10 % at every place: a standard deviation is 0.0095
+    # 1000 sets, 10 % at every position: the standard deviation is 0.0095
     assert np.abs(chosen.mean(0) - 0.1).max() < 0.045
 
 
 @MAKERS
-def test_own_sizes(make: Callable[..., Task]) -> None:
+def test_sizes_may_be_chosen(make: Callable[..., Task]) -> None:
     task = make(n_train=3, n_validation=0, n_test=1, set_size=7, subset_size=2)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [3, 0, 1]
     assert task.train.sets.values.shape == (21, 2)
@@ -47,33 +47,33 @@ def test_own_sizes(make: Callable[..., Task]) -> None:
 
 
 @MAKERS
-def test_impossible_sizes_are_refused(make: Callable[..., Task]) -> None:
+def test_impossible_sizes_raise_errors(make: Callable[..., Task]) -> None:
     with pytest.raises(OptionError, match="between 0 and set_size=5, not 6"):
         make(set_size=5, subset_size=6)
-    with pytest.raises(OptionError, match="whole, 0 or more, not 1000, -1 and 1000"):
+    with pytest.raises(OptionError, match="n_validation must be an integer of at least 0, not -1"):
         make(n_validation=-1)
-    with pytest.raises(OptionError, match=r"whole, 0 or more, not 2\.5, 1000 and 1000"):
+    with pytest.raises(OptionError, match=r"n_train must be an integer of at least 0, not 2\.5"):
         make(n_train=2.5)
     for seed in (-1, 1.5, None):
-        with pytest.raises(OptionError, match=f"seed must be a whole number, 0 or more, not {seed}"):
+        with pytest.raises(OptionError, match=f"random_state must be an integer of at least 0, not {seed}"):
             make(random_state=seed)
 
 
-def test_gaussian_classes() -> None:
+def test_gaussian_classes_have_the_published_moments() -> None:
     x, chosen = points_and_masks(gaussian().train)
     along = x @ GAUSSIAN_MEAN
     rare = np.sign((along * chosen).sum(1))
     common = np.sign((along * ~chosen).sum(1))
     assert (rare == -common).all()
     assert 440 < (rare > 0).sum() < 560
-    # Turned so that the rare class is always at +mean, both clouds have known moments.
+    # Flipped so that the rare class is always at +mean, both classes have known moments.
     for own, sign in ((chosen, 1), (~chosen, -1)):
-        turned = (x * rare[:, None, None])[own]
-        assert np.allclose(turned.mean(0), sign * GAUSSIAN_MEAN, atol=0.02)
-        assert np.allclose(np.cov(turned.T), np.eye(2) / 4, atol=0.012)
+        flipped = (x * rare[:, None, None])[own]
+        assert np.allclose(flipped.mean(0), sign * GAUSSIAN_MEAN, atol=0.02)
+        assert np.allclose(np.cov(flipped.T), np.eye(2) / 4, atol=0.012)
 
 
-def test_moons_classes() -> None:
+def test_moons_classes_lie_on_half_circles_with_noise() -> None:
     x, chosen = points_and_masks(moons().train)
     clean = (x - MOONS_SHIFT) / MOONS_SCALE
     grid = np.linspace(0, np.pi, 200)
@@ -91,25 +91,25 @@ def test_moons_classes() -> None:
     assert distance.min(0).mean() == pytest.approx(0.1 * np.sqrt(2 / np.pi), rel=0.03)
 
 
-def test_half_circles_are_those_of_scikit_learn() -> None:
-    make_moons = pytest.importorskip("sklearn.datasets", reason="scikit-learn is the oracle here").make_moons
+def test_half_circles_equal_those_of_scikit_learn() -> None:
+    make_moons = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn").make_moons
     points, labels = make_moons(n_samples=60, shuffle=False, noise=None)
     angles = np.tile(np.linspace(0, np.pi, 30), 2)
     assert np.allclose(half_circles(angles, labels), points, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_bayes_limit_of_the_gaussian_task(seed: int) -> None:
+def test_bayes_jaccard_is_the_published_limit(seed: int) -> None:
     assert 0.895 < bayes_jaccard(gaussian(random_state=seed, n_train=0, n_validation=0).test) < 0.915
 
 
 @pytest.mark.parametrize("sizes", [{"n_test": 0}, {"n_test": 2, "subset_size": 0}])
-def test_no_bayes_limit_where_nothing_is_to_be_found(sizes: dict[str, int]) -> None:
+def test_bayes_jaccard_of_empty_subsets_raises_an_error(sizes: dict[str, int]) -> None:
     with pytest.raises(DataError, match="at least one set, and no empty subset"):
         bayes_jaccard(gaussian(n_train=0, n_validation=0, **sizes).test)
 
 
-def test_bayes_pick_is_the_most_likely_of_all_subsets() -> None:
+def test_bayes_jaccard_equals_enumeration_of_all_subsets() -> None:
     choices = gaussian(n_train=200, n_validation=0, n_test=0, set_size=6, subset_size=2).train
     scores = []
     for x, mask in zip(*points_and_masks(choices), strict=True):
@@ -124,7 +124,7 @@ def test_bayes_pick_is_the_most_likely_of_all_subsets() -> None:
     assert bayes_jaccard(choices) == pytest.approx(np.mean(scores), abs=1e-12)
 
 
-def test_moons_take_evenly_spaced_angles_without_repeating_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moons_have_different_evenly_spaced_angles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setgrad.datasets._synthetic.MOONS_NOISE", 0.0)
     x, chosen = points_and_masks(moons(n_train=20, n_validation=1, n_test=1, set_size=30, subset_size=12).train)
     clean = (x - MOONS_SHIFT) / MOONS_SCALE

@@ -299,7 +299,7 @@ class OfValues(nn.Module):
     def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder = encoder
-        self.layout = draw().layout.ready()
+        self.layout = draw().layout.precompute()
 
     def forward(self, values: Tensor) -> Tensor:
         return self.encoder(Sets(values, self.layout))

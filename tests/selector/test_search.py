@@ -30,7 +30,7 @@ def bound(request, seeded):
 def value(bound, chosen, number):
     """F of one subset of one set, by item numbers inside the set."""
     mask = torch.zeros(1, bound.sets.layout.total, dtype=torch.bool)
-    mask[0, [bound.sets.layout.host[number] + i for i in chosen]] = True
+    mask[0, [bound.sets.layout.host_offsets[number] + i for i in chosen]] = True
     return bound.value(mask)[0, number].item()
 
 

@@ -203,7 +203,7 @@ def test_features_beyond_all_computing_are_refused(choices, default):
     with pytest.raises(DataError, match=r"feature 1 .*rescale"):
         SubsetSelector(**TINY).fit(far, choices.subsets)
     huge = sets.values.clone()
-    huge[sets.layout.host[4], 0] = 1e308
+    huge[sets.layout.host_offsets[4], 0] = 1e308
     for ask in (default.predict, default.predict_proba, lambda far: default.predict(far, search="greedy")):
         with pytest.raises(DataError, match="features of set 4 are too large"):
             ask(sets.with_values(huge))

@@ -1,4 +1,4 @@
-"""Fixtures of this room: every format, and pieces so small that sets span them."""
+"""Fixtures of the tests of tables: every file ending, and chunks so small that sets span several."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def ending(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pieces of two rows, and CSV blocks of a few."""
-    monkeypatch.setattr(_formats, "PIECE_ROWS", 2)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read chunks of two rows, and CSV blocks of a few."""
+    monkeypatch.setattr(_formats, "CHUNK_ROWS", 2)
     monkeypatch.setattr(_formats, "CSV_BLOCK_BYTES", 64)

@@ -1,6 +1,7 @@
-"""What is accepted as sets and as subsets at the door, and what is refused."""
+"""`as_sets`, `as_subsets`, `Choices` and `Table`: accepted input, and errors for the rest."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ TRUTH = [True, False, True, False]
         [range(0, 3, 2), (), ()],
     ],
 )
-def test_every_usual_form_of_subsets(form: object) -> None:
+def test_subsets_are_accepted_in_every_usual_form(form: object) -> None:
     subsets = as_subsets(form, SETS)
     assert subsets.dtype == torch.bool
     assert subsets.layout is SETS.layout
@@ -38,10 +39,10 @@ def test_every_usual_form_of_subsets(form: object) -> None:
     ("form", "error", "message"),
     [
         ([[0], []], ShapeError, "2 subsets were given for 3 sets"),
-        ([[0], [], [1]], DataError, "subset 2 names item 1, but its set has 1 items"),
-        ([[0], [0], []], DataError, "subset 1 names item 0, but its set has 0 items"),
-        ([[-1], [], []], DataError, "subset 0 names item -1"),
-        ([[1, 1], [], []], DataError, "subset 0 names an item twice"),
+        ([[0], [], [1]], DataError, "subset 2 contains index 1, but its set has 1 items"),
+        ([[0], [0], []], DataError, "subset 1 contains index 0, but its set has 0 items"),
+        ([[-1], [], []], DataError, "subset 0 contains index -1"),
+        ([[1, 1], [], []], DataError, "subset 0 contains an index twice"),
         ([[0.5], [], []], DataError, "subset 0 holds real numbers"),
         ([np.array([1 + 2j]), [], []], DataError, "subset 0 holds complex numbers"),
         ([["a"], [], []], DataError, "subset 0 is neither a mask nor"),
@@ -52,49 +53,49 @@ def test_every_usual_form_of_subsets(form: object) -> None:
         (None, DataError, "NoneType"),
     ],
 )
-def test_bad_subsets_are_named(form: object, error: type[Exception], message: str) -> None:
+def test_invalid_subsets_raise_an_error_with_their_index(form: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         as_subsets(form, SETS)
 
 
-def test_sets_are_taken_in_every_usual_form() -> None:
+def test_sets_are_accepted_in_every_usual_form() -> None:
     assert as_sets(SETS) is SETS
     assert as_sets(np.zeros((2, 3, 4))).lengths.tolist() == [3, 3]
     assert as_sets([[[1, 2]], []]).dtype == torch.float64
     assert as_sets([np.zeros((2, 1))]).dtype == torch.float64
-    nothing: list[list[object]] = [[], [[], []], [np.zeros((3, 0))]]
-    for empty in nothing:
+    without_features: list[list[object]] = [[], [[], []], [np.zeros((3, 0))]]
+    for empty in without_features:
         assert len(as_sets(empty)) == len(empty)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_items_that_are_not_finite_are_named(bad: float) -> None:
+def test_an_item_that_is_not_finite_raises_an_error_with_its_index(bad: float) -> None:
     with pytest.raises(DataError, match=r"item 1 of set 2 .*2 such items"):
         as_sets([[[0.0, 0.0]], [], [[0.0, 0.0], [bad, 1.0], [1.0, bad]]])
 
 
-def test_other_things_are_no_sets() -> None:
+def test_other_objects_are_not_accepted_as_sets() -> None:
     with pytest.raises(DataError, match="unpack"):
         as_sets(Choices.of(SETS, [[0], [], []]))
-    with pytest.raises(DataError, match="complex numbers; give real and imaginary parts"):
+    with pytest.raises(DataError, match="complex numbers; pass real and imaginary parts"):
         as_sets([np.ones((2, 1)) * 1j])
-    with pytest.raises(DataError, match="int was given"):
+    with pytest.raises(DataError, match="got int"):
         as_sets(5)
-    with pytest.raises(DataError, match=r"set 1 .*not dense but torch.sparse_coo; give x.to_dense\(\)"):
+    with pytest.raises(DataError, match=r"set 1 .*not dense but torch.sparse_coo; pass x.to_dense\(\)"):
         as_sets([[[1.0]], torch.ones(2, 1).to_sparse()])
 
 
-def test_masked_arrays_are_taken_if_nothing_is_masked() -> None:
-    good = np.ma.masked_greater(np.ones((2, 1)), 5.0)
-    assert as_sets([good, [good[0], good[1]]]).values.tolist() == [[1.0]] * 4
-    bad = np.ma.masked_greater(np.array([[1.0], [9.0]]), 5.0)
-    for one in (bad, [bad[0], bad[1]]):
+def test_masked_arrays_are_accepted_if_no_entry_is_masked() -> None:
+    valid = np.ma.masked_greater(np.ones((2, 1)), 5.0)
+    assert as_sets([valid, [valid[0], valid[1]]]).values.tolist() == [[1.0]] * 4
+    masked = np.ma.masked_greater(np.array([[1.0], [9.0]]), 5.0)
+    for array in (masked, [masked[0], masked[1]]):
         with pytest.raises(DataError, match=r"set 0 .*masked out; fill them in"):
-            as_sets([one])
+            as_sets([array])
 
 
-def test_data_frames_of_mixed_columns() -> None:
-    pandas = pytest.importorskip("pandas", reason="data frames are those of pandas")
+def test_data_frames_with_columns_of_several_types_are_accepted() -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
     mixed = pandas.DataFrame({"price": [1.5, 2.0], "new": [True, False]})
     assert as_sets([mixed]).values.tolist() == [[1.5, 1.0], [2.0, 0.0]]
     nullable = pandas.DataFrame({"price": [1.5, 2.0], "stock": [3, 4]}).convert_dtypes()
@@ -106,7 +107,7 @@ def test_data_frames_of_mixed_columns() -> None:
         as_sets([nullable])
 
 
-def test_choices_unpack_and_stay_as_they_are() -> None:
+def test_choices_unpack_and_are_immutable() -> None:
     choices = Choices.of([[[0.0], [1.0]], [[2.0]]], [[1], []])
     sets, subsets = choices
     assert len(choices) == 2
@@ -116,8 +117,26 @@ def test_choices_unpack_and_stay_as_they_are() -> None:
         choices.sets = sets  # type: ignore[misc]
 
 
-def test_a_table_without_choices_does_not_pretend_to_have_them() -> None:
+def test_a_table_does_not_unpack_into_sets_and_subsets() -> None:
     table = Table(SETS, set_ids=["a", "b", "c"])
     assert len(table) == 3
     with pytest.raises(TypeError):
         _, _ = table  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        (SETS, "3 sets, 4 items of 1 features"),
+        (Sets.from_lengths(torch.zeros(10233, 4), [1] * 10233), "10233 sets, 10233 items of 4 features"),
+        (Sets.from_list([torch.zeros(1, 3, 64, 64)]), "1 sets, 1 items of shape (3, 64, 64)"),
+        (Sets.from_list([[1.0, 2.0]]), "1 sets, 2 items of shape ()"),
+        (Sets.from_list([]), "0 sets, 0 items of 0 features"),
+    ],
+)
+def test_the_repr_is_one_short_line(sets: Sets, expected: str) -> None:
+    ids: dict[str, Any] = {"set_ids": ["a"] * len(sets), "item_ids": np.zeros(sets.layout.total)}
+    mask = sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool))
+    assert repr(Choices(sets, mask, **ids)) == f"Choices({expected})"
+    assert repr(Table(sets, **ids)) == f"Table({expected})"
+    assert len(repr(sets)) < 150 and repr(sets.layout) == f"Layout({len(sets)} sets, {sets.layout.total} items, cpu)"

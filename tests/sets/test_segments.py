@@ -1,4 +1,4 @@
-"""Operations inside each set against a plain loop over the sets."""
+"""Segment operations, compared with a loop over the sets."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -87,23 +87,23 @@ def test_matmul_equals_a_loop(sizes: list[int], m: int) -> None:
     )
 
 
-# One large set among many small ones: padding would cost more than it brings, so the sum goes another way.
-WILD = [900, *[1] * 12, 0]
+# One large set among many small ones: too much padding, so the product is computed without it.
+SKEWED = [900, *[1] * 12, 0]
 
 
 def test_matmul_without_padding_equals_a_loop() -> None:
-    layout = Layout.from_lengths(WILD)
+    layout = Layout.from_lengths(SKEWED)
     assert len(layout) * layout.longest > 2 * layout.total + 4096
-    x, _ = rows(WILD, 2)
-    weights = torch.rand(3, sum(WILD), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    expected = torch.stack([w @ p for w, p in zip(weights.split(WILD, dim=1), x.split(WILD), strict=True)], dim=1)
+    x, _ = rows(SKEWED, 2)
+    weights = torch.rand(3, sum(SKEWED), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack([w @ p for w, p in zip(weights.split(SKEWED, dim=1), x.split(SKEWED), strict=True)], dim=1)
     torch.testing.assert_close(segment_matmul(weights, x, layout), expected)
-    assert segment_matmul(weights[:0], x, layout).shape == (0, len(WILD), 2)
+    assert segment_matmul(weights[:0], x, layout).shape == (0, len(SKEWED), 2)
 
 
 @pytest.mark.parametrize("sizes", [RAGGED, UNIFORM, [0, 2]])
 @pytest.mark.parametrize("op", [segment_sum, segment_mean, segment_max, segment_softmax])
-def test_first_and_second_derivatives(
+def test_first_and_second_derivatives_pass_gradcheck(
     op: Callable[[Tensor, Layout], Tensor], sizes: list[int], seeded: Callable[..., AbstractContextManager[None]]
 ) -> None:
     x, layout = rows(sizes, 2)
@@ -121,31 +121,31 @@ def test_first_and_second_derivatives(
 
 
 @pytest.mark.parametrize("sizes", [RAGGED, UNIFORM])
-def test_derivatives_of_matmul_with_padding(sizes: list[int]) -> None:
+def test_derivatives_of_matmul_with_padding_pass_gradcheck(sizes: list[int]) -> None:
     x, layout = rows(sizes, 2)
     weights = rows([2], sum(sizes), seed=1)[0].requires_grad_()
     assert torch.autograd.gradcheck(lambda w, v: segment_matmul(w, v, layout), (weights, x.requires_grad_()))
 
 
-def test_derivatives_of_matmul_without_padding_are_those_of_a_loop() -> None:
-    x, layout = rows(WILD, 2)
-    weights = rows([2], sum(WILD), seed=1)[0].requires_grad_()
+def test_derivatives_of_matmul_without_padding_equal_a_loop() -> None:
+    x, layout = rows(SKEWED, 2)
+    weights = rows([2], sum(SKEWED), seed=1)[0].requires_grad_()
     x.requires_grad_()
-    direction = rows([2], len(WILD), 2, seed=2)[0]
-    plain = torch.stack([w @ p for w, p in zip(weights.split(WILD, dim=1), x.split(WILD), strict=True)], dim=1)
-    found = torch.autograd.grad((segment_matmul(weights, x, layout) * direction).sum(), (weights, x))
-    truth = torch.autograd.grad((plain * direction).sum(), (weights, x))
-    torch.testing.assert_close(found, truth)
+    direction = rows([2], len(SKEWED), 2, seed=2)[0]
+    plain = torch.stack([w @ p for w, p in zip(weights.split(SKEWED, dim=1), x.split(SKEWED), strict=True)], dim=1)
+    actual = torch.autograd.grad((segment_matmul(weights, x, layout) * direction).sum(), (weights, x))
+    expected = torch.autograd.grad((plain * direction).sum(), (weights, x))
+    torch.testing.assert_close(actual, expected)
 
 
-def test_ties_of_the_maximum_share_the_gradient() -> None:
+def test_tied_maxima_share_the_gradient() -> None:
     x = torch.tensor([1.0, 1.0, 0.0, 5.0], requires_grad=True)
     segment_max(x, Layout.from_lengths([3, 1])).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0.5, 0.5, 0.0, 1.0]
 
 
-def test_maximum_of_whole_numbers() -> None:
+def test_the_maximum_of_integers_needs_a_value_for_empty_sets() -> None:
     x = torch.tensor([3, -4, -7])
     assert segment_max(x, Layout.from_lengths([1, 2])).tolist() == [3, -4]
     assert segment_max(x, Layout.from_lengths([1, 0, 2]), empty=0).tolist() == [3, 0, -4]
@@ -153,13 +153,13 @@ def test_maximum_of_whole_numbers() -> None:
         segment_max(x, Layout.from_lengths([1, 0, 2]))
 
 
-def test_softmax_stands_large_numbers_and_excluded_items() -> None:
+def test_softmax_is_stable_for_large_and_infinite_scores() -> None:
     x = torch.tensor([1e4, 1e4, -torch.inf, -1e4], dtype=torch.float64)
     assert segment_softmax(x, Layout.from_lengths([3, 1])).tolist() == [0.5, 0.5, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_type_that_goes_in_comes_out(dtype: torch.dtype) -> None:
+def test_the_result_has_the_type_of_the_input(dtype: torch.dtype) -> None:
     for sizes in (RAGGED, UNIFORM):
         x, layout = rows(sizes, 2)
         x = x.to(dtype)
@@ -170,7 +170,7 @@ def test_the_type_that_goes_in_comes_out(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("sizes", [RAGGED, UNIFORM], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64], ids=str)
-def test_whole_numbers_are_counted_in_full(dtype: torch.dtype, sizes: list[int]) -> None:
+def test_integers_are_summed_without_overflow(dtype: torch.dtype, sizes: list[int]) -> None:
     layout = Layout.from_lengths(sizes)
     for shape in ((), (2,)):
         x = (200 * (rows(sizes, *shape)[0] > -0.5)).to(dtype)
@@ -184,13 +184,13 @@ def test_whole_numbers_are_counted_in_full(dtype: torch.dtype, sizes: list[int])
 # One by one, bfloat16 counts to 256 and float16 to 2,048.
 @pytest.mark.parametrize("sizes", [[3000, 1000], [3000, 3000]], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_is_added_up_in_single(dtype: torch.dtype, sizes: list[int]) -> None:
+def test_half_precision_is_summed_in_single_precision(dtype: torch.dtype, sizes: list[int]) -> None:
     layout, counts = Layout.from_lengths(sizes), torch.tensor(sizes, dtype=torch.float64)
     for shape in ((), (2,)):
         ones = torch.ones(sum(sizes), *shape, dtype=dtype)
         expected = counts.reshape(-1, *[1] * len(shape)).expand(-1, *shape).to(dtype)
         assert torch.equal(segment_sum(ones, layout), expected)
-        # Sums that the type cannot hold have means that it can.
+        # The sum overflows the type, the mean does not.
         assert torch.equal(segment_mean(100 * ones, layout), torch.full_like(expected, 100))
         shares = segment_softmax(ones, layout)
         assert shares.dtype == dtype
@@ -203,7 +203,7 @@ def test_half_precision_is_added_up_in_single(dtype: torch.dtype, sizes: list[in
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_has_a_gradient_of_its_type(dtype: torch.dtype) -> None:
+def test_half_precision_has_a_gradient_of_the_same_type(dtype: torch.dtype) -> None:
     x, layout = rows(RAGGED)
     for op in (segment_sum, segment_mean, segment_softmax):
         narrow = x.to(dtype).requires_grad_()
@@ -214,22 +214,22 @@ def test_half_precision_has_a_gradient_of_its_type(dtype: torch.dtype) -> None:
         torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("sizes", [RAGGED, UNIFORM, WILD], ids=["ragged", "uniform", "wild"])
+@pytest.mark.parametrize("sizes", [RAGGED, UNIFORM, SKEWED], ids=["ragged", "uniform", "skewed"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64], ids=str)
-def test_whole_numbers_keep_their_fractional_weights(dtype: torch.dtype, sizes: list[int]) -> None:
+def test_fractional_weights_of_integers_are_not_rounded(dtype: torch.dtype, sizes: list[int]) -> None:
     layout = Layout.from_lengths(sizes)
     x = (200 * (rows(sizes, 2)[0] > -0.5)).to(dtype)
     weights = rows([3], sum(sizes), seed=1)[0]
     torch.testing.assert_close(segment_matmul(weights, x, layout), segment_matmul(weights, x.double(), layout))
     for whole in (weights > 0, (3 * weights).to(torch.int32)):
-        found = segment_matmul(whole, x, layout)
-        assert torch.equal(found, segment_matmul(whole.double(), x.double(), layout).long())
+        actual = segment_matmul(whole, x, layout)
+        assert torch.equal(actual, segment_matmul(whole.double(), x.double(), layout).long())
     assert segment_matmul(weights[:0], x, layout).dtype == torch.float64
 
 
 @settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5))
-def test_a_set_alone_gives_what_it_gives_in_a_batch(sizes: list[int]) -> None:
+def test_the_result_of_a_set_does_not_depend_on_its_batch(sizes: list[int]) -> None:
     x, layout = rows(sizes, 3)
     start = 0
     for b, n in enumerate(sizes):
@@ -242,7 +242,7 @@ def test_a_set_alone_gives_what_it_gives_in_a_batch(sizes: list[int]) -> None:
         start += n
 
 
-def test_wrong_shapes_are_refused() -> None:
+def test_wrong_shapes_raise_errors() -> None:
     layout = Layout.from_lengths([2, 1])
     for op in (segment_sum, segment_mean, segment_max, segment_softmax, segment_order, segment_rank):
         with pytest.raises(ShapeError, match="3 items"):
@@ -252,7 +252,7 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ShapeError, match="3 items"):
         segment_matmul(torch.zeros(2, 4), torch.zeros(3, 2), layout)
     for k in ([1, 2, 3], 1.5, [[1, 2]]):
-        with pytest.raises(ShapeError, match="whole number"):
+        with pytest.raises(ShapeError, match="one integer"):
             segment_top_k(torch.zeros(3), layout, k)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="negative"):
+    with pytest.raises(DataError, match="at least 0; got -1"):
         segment_top_k(torch.zeros(3), layout, [1, -1])

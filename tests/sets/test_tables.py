@@ -1,4 +1,4 @@
-"""Tables: every format, read in pieces, and picks written so that they can be read again."""
+"""Tables: every format, read in chunks, and picks that can be read back."""
 
 import os
 import subprocess
@@ -17,33 +17,33 @@ import torch
 
 from setgrad.errors import DataError, OptionError, SetgradError, ShapeError
 from setgrad.sets import Choices, Sets, Table, _formats, read_table, write_table
-from tests.sets.tables import GOOD, ROLES, save
+from tests.sets.tables import ROLES, VALID, save
 
 
-def check_good(choices: Choices) -> None:
+def check_valid(choices: Choices) -> None:
     sets, subsets = choices
     assert sets.lengths.tolist() == [3, 1, 1]
-    expected = np.column_stack([GOOD["price"], GOOD["stock"]]).astype(np.float32)
+    expected = np.column_stack([VALID["price"], VALID["stock"]]).astype(np.float32)
     np.testing.assert_array_equal(sets.values.numpy(), expected)
-    assert subsets.values.tolist() == GOOD["bought"]
+    assert subsets.values.tolist() == VALID["bought"]
     assert choices.set_ids == [10, 20, 15]
     assert choices.item_ids is not None
-    assert list(choices.item_ids) == GOOD["sku"]
-    assert choices.weights is not None
-    assert choices.weights.tolist() == GOOD["load"]
+    assert list(choices.item_ids) == VALID["sku"]
+    assert choices.sample_weight is not None
+    assert choices.sample_weight.tolist() == VALID["load"]
 
 
-def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
-    check_good(read_table(save(tmp_path / f"t{ending}", GOOD), **ROLES))
+def test_every_format_gives_the_same_sets(tmp_path: Path, ending: str) -> None:
+    check_valid(read_table(save(tmp_path / f"t{ending}", VALID), **ROLES))
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_sets_may_span_pieces(tmp_path: Path, ending: str) -> None:
-    check_good(read_table(save(tmp_path / f"t{ending}", GOOD, rows=2), **ROLES))
+@pytest.mark.usefixtures("small_chunks")
+def test_sets_may_span_chunks(tmp_path: Path, ending: str) -> None:
+    check_valid(read_table(save(tmp_path / f"t{ending}", VALID, rows=2), **ROLES))
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".feather"])
-def test_row_groups_of_seven_give_what_one_group_gives(tmp_path: Path, ending: str) -> None:
+def test_the_size_of_row_groups_does_not_matter(tmp_path: Path, ending: str) -> None:
     generator = np.random.default_rng(0)
     sizes = generator.integers(1, 30, 40)
     columns = {
@@ -52,19 +52,19 @@ def test_row_groups_of_seven_give_what_one_group_gives(tmp_path: Path, ending: s
         "x": generator.normal(size=sizes.sum()),
         "c": generator.random(sizes.sum()) < 0.3,
     }
-    found = [
+    results = [
         read_table(save(tmp_path / f"{rows}{ending}", columns, rows=rows), set_id="s", item_id="i", chosen="c")
         for rows in (7, 10_000)
     ]
-    for choices in found:
+    for choices in results:
         assert choices.sets.layout.host_lengths.tolist() == sizes.tolist()
         assert choices.sets.values[:, 0].tolist() == columns["x"].astype(np.float32).tolist()
         assert choices.subsets.values.tolist() == columns["c"].tolist()
         assert list(choices.item_ids if choices.item_ids is not None else ()) == columns["i"].tolist()
-    assert found[0].set_ids == found[1].set_ids
+    assert results[0].set_ids == results[1].set_ids
 
 
-def test_a_large_file(tmp_path: Path, ending: str) -> None:
+def test_a_large_file_is_read(tmp_path: Path, ending: str) -> None:
     rows = 200_000
     columns = {
         "s": np.repeat(np.arange(rows // 40), 40),
@@ -79,17 +79,17 @@ def test_a_large_file(tmp_path: Path, ending: str) -> None:
     assert torch.equal(choices.subsets.values, torch.arange(rows) % 3 == 0)
 
 
-def test_without_chosen_there_are_sets_and_ids_only(tmp_path: Path, ending: str) -> None:
-    table = read_table(save(tmp_path / f"t{ending}", GOOD), set_id="basket", features=["stock"])
+def test_without_chosen_the_result_is_a_table(tmp_path: Path, ending: str) -> None:
+    table = read_table(save(tmp_path / f"t{ending}", VALID), set_id="basket", features=["stock"])
     assert isinstance(table, Table)
     assert table.sets.values.tolist() == [[1.0], [2.0], [3.0], [4.0], [5.0]]
-    assert table.weights is None
+    assert table.sample_weight is None
     assert table.item_ids is not None
     assert list(table.item_ids) == [0, 1, 2, 0, 0]
 
 
-def test_features_are_the_numeric_columns_in_the_order_of_the_file(tmp_path: Path, ending: str) -> None:
-    path = save(tmp_path / f"t{ending}", GOOD)
+def test_features_default_to_the_numeric_columns_in_file_order(tmp_path: Path, ending: str) -> None:
+    path = save(tmp_path / f"t{ending}", VALID)
     table = read_table(path, set_id="basket", chosen="bought")
     assert table.sets.values[0].tolist() == [1.5, 1.0, 1.0]  # price, stock, load; neither sku nor note
     named = read_table(path, set_id="basket", features=["stock", "price", "bought"], dtype=torch.float64)
@@ -98,8 +98,8 @@ def test_features_are_the_numeric_columns_in_the_order_of_the_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", [np.array, tuple, iter, dict.fromkeys])
-def test_features_are_named_in_any_collection(tmp_path: Path, ending: str, form: Callable[[Any], Any]) -> None:
-    path = save(tmp_path / f"t{ending}", GOOD)
+def test_features_may_be_any_collection_of_names(tmp_path: Path, ending: str, form: Callable[[Any], Any]) -> None:
+    path = save(tmp_path / f"t{ending}", VALID)
     table = read_table(path, set_id="basket", features=form(["stock", "price"]))
     assert table.features == ["stock", "price"]
     assert table.sets.values[0].tolist() == [1.0, 1.5]
@@ -119,7 +119,7 @@ def test_features_are_named_in_any_collection(tmp_path: Path, ending: str, form:
     ],
     ids=lambda column: str(column.type),
 )
-def test_numbers_of_every_kind_are_features(tmp_path: Path, column: pa.Array) -> None:
+def test_columns_of_every_numeric_type_are_features(tmp_path: Path, column: pa.Array) -> None:
     path = save(tmp_path / "t.feather", {"s": [1, 1], "x": column})
     assert read_table(path, set_id="s", features=["x"]).sets.values.tolist() == [[1.0], [2.0]]
 
@@ -128,13 +128,13 @@ def test_numbers_of_every_kind_are_features(tmp_path: Path, column: pa.Array) ->
     "column",
     [[True, False], [1, 0], ["1", "0"], ["true", "False"], [" TRUE", "0 "], pa.array(["1", "0"]).dictionary_encode()],
 )
-def test_chosen_is_boolean_in_every_usual_form(tmp_path: Path, column: Any) -> None:
+def test_chosen_may_be_booleans_integers_or_text(tmp_path: Path, column: Any) -> None:
     path = save(tmp_path / "t.feather", {"s": [1, 1], "x": [1.0, 2.0], "c": column})
     assert read_table(path, set_id="s", chosen="c").subsets.values.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
-    "found",
+    "values",
     [
         ["b", "b", "a"],
         [2.5, 2.5, -1.0],
@@ -144,16 +144,16 @@ def test_chosen_is_boolean_in_every_usual_form(tmp_path: Path, column: Any) -> N
     ],
     ids=str,
 )
-def test_ids_of_every_kind_come_back_as_they_were(tmp_path: Path, found: list[Any]) -> None:
-    for column in (pa.array(found), pa.array(found).dictionary_encode()):
+def test_ids_of_every_type_are_read_unchanged(tmp_path: Path, values: list[Any]) -> None:
+    for column in (pa.array(values), pa.array(values).dictionary_encode()):
         path = save(tmp_path / "t.feather", {"s": column, "i": column.take(pa.array([0, 2, 1])), "x": [1.0, 2.0, 3.0]})
         table = read_table(path, set_id="s", item_id="i", features=["x"])
-        assert table.set_ids == [found[0], found[2]]
+        assert table.set_ids == [values[0], values[2]]
         assert table.item_ids is not None
-        assert list(table.item_ids) == [found[0], found[2], found[1]]
+        assert list(table.item_ids) == [values[0], values[2], values[1]]
 
 
-def test_text_ids_become_numbers_only_when_nothing_is_lost(tmp_path: Path) -> None:
+def test_text_ids_become_integers_only_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("s,i,x\nNA,007,1\nNA,7,2\n12,1,3\n")
     table = read_table(path, set_id="s", item_id="i")
@@ -162,8 +162,8 @@ def test_text_ids_become_numbers_only_when_nothing_is_lost(tmp_path: Path) -> No
     assert list(table.item_ids) == ["007", "7", "1"]
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_csv_types_are_not_fixed_by_the_first_block(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_csv_types_do_not_depend_on_the_first_block(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("s,x,c,text\n" + 'a,1,0,"two\nlines"\n' * 40 + 'b,2.5,true,"x,y"\n')
     choices = read_table(path, set_id="s", chosen="c")
@@ -173,7 +173,7 @@ def test_csv_types_are_not_fixed_by_the_first_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "values",
     [
         [2**24, 2**24 + 1, 0],
         [1_700_000_000, 1_700_000_001, 1_700_100_000],
@@ -184,10 +184,12 @@ def test_csv_types_are_not_fixed_by_the_first_block(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_numbers_that_float32_would_merge_are_read_in_float64(tmp_path: Path, ending: str, found: list[Any]) -> None:
-    path = save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": found, "y": [0.5, 1.5, 2.5], "c": [True, False, True]})
-    choices = read_table(path, set_id="s", chosen="c", weights="y")
-    assert choices.sets.values[:, 0].tolist() == [float(x) for x in found]
+def test_numbers_that_float32_cannot_distinguish_are_read_in_float64(
+    tmp_path: Path, ending: str, values: list[Any]
+) -> None:
+    path = save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": values, "y": [0.5, 1.5, 2.5], "c": [True, False, True]})
+    choices = read_table(path, set_id="s", chosen="c", weight="y")
+    assert choices.sets.values[:, 0].tolist() == [float(x) for x in values]
     assert choices.sets.dtype == torch.float64
     assert choices.features == ["x"]
     assert choices.subsets.values.tolist() == [True, False, True]
@@ -199,40 +201,41 @@ def test_numbers_too_large_for_float32_are_read_in_float64(tmp_path: Path, endin
     assert read_table(path, set_id="s").sets.values[:, 0].tolist() == [1e39, -1e300, 0.5]
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_a_late_number_may_ask_for_float64(tmp_path: Path, ending: str) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_a_number_in_the_last_chunk_may_need_float64(tmp_path: Path, ending: str) -> None:
     path = save(tmp_path / f"t{ending}", {"s": [1] * 5, "x": [0.1, 1.0, 2.0, 3.0, 2.0**24 + 1]}, rows=2)
     assert read_table(path, set_id="s").sets.values[:, 0].tolist() == [0.1, 1.0, 2.0, 3.0, 2.0**24 + 1]
 
 
-@pytest.mark.parametrize("found", [[0.1, 0.1, 0.1], [0.1, 3.14, -1e6], [2**24, 2**30, -(2**40)], [1e-30, 2e-30, 1.0]])
-def test_other_numbers_are_read_in_float32(tmp_path: Path, ending: str, found: list[Any]) -> None:
-    table = read_table(save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": found}), set_id="s")
+@pytest.mark.parametrize("values", [[0.1, 0.1, 0.1], [0.1, 3.14, -1e6], [2**24, 2**30, -(2**40)], [1e-30, 2e-30, 1.0]])
+def test_other_numbers_are_read_in_float32(tmp_path: Path, ending: str, values: list[Any]) -> None:
+    table = read_table(save(tmp_path / f"t{ending}", {"s": [1, 1, 2], "x": values}), set_id="s")
     assert table.sets.dtype == torch.float32
-    assert table.sets.values[:, 0].tolist() == np.float32(found).tolist()
+    assert table.sets.values[:, 0].tolist() == np.array(values, np.float32).tolist()
 
 
-def test_large_and_short_ids_come_back(tmp_path: Path) -> None:
-    big, short = pa.array([2**63, 2**64 - 1], pa.uint64()), pa.array(np.float16([0.5, 1.5]))
+def test_uint64_and_float16_ids_are_read_and_written(tmp_path: Path) -> None:
+    big, short = pa.array([2**63, 2**64 - 1], pa.uint64()), pa.array([0.5, 1.5], pa.float16())
     path = save(tmp_path / "t.parquet", {"s": big, "h": short, "x": [1.0, 2.0]})
-    for name, found in (("s", big), ("h", short)):
+    for name, values in (("s", big), ("h", short)):
         other = "h" if name == "s" else "s"
         table = read_table(path, set_id=name, item_id=other, features=["x"])
-        assert table.set_ids == [float(v) if name == "h" else v for v in found.to_pylist()]
+        assert table.set_ids == [float(v) if name == "h" else v for v in values.to_pylist()]
         picks = table.sets.with_values(torch.tensor([True, False]))
         write_table(tmp_path / "p.parquet", picks, set_ids=table.set_ids, item_ids=table.item_ids)
-        again = pa.parquet.read_table(tmp_path / "p.parquet")
-        assert again["set_id"].to_pylist() == table.set_ids
+        written = pa.parquet.read_table(tmp_path / "p.parquet")
+        assert written["set_id"].to_pylist() == table.set_ids
 
 
 @pytest.mark.parametrize(
     "kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.time64("ns"), pa.duration("ns")], ids=str
 )
-def test_times_as_ids_keep_their_digits_or_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+def test_times_as_ids_keep_their_digits_or_raise_an_error(tmp_path: Path, kind: pa.DataType) -> None:
     for fine in (False, True):
-        found = pa.array([1000, 2000, 2001 if fine else 3000]).cast(kind)
-        path = save(tmp_path / "t.parquet", {"s": found, "one": [1, 1, 1], "x": [1.0, 2.0, 3.0]})
-        for roles in ({"set_id": "s"}, {"set_id": "one", "item_id": "s"}):
+        values = pa.array([1000, 2000, 2001 if fine else 3000]).cast(kind)
+        path = save(tmp_path / "t.parquet", {"s": values, "one": [1, 1, 1], "x": [1.0, 2.0, 3.0]})
+        every_role: list[dict[str, Any]] = [{"set_id": "s"}, {"set_id": "one", "item_id": "s"}]
+        for roles in every_role:
             if fine:
                 with pytest.raises(DataError, match=r"column 's', row 3 .*finer than a microsecond.*whole numbers"):
                     read_table(path, features=["x"], **roles)
@@ -246,10 +249,10 @@ def test_times_as_ids_keep_their_digits_or_are_refused(tmp_path: Path, kind: pa.
 PICKS = Sets.from_list([[True, False], [], [False, False, True]])
 
 
-def test_picks_come_back_through_read_table(tmp_path: Path, ending: str) -> None:
+def test_picks_are_read_back_by_read_table(tmp_path: Path, ending: str) -> None:
     probability = PICKS.with_values(torch.tensor([0.9, 0.1, 1 / 3, 1e-9, 1.0]))
     path = tmp_path / "new" / "folder" / f"picks{ending}"
-    for _ in range(2):  # the second time over the first file
+    for _ in range(2):  # the second write replaces the first file
         write_table(
             path,
             PICKS,
@@ -267,7 +270,7 @@ def test_picks_come_back_through_read_table(tmp_path: Path, ending: str) -> None
     assert torch.equal(back.sets.values[:, 0], probability.values)
 
 
-def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> None:
+def test_ids_default_to_numbers(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"picks{ending}"
     probability = PICKS.with_values(torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     write_table(path, PICKS, probability=probability)
@@ -281,24 +284,24 @@ def test_ids_are_numbers_when_none_are_given(tmp_path: Path, ending: str) -> Non
     assert torch.equal(back.subsets.values, PICKS.values)
 
 
-def test_uuids_are_read_and_written_as_texts(tmp_path: Path, ending: str) -> None:
-    given = [UUID(int=number) for number in range(5)]
+def test_uuids_are_read_and_written_as_text(tmp_path: Path, ending: str) -> None:
+    uuids = [UUID(int=number) for number in range(5)]
     path = tmp_path / f"picks{ending}"
-    write_table(path, PICKS, set_ids=given[:3], item_ids=given)
+    write_table(path, PICKS, set_ids=uuids[:3], item_ids=uuids)
     back = read_table(path, set_id="set_id", item_id="item_id", features=["chosen"])
-    assert back.set_ids == [str(given[0]), str(given[2])]
-    typed = save(tmp_path / "t.parquet", {"s": pa.array(given[:2], pa.uuid()), "x": [1.0, 2.0]})
-    assert read_table(typed, set_id="s").set_ids == [str(given[0]), str(given[1])]
+    assert back.set_ids == [str(uuids[0]), str(uuids[2])]
+    typed = save(tmp_path / "t.parquet", {"s": pa.array(uuids[:2], pa.uuid()), "x": [1.0, 2.0]})
+    assert read_table(typed, set_id="s").set_ids == [str(uuids[0]), str(uuids[1])]
 
 
-def test_bytes_that_are_text_go_into_every_format(tmp_path: Path, ending: str) -> None:
+def test_utf8_bytes_are_written_in_every_format(tmp_path: Path, ending: str) -> None:
     write_table(tmp_path / f"p{ending}", PICKS, set_ids=[b"u", b"v", b"w"])
-    found = read_table(tmp_path / f"p{ending}", set_id="set_id", features=["chosen"]).set_ids
-    assert found == (["u", "w"] if ending == ".csv" else [b"u", b"w"])
+    set_ids = read_table(tmp_path / f"p{ending}", set_id="set_id", features=["chosen"]).set_ids
+    assert set_ids == (["u", "w"] if ending == ".csv" else [b"u", b"w"])
 
 
-def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"p\.csv: this cannot be written: .*use another format, as \.parquet"):
+def test_ids_that_a_format_cannot_hold_raise_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"p\.csv: this cannot be written: .*use another format, such as \.parquet"):
         write_table(
             tmp_path / "p.csv", PICKS, set_ids=pa.array([(1, 2, n) for n in range(3)], pa.month_day_nano_interval())
         )
@@ -306,44 +309,44 @@ def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "error", "message"),
+    ("arguments", "error", "message"),
     [
-        (lambda p: write_table(p, [[True, False]]), ShapeError, "picks must be Sets, not list; Sets.from_list"),
-        (lambda p: write_table(p, PICKS, probability=[0.5] * 5), ShapeError, "probability must be Sets, not list"),
-        (lambda p: write_table(p, PICKS, set_ids=["a"]), ShapeError, "set_ids has 1 entries for 3 sets"),
-        (lambda p: write_table(p, PICKS, item_ids=[1]), ShapeError, "item_ids has 1 entries for 5 items"),
-        (lambda p: write_table(p, PICKS, set_ids=["a", "b", "a"]), DataError, "two sets have the same id"),
-        (lambda p: write_table(p, PICKS, set_ids=["a", None, "b"]), DataError, "set_ids has no value at entry 1"),
-        (lambda p: write_table(p, PICKS, set_ids=["a", 1, "b"]), DataError, "set_ids cannot be written"),
-        (lambda p: write_table(p, PICKS, set_ids=[1, 2, 2**64]), DataError, "set_ids cannot be written"),
-        (lambda p: write_table(p, PICKS, set_ids=[-1, 2, 2**63]), DataError, "set_ids cannot be written"),
-        (lambda p: write_table(p, PICKS, set_ids=[(1, 2)] * 3), DataError, "number or a text, not list"),
-        (lambda p: write_table(p, PICKS, set_ids=[{"a": 1}] * 3), DataError, "number or a text, not struct"),
-        (lambda p: write_table(p, PICKS, item_ids=[b"\xff"] * 5), DataError, "item_ids holds bytes that are no text"),
-        (lambda p: write_table(p, PICKS, names=("chosen", "i")), OptionError, "names="),
-        (lambda p: write_table(p, PICKS, names=("i", "i")), OptionError, "names="),
-        (lambda p: write_table(p, PICKS.to(torch.float32)), ShapeError, "one boolean"),
-        (lambda p: write_table(p, PICKS, probability=PICKS[:2].to(torch.float32)), ShapeError, "one number"),
+        ({"picks": [[True, False]]}, ShapeError, "picks must be Sets, not list; convert lists with Sets.from_list"),
+        ({"probability": [0.5] * 5}, ShapeError, "probability must be Sets, not list"),
+        ({"set_ids": ["a"]}, ShapeError, "set_ids has 1 entries for 3 sets"),
+        ({"item_ids": [1]}, ShapeError, "item_ids has 1 entries for 5 items"),
+        ({"set_ids": ["a", "b", "a"]}, DataError, "two sets have the same id"),
+        ({"set_ids": ["a", None, "b"]}, DataError, "set_ids has no value at entry 1"),
+        ({"set_ids": ["a", 1, "b"]}, DataError, "set_ids cannot be written"),
+        ({"set_ids": [1, 2, 2**64]}, DataError, "set_ids cannot be written"),
+        ({"set_ids": [-1, 2, 2**63]}, DataError, "set_ids cannot be written"),
+        ({"set_ids": [(1, 2)] * 3}, DataError, "number or a text, not list"),
+        ({"set_ids": [{"a": 1}] * 3}, DataError, "number or a text, not struct"),
+        ({"item_ids": [b"\xff"] * 5}, DataError, "item_ids holds bytes that are not UTF-8"),
+        ({"names": ("chosen", "i")}, OptionError, "names="),
+        ({"names": ("i", "i")}, OptionError, "names="),
+        ({"picks": PICKS.to(torch.float32)}, ShapeError, "one boolean"),
+        ({"probability": PICKS[:2].to(torch.float32)}, ShapeError, "one number"),
     ],
 )
-def test_nothing_is_written_from_bad_picks(
-    tmp_path: Path, write: Callable[[Path], None], error: type[Exception], message: str
+def test_invalid_picks_raise_an_error_and_write_no_file(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        write(tmp_path / "picks.csv")
+        write_table(tmp_path / "picks.csv", **{"picks": PICKS, **arguments})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "picks.csv"
     write_table(path, PICKS)
     before = path.read_bytes()
 
-    def half(table: pa.Table, draft: Path) -> None:
+    def fail_halfway(table: pa.Table, draft: Path) -> None:
         draft.write_bytes(b"half")
         raise OSError("no space left")
 
-    broken = _formats.Format("CSV", False, _formats.CSV.schema, _formats.CSV.batches, half)
+    broken = _formats.Format("CSV", False, _formats.CSV.schema, _formats.CSV.batches, fail_halfway)
     monkeypatch.setitem(_formats.FORMATS, ".csv", broken)
     with pytest.raises(DataError, match=r"picks\.csv: this cannot be written: no space left"):
         write_table(path, PICKS)
@@ -351,7 +354,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["picks.csv"]
 
 
-def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(DataError, match=r"folder\.csv: this is a folder; name a file"):
         write_table(tmp_path / "folder.csv", PICKS)
@@ -367,12 +370,12 @@ def test_importing_setgrad_does_not_load_pyarrow() -> None:
     code = "import sys, setgrad as sg; assert 'pyarrow' not in sys.modules; sg.read_table; sg.sets.write_table"
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(ImportError, match="no_such_name"):
-        from setgrad.sets import no_such_name  # noqa: F401
+        from setgrad.sets import no_such_name  # type: ignore[attr-defined]  # noqa: F401
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    target, link = tmp_path / "there" / "picks.csv", tmp_path / "link.csv"
+def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "picks.csv", tmp_path / "link.csv"
     target.write_text("old")
     link.symlink_to(target)
     write_table(link, Sets.from_list([[True]]))
@@ -380,22 +383,22 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "ending"),
+    ("values", "ending"),
     [
         ([1.0, float("nan")], "csv"),
         ([1.0, float("nan")], "parquet"),
         (["a", None], "csv"),
         (["a", None], "parquet"),
-        # A file with types has empty texts too.
+        # Typed formats can hold empty texts.
         (["a", ""], "csv"),
     ],
 )
-def test_ids_that_could_not_be_read_are_not_written(tmp_path: Path, found: list[Any], ending: str) -> None:
+def test_missing_ids_are_not_written(tmp_path: Path, values: list[Any], ending: str) -> None:
     with pytest.raises(DataError, match="has no value at entry 1"):
-        write_table(tmp_path / f"picks.{ending}", Sets.from_list([[True], [False]]), set_ids=found)
+        write_table(tmp_path / f"picks.{ending}", Sets.from_list([[True], [False]]), set_ids=values)
 
 
-def test_an_empty_text_is_an_id_where_the_file_has_types(tmp_path: Path) -> None:
+def test_an_empty_text_is_an_id_in_typed_formats(tmp_path: Path) -> None:
     path = tmp_path / "picks.parquet"
     write_table(path, Sets.from_list([[True], [False]]), set_ids=["a", ""])
     assert pyarrow.parquet.read_table(path)["set_id"].to_pylist() == ["a", ""]

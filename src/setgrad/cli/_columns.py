@@ -104,7 +104,7 @@ def read_to_fit(path: Path, args: Namespace) -> tuple[Choices, Columns]:
         features=args.features,
         chosen=args.chosen,
         item_id=args.item_id,
-        weights=args.weights,
+        weight=args.weights,
     )
     features = tuple(choices.features or ())
     return choices, Columns(args.set_id, features, args.item_id, args.chosen, dtype_name(choices.sets))
@@ -140,12 +140,12 @@ def _features(stored: Columns | None, named: list[str] | None) -> tuple[str, ...
 
 def _item_id(stored: Columns | None, table: Path) -> str | None:
     """The column of item ids that the model remembers, unless the table has none: items are then numbered."""
-    from setgrad.sets._formats import look
+    from setgrad.sets._formats import read_schema
 
     if stored is None or stored.item_id is None:
         return None
     # A table that is not there is refused when it is read, after what is wrong with the options.
-    return stored.item_id if not table.exists() or stored.item_id in look(table).names else None
+    return stored.item_id if not table.exists() or stored.item_id in read_schema(table).names else None
 
 
 def check_same_features(folder: Path, columns: Columns) -> None:

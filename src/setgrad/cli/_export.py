@@ -25,7 +25,7 @@ def write_split(path: Path, choices: Choices, columns: Columns) -> Path:
     from pyarrow import parquet
 
     layout = choices.sets.layout
-    places = np.arange(layout.total) - np.repeat(layout.host[:-1], layout.host_lengths)
+    places = np.arange(layout.total) - np.repeat(layout.host_offsets[:-1], layout.host_lengths)
     ids = np.arange(len(layout)) if choices.set_ids is None else np.asarray(choices.set_ids)
     values = choices.sets.values.reshape(layout.total, len(columns.features)).cpu().numpy()
     table = pa.table(

@@ -72,7 +72,9 @@ def _run(args: Namespace) -> Answer:
     validation = None if args.validation is None else _validation(args, columns)
     started = time.perf_counter()
     with in_words(option_words() | _FIT_WORDS):
-        selector.fit(*choices, validation=validation, sample_weight=choices.weights, start=start, constraint=constraint)
+        selector.fit(
+            *choices, validation=validation, sample_weight=choices.sample_weight, start=start, constraint=constraint
+        )
     seconds = time.perf_counter() - started
     selector.save(args.output)
     columns.save(args.output)

@@ -60,7 +60,7 @@ def read_limits(path: Path, set_id: str, sets: Sets, args: Namespace) -> Constra
         parts.append(_budget(costs, args))
     if args.at_most is not None:
         names = _names(path, args.group)
-        bounds = sets.layout.host.tolist()
+        bounds = sets.layout.host_offsets.tolist()
         labels = [names[start:stop] for start, stop in pairwise(bounds)]
         parts.append(Groups(labels, at_most=args.at_most))
     if args.min_size is not None or args.max_size is not None:
@@ -81,16 +81,16 @@ def _budget(costs: Sets, args: Namespace) -> Budget:
 def _names(path: Path, column: str) -> list[Any]:
     """Numbers or words of a column, row by row."""
     from setgrad.sets._columns import Column
-    from setgrad.sets._formats import look, pieces
-    from setgrad.sets._ids import ids
-    from setgrad.sets._roles import feature_columns
+    from setgrad.sets._formats import read_chunks, read_schema
+    from setgrad.sets._ids import read_ids
+    from setgrad.sets._roles import resolve_features
 
-    feature_columns(path, look(path), [column], {})  # says so if there is no such column
+    resolve_features(path, read_schema(path), [column], {})  # says so if there is no such column
     names: list[Any] = []
-    for batch in pieces(path, [column]):
-        found = Column.of(path, batch, column, len(names))
+    for batch in read_chunks(path, [column]):
+        found = Column.from_batch(path, batch, column, len(names))
         missing = found.array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
         if missing.any():
-            raise found.fault(missing.argmax(), "the group is missing; name the group of every item")
-        names += ids(found).to_pylist()
+            raise found.error(missing.argmax(), "the group is missing; name the group of every item")
+        names += read_ids(found).to_pylist()
     return names

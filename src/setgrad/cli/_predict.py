@@ -85,18 +85,18 @@ def _check_way(args: Namespace) -> None:
 
 def _run(args: Namespace) -> Answer:
     from setgrad.sets import write_table
-    from setgrad.sets._formats import format_of
-    from setgrad.sets._write import check_ids
+    from setgrad.sets._formats import find_format
+    from setgrad.sets._write import check_writable_ids
 
     check_limits(args)
     _check_way(args)
-    format_of(args.output)  # an unknown ending is refused before any work
+    find_format(args.output)  # an unknown ending is refused before any work
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
     columns = columns_of_model(args.model, args)
     _check_names(columns)
     table = columns.read_sets(args.table)
-    check_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
+    check_writable_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
     constraint = read_limits(args.table, columns.set_id, table.sets, args)
     scores = selector.decision_function(table.sets)
     way = {"size": args.size, "threshold": args.threshold, "search": args.search, "constraint": constraint}

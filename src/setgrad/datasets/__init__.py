@@ -1,4 +1,6 @@
-"""Tasks to learn from: generators, a real task from bundled images, and loaders of public data."""
+"""Tasks to train and test on: synthetic data, images bundled with scikit-learn, and loaders of public data."""
+
+from typing import TYPE_CHECKING
 
 from setgrad.datasets._amazon import AMAZON_CATEGORIES as AMAZON_CATEGORIES
 from setgrad.datasets._amazon import AMAZON_PROTOCOLS as AMAZON_PROTOCOLS
@@ -17,7 +19,6 @@ from setgrad.datasets._digits import digits as digits
 from setgrad.datasets._folds import fold as fold
 from setgrad.datasets._folds import folds as folds
 from setgrad.datasets._load import LOADERS as LOADERS
-from setgrad.datasets._load import Request as Request
 from setgrad.datasets._load import TaskLoader as TaskLoader
 from setgrad.datasets._load import load_task as load_task
 from setgrad.datasets._load import task_names as task_names
@@ -30,3 +31,12 @@ from setgrad.datasets._synthetic import gaussian as gaussian
 from setgrad.datasets._synthetic import moons as moons
 from setgrad.datasets._task import Task as Task
 from setgrad.datasets._tokens import pair_tokens as pair_tokens
+
+# Hidden from type checkers, so that they report unknown names.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from setgrad._deprecation import deprecated_name
+
+        old_names = {"load": load_task, "names": task_names, "Loader": TaskLoader}
+        return deprecated_name(__name__, name, old_names, removed_in="0.3.0")

@@ -1,4 +1,4 @@
-"""Bundles that people made: which of the products of a shopping session belong together?"""
+"""Product bundles: which products of a shopping session did a person put into one bundle?"""
 
 from __future__ import annotations
 
@@ -9,27 +9,37 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 
-from setgrad.datasets._folder import data_folder
-from setgrad.datasets._task import Task, fill_counts, generators
+from setgrad.datasets._folder import data_folder, unreadable
+from setgrad.datasets._task import Task, resolve_counts, spawn_generators
 from setgrad.errors import DataError, FileFormatError, unknown_name
 from setgrad.sets import Choices, Sets
 
 BUNDLE_CATEGORIES = ("clothing", "electronic", "food")
 
 _FOLDER = "bundle_sun2022"
-# Shares of the customers for training and validation; the others are for testing.
+# Shares of the customers in the training and validation splits; the others are in the test split.
 _SHARES = (0.6, 0.2)
-# Numbers that stand for a title and for the categories of a product.
-_TITLE, _CATEGORY = 256, 128
+# Dimensions of the features of the title and of the categories of a product.
+_TITLE_DIM, _CATEGORY_DIM = 256, 128
 _SOURCE = (
     "Z. Sun, J. Yang, K. Feng, H. Fang, X. Qu, Y.-S. Ong, 'Revisiting Bundle Recommendation: Datasets, Tasks, "
     "Challenges and Opportunities for Intent-Aware Product Bundling', SIGIR 2022, made by crowd workers from Amazon "
     "sessions; published without a licence: do not redistribute."
 )
+
+
+@final
+class _Example(NamedTuple):
+    """The products of a session, and one bundle with the products in it."""
+
+    products: set[int]
+    bundle: int
+    subset: set[int]
 
 
 def bundles(
@@ -41,27 +51,32 @@ def bundles(
     n_validation: int | None = None,
     n_test: int | None = None,
 ) -> Task:
-    """Find the products that a person put into a bundle among the products of a shopping session.
+    """Return the task of finding the products of a shopping session that a person put into one bundle.
 
-    There is one set for each bundle, and a session with several bundles comes several times, always in the same split.
-    The published files describe a product only if it is in some bundle; products without a description are left out,
-    since their blank features would give the answer away. Bundles that then hold all products of their session are
-    left out too: nothing was chosen there. Sets hold 3 to 10 products.
+    There is one set for each bundle, so a session with several bundles occurs several times, always in the same split.
+    The published files describe a product only if it is in a bundle. Products without a description are left out,
+    since their empty features would give the answer away. Bundles that then hold all products of their session are
+    left out too. Sets hold 3 to 10 products.
 
-    Items are 384 numbers made without any model: 256 for the words of the title and the groups of three letters
-    in them, 128 for the path of each category, hashed (CRC-32) with a sign, each part of length 1 or 0. Customers are
-    split 60 : 20 : 20, so neither a session nor a customer is in two splits. `set_ids` are numbers of bundles and
-    `item_ids` numbers of products, as in the files.
+    Items are 384 numbers: 256 for the words of the title and their groups of three letters, 128 for the path of each
+    category. Both are signed feature hashes (CRC-32), scaled to length 1 or 0. Customers are split 60 : 20 : 20, so
+    neither a session nor a customer is in two splits. `set_ids` are numbers of bundles and `item_ids` numbers of
+    products, as in the files.
 
     Args:
         category: One of `BUNDLE_CATEGORIES`.
         random_state: Seed of the split and of the order of sets and items.
-        data_dir: The folder that contains `bundle_sun2022`; the environment variable `SETGRAD_DATA` if None.
-        n_train: Keep only so many sets of the split, from its start; all if None. The same for the other two.
-        n_validation: See `n_train`.
-        n_test: See `n_train`.
+        data_dir: The folder that contains `bundle_sun2022`; by default the environment variable `SETGRAD_DATA`.
+        n_train: Use only the first sets of the training split; all by default.
+        n_validation: Use only the first sets of the validation split; all by default.
+        n_test: Use only the first sets of the test split; all by default.
 
-    Example:
+    Raises:
+        OptionError: If the category is unknown, or a number is not an integer of at least 0.
+        DataError: If a file is missing.
+        FileFormatError: If a file is damaged.
+
+    Examples:
         >>> bundles("books")
         Traceback (most recent call last):
         setgrad.errors.OptionError: unknown bundle category 'books'; choose one of: clothing, electronic, food
@@ -69,31 +84,30 @@ def bundles(
     if category not in BUNDLE_CATEGORIES:
         raise unknown_name("bundle category", category, BUNDLE_CATEGORIES)
     folder = data_folder(data_dir, f"{_FOLDER}/{category}", "the bundles")
-    titles, categories = _texts(folder / "item_titles.csv"), _texts(folder / "item_categories.csv")
+    titles, categories = dict(_read_rows(folder / "item_titles.csv")), dict(_read_rows(folder / "item_categories.csv"))
     offered = {
         session: items & titles.keys() & categories.keys()
-        for session, items in _groups(folder / "session_item.csv").items()
+        for session, items in _read_groups(folder / "session_item.csv").items()
     }
-    chosen = _groups(folder / "bundle_item.csv")
-    customers = _groups(folder / "user_session.csv")
-    made = _groups(folder / "session_bundle.csv")
-    divide, *rngs = generators(random_state, 4)
-    sessions = _divide(divide, customers)
-    pairs = [
-        [(offered.get(s, set()), b, chosen.get(b, set())) for s in part for b in sorted(made.get(s, ()))]
-        for part in sessions
+    chosen = _read_groups(folder / "bundle_item.csv")
+    customers = _read_groups(folder / "user_session.csv")
+    bundles_of = _read_groups(folder / "session_bundle.csv")
+    split_rng, *rngs = spawn_generators(random_state, 4)
+    examples = [
+        [_Example(offered.get(s, set()), b, chosen.get(b, set())) for s in part for b in sorted(bundles_of.get(s, ()))]
+        for part in _split_sessions(split_rng, customers)
     ]
-    for offer, bundle, choice in (pair for part in pairs for pair in part):
-        if not choice <= offer:
+    for products, bundle, subset in (example for part in examples for example in part):
+        if not subset <= products:
             raise FileFormatError(
-                f"{folder}: bundle {bundle} holds products that were not offered or are not described; "
-                "take fresh copies of the files"
+                f"{folder}: bundle {bundle} holds products that are not in its session or not described; "
+                "download the files again"
             )
-    kept = [[pair for pair in part if pair[2] and pair[2] < pair[0]] for part in pairs]
-    counts = fill_counts((n_train, n_validation, n_test), (len(kept[0]), len(kept[1]), len(kept[2])))
+    usable = [[e for e in part if e.subset and e.subset < e.products] for part in examples]
+    counts = resolve_counts((n_train, n_validation, n_test), (len(usable[0]), len(usable[1]), len(usable[2])))
     vectors = {item: _vector(titles[item], categories[item]) for item in sorted(titles.keys() & categories.keys())}
     train, validation, test = (
-        _split(rng, vectors, part[:count]) for rng, part, count in zip(rngs, kept, counts, strict=True)
+        _make_split(rng, vectors, part[:count]) for rng, part, count in zip(rngs, usable, counts, strict=True)
     )
     return Task(f"bundles:{category}", _description(category), train, validation, test, _SOURCE)
 
@@ -102,42 +116,38 @@ def _description(category: str) -> str:
     return (
         f"Bundles of products, category {category}: each set holds the 3 to 10 products of a shopping session, and "
         "those that a person put into one bundle, at least two and not all, are to be found. Many sessions have more "
-        "than one bundle, so the best possible mean Jaccard is about 0.6; taking everything gives 0.47."
+        "than one bundle, so the best possible mean Jaccard is about 0.6; choosing all products gives 0.47."
     )
 
 
-def _rows(path: Path) -> list[tuple[int, str]]:
-    """First and second column of a file of comma-separated values, the first a whole number."""
+def _read_rows(path: Path) -> list[tuple[int, str]]:
+    """Return the first and the second column of a CSV file; the first is an integer."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))[1:]
     except FileNotFoundError:
         raise DataError(f"{path} is missing; it is one of the files of the bundles") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); take a fresh copy of the file") from error
+        raise unreadable(path, error) from error
     try:
         return [(int(row[0]), row[1]) for row in rows]
     except (ValueError, IndexError):
-        raise FileFormatError(f"{path}: a whole number and a second column were expected in every row") from None
+        raise FileFormatError(f"{path}: an integer and a second column were expected in every row") from None
 
 
-def _texts(path: Path) -> dict[int, str]:
-    return dict(_rows(path))
-
-
-def _groups(path: Path) -> dict[int, set[int]]:
-    """For each number of the first column, the numbers of the second that stand beside it."""
+def _read_groups(path: Path) -> dict[int, set[int]]:
+    """Return, for each integer of the first column, the integers of the second column in the same rows."""
     groups: dict[int, set[int]] = defaultdict(set)
-    for first, second in _rows(path):
+    for first, second in _read_rows(path):
         try:
             groups[first].add(int(second))
         except ValueError:
-            raise FileFormatError(f"{path}: whole numbers were expected, not {second[:40]!r}") from None
+            raise FileFormatError(f"{path}: integers were expected, not {second[:40]!r}") from None
     return dict(groups)
 
 
-def _divide(rng: np.random.Generator, customers: dict[int, set[int]]) -> list[list[int]]:
-    """Sessions of training, validation and test, the customers in random order."""
+def _split_sessions(rng: np.random.Generator, customers: dict[int, set[int]]) -> list[list[int]]:
+    """Return the sessions of training, validation and test; the customers are in random order."""
     order = rng.permutation(sorted(customers)).tolist()
     ends = (np.cumsum(_SHARES) * len(order)).astype(int)
     parts = np.split(np.asarray(order, dtype=np.int64), ends)
@@ -146,30 +156,29 @@ def _divide(rng: np.random.Generator, customers: dict[int, set[int]]) -> list[li
 
 def _vector(title: str, categories: str) -> np.ndarray:
     words = re.findall(r"\w+", html.unescape(title).lower())
-    letters = [f" {word} "[place : place + 3] for word in words for place in range(len(word))]
+    trigrams = [f" {word} "[start : start + 3] for word in words for start in range(len(word))]
     paths = [re.split(r",(?! )", path) for path in re.findall(r"\[([^\[\]]+)\]", html.unescape(categories))]
-    # A comma without a space behind it separates steps; names such as "Coffee, Tea & Cocoa" hold commas of their own.
+    # A comma without a space separates the steps of a path; a name such as "Coffee, Tea & Cocoa" contains commas too.
     steps = {"/".join(path[: depth + 1]) for path in paths for depth in range(len(path))}
-    return np.concatenate([_hashed(words + letters, _TITLE), _hashed(sorted(steps), _CATEGORY)])
+    return np.concatenate([_hash_features(words + trigrams, _TITLE_DIM), _hash_features(sorted(steps), _CATEGORY_DIM)])
 
 
-def _hashed(words: Iterable[str], width: int) -> np.ndarray:
-    """Count words into `width` places, each with a sign of its own so that collisions cancel, and scale to length 1."""
-    vector = np.zeros(width, dtype=np.float32)
-    for word in words:
-        code = zlib.crc32(word.encode())
-        vector[(code >> 1) % width] += 1.0 if code & 1 else -1.0
+def _hash_features(texts: Iterable[str], dim: int) -> np.ndarray:
+    """Return hashed counts of texts, with signs so that collisions cancel on average, scaled to length 1."""
+    vector = np.zeros(dim, dtype=np.float32)
+    for text in texts:
+        code = zlib.crc32(text.encode())
+        vector[(code >> 1) % dim] += 1.0 if code & 1 else -1.0
     return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
-def _split(
-    rng: np.random.Generator, vectors: dict[int, np.ndarray], pairs: list[tuple[set[int], int, set[int]]]
-) -> Choices:
-    orders = [rng.permutation(sorted(offer)).tolist() for offer, _, _ in pairs]
+def _make_split(rng: np.random.Generator, vectors: dict[int, np.ndarray], examples: list[_Example]) -> Choices:
+    orders = [rng.permutation(sorted(example.products)).tolist() for example in examples]
     items = [item for order in orders for item in order]
-    values = np.stack([vectors[item] for item in items]) if items else np.zeros((0, _TITLE + _CATEGORY), np.float32)
+    dim = _TITLE_DIM + _CATEGORY_DIM
+    values = np.stack([vectors[item] for item in items]) if items else np.zeros((0, dim), np.float32)
     sets = Sets.from_lengths(torch.from_numpy(values), np.asarray([len(order) for order in orders], dtype=np.int64))
-    mask = [item in choice for order, (_, _, choice) in zip(orders, pairs, strict=True) for item in order]
-    ids = [bundle for _, bundle, _ in pairs]
+    mask = [item in example.subset for order, example in zip(orders, examples, strict=True) for item in order]
     subsets = sets.with_values(torch.tensor(mask, dtype=torch.bool))
-    return Choices(sets, subsets, set_ids=ids, item_ids=np.asarray(items, dtype=np.int64))
+    set_ids = [example.bundle for example in examples]
+    return Choices(sets, subsets, set_ids=set_ids, item_ids=np.asarray(items, dtype=np.int64))

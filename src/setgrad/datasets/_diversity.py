@@ -1,4 +1,4 @@
-"""The two filters of compound selection: what is active enough, and what stands for the others."""
+"""The two filters of compound selection: the most active items, and the centres of their clusters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from setgrad._progress import track
 from setgrad.errors import MissingDependencyError
 
 _RADIUS, _BITS = 2, 2048
-# Tried in turn until affinity propagation settles.
+# Tried in turn until affinity propagation converges.
 _DAMPINGS = (0.5, 0.7, 0.9)
 
 
 def most_active(activity: np.ndarray, count: int) -> np.ndarray:
-    """Tell which items are among the `count` most active ones.
+    """Return the mask of the `count` most active items.
 
-    Where equal values straddle the limit all of them are left out, so that the answer never depends on an order.
+    Equal values on both sides of the limit are all left out, so that the mask does not depend on the order of items.
 
-    Example:
+    Examples:
         >>> most_active(np.array([3.0, 9.0, 5.0, 5.0]), 2).tolist()
         [False, True, False, False]
     """
@@ -30,7 +30,11 @@ def most_active(activity: np.ndarray, count: int) -> np.ndarray:
 
 
 def fingerprints(smiles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Morgan fingerprints (radius 2, 2048 bits), packed `(n, 256)`, and which of the strings RDKit could read."""
+    """Return Morgan fingerprints (radius 2, 2048 bits), packed `(n, 256)`, and the mask of strings that RDKit can read.
+
+    Raises:
+        MissingDependencyError: If RDKit is not installed.
+    """
     try:
         from rdkit import Chem, rdBase
         from rdkit.Chem import rdFingerprintGenerator
@@ -38,21 +42,21 @@ def fingerprints(smiles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         raise missing_chemistry() from error
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=_RADIUS, fpSize=_BITS)
     packed = np.zeros((len(smiles), _BITS // 8), dtype=np.uint8)
-    readable = np.zeros(len(smiles), dtype=bool)
-    # RDKit writes a page about every string that it cannot read.
+    is_readable = np.zeros(len(smiles), dtype=bool)
+    # RDKit logs a long message for every string that it cannot read.
     with rdBase.BlockLogs():
-        for number in track(range(len(smiles)), "fingerprints", len(smiles)):
-            molecule = Chem.MolFromSmiles(smiles[number])
+        for index in track(range(len(smiles)), "fingerprints", len(smiles)):
+            molecule = Chem.MolFromSmiles(smiles[index])
             if molecule is not None and molecule.GetNumAtoms():
-                packed[number] = np.packbits(generator.GetFingerprintAsNumPy(molecule))
-                readable[number] = True
-    return packed, readable
+                packed[index] = np.packbits(generator.GetFingerprintAsNumPy(molecule))
+                is_readable[index] = True
+    return packed, is_readable
 
 
 def tanimoto(packed: np.ndarray) -> np.ndarray:
-    """Similarity `(n, n)` of packed fingerprints: bits in common over bits in either.
+    """Return the similarity `(n, n)` of packed fingerprints: shared bits over bits in either.
 
-    Example:
+    Examples:
         >>> tanimoto(np.array([[0b1100], [0b0110]], dtype=np.uint8)).round(2).tolist()
         [[1.0, 0.33], [0.33, 1.0]]
     """
@@ -63,9 +67,12 @@ def tanimoto(packed: np.ndarray) -> np.ndarray:
 
 
 def exemplars(similarity: np.ndarray) -> np.ndarray | None:
-    """Centres of the clusters that affinity propagation finds; None if it never settles.
+    """Return the indices of the centres of clusters by affinity propagation; None if it does not converge.
 
-    Where all items are equally alike there is nothing to group by, and each is a centre.
+    If all items are equally similar, each is a centre.
+
+    Raises:
+        MissingDependencyError: If scikit-learn is not installed.
     """
     try:
         from sklearn.cluster import AffinityPropagation
@@ -76,7 +83,7 @@ def exemplars(similarity: np.ndarray) -> np.ndarray | None:
     if not others.size or others.min() == others.max():
         return np.arange(len(similarity))
     for damping in _DAMPINGS:
-        # The random_state is that of the tiny noise by which scikit-learn breaks ties.
+        # scikit-learn breaks ties by a tiny noise, which random_state fixes.
         propagation = AffinityPropagation(affinity="precomputed", damping=damping, max_iter=1000, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)
@@ -88,8 +95,8 @@ def exemplars(similarity: np.ndarray) -> np.ndarray | None:
 
 
 def missing_chemistry() -> MissingDependencyError:
-    """Build the error for a machine without RDKit or scikit-learn."""
+    """Return the error for a missing RDKit or scikit-learn."""
     return MissingDependencyError(
         'choosing diverse compounds needs RDKit and scikit-learn: pip install "setgrad[chem]"; or build the task on '
-        "a machine that has them with cache=FOLDER, and bring that folder"
+        "a machine that has them with cache=FOLDER, and copy that folder"
     )

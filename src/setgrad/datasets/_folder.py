@@ -1,4 +1,4 @@
-"""Where data files are found, and how archives of arrays are read: shared by the loaders of public data."""
+"""Data files: where they are, and how archives of arrays and text files are read. Shared by the loaders."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from setgrad.errors import DataError, FileFormatError
+from setgrad.errors import DataError, FileFormatError, parameter
 
 
 def data_folder(data_dir: str | Path | None, name: str, what: str) -> Path:
-    """Return the folder `name` inside `data_dir`, or inside the folder that `SETGRAD_DATA` names."""
+    """Return the folder `name` inside `data_dir`, or inside the folder in `SETGRAD_DATA` if `data_dir` is None.
+
+    Raises:
+        DataError: If neither is set, or there is no such folder. `what` says in the message which data are missing.
+    """
     root = data_dir if data_dir is not None else os.environ.get("SETGRAD_DATA")
-    remedy = f"set the environment variable SETGRAD_DATA, or pass data_dir: the folder that contains {name}"
+    remedy = (
+        f"set the environment variable SETGRAD_DATA, or pass {parameter('data_dir')}: the folder that contains {name}"
+    )
     if not root:
         raise DataError(f"{what} are not part of setgrad; {remedy}")
     folder = Path(root) / name
@@ -25,24 +31,42 @@ def data_folder(data_dir: str | Path | None, name: str, what: str) -> Path:
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """Read arrays from an `.npz` archive; nothing is unpickled."""
+    """Return arrays of an `.npz` archive, without unpickling anything.
+
+    Raises:
+        DataError: If there is no such file.
+        FileFormatError: If the file cannot be read or lacks one of the arrays.
+    """
     try:
-        # Opened here, because np.load leaves the file open when it fails.
+        # The file is opened here, because np.load does not close it when it fails.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            missing = [name for name in names if name not in archive]
+            if missing:
+                raise FileFormatError(f"{path} has no array named {missing[0]!r}; download the file again")
             return [archive[name] for name in names]
     except FileNotFoundError:
         raise DataError(f"{path} is missing; it holds the arrays {', '.join(names)}") from None
-    except KeyError as error:
-        raise FileFormatError(f"{path} lacks an array ({error}); take a fresh copy of the file") from None
+    except FileFormatError:
+        raise
     except (ValueError, TypeError, IndexError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); take a fresh copy of the file") from error
+        raise unreadable(path, error) from error
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """Read the lines of a text file in UTF-8."""
+    """Return the lines of a text file in UTF-8.
+
+    Raises:
+        DataError: If there is no such file. `what` says in the message what it contains.
+        FileFormatError: If the file cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path} is missing; it holds {what}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); take a fresh copy of the file") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, cause: object) -> FileFormatError:
+    """Return the error for a damaged data file."""
+    return FileFormatError(f"{path} cannot be read ({cause}); download the file again")

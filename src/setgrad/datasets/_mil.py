@@ -1,4 +1,4 @@
-"""Multiple-instance learning: bags of instances, one label for each bag."""
+"""Multiple-instance learning: bags of instances with one label for each bag."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.datasets._folder import data_folder, read_arrays
-from setgrad.datasets._task import generators
+from setgrad.datasets._folder import data_folder, read_arrays, unreadable
+from setgrad.datasets._task import spawn_generators
 from setgrad.errors import DataError, FileFormatError, OptionError, unknown_name
 from setgrad.sets import Sets
 
@@ -25,11 +25,11 @@ class Bags:
     """Bags and their labels.
 
     Attributes:
-        name: What `setgrad.datasets.mil` takes to read the same bags again.
+        name: The name with which `mil` reads the same bags.
         sets: The bags; their items are the instances.
         labels: Whether each bag is positive, `(b,)` bool.
-        groups: A number for each bag, `(b,)`. Bags that share an instance have the same one and belong on the same
-            side of every split.
+        groups: The group of each bag, `(b,)`. Bags that share an instance are in one group and belong in the same part
+            of every split.
         source: Where the data come from, and under which licence.
     """
 
@@ -50,7 +50,7 @@ class Bags:
 @final
 @dataclass(frozen=True)
 class _File:
-    """A file of bags: its name, the number of features, and what to say about it."""
+    """A file of bags: its name, the number of features, and the source of the data."""
 
     name: str
     features: int
@@ -58,7 +58,7 @@ class _File:
 
 
 _MUSK = "T. Dietterich, R. Lathrop and T. Lozano-Pérez, Artificial Intelligence 89, 1997: molecules and their shapes"
-_COREL = "S. Andrews, I. Tsochantaridis and T. Hofmann, NIPS 2002: pictures of Corel and their segments"
+_COREL = "S. Andrews, I. Tsochantaridis and T. Hofmann, NIPS 2002: images of Corel and their segments"
 _PACKAGE = "as in the package mil 1.0.5 (MIT)"
 _NO_LICENCE = "from a public copy without a licence: do not redistribute"
 _FILES = {
@@ -69,20 +69,27 @@ _FILES = {
     "tiger": _File("tiger_mat.npz", 230, f"{_COREL}; {_NO_LICENCE}"),
     "protein": _File("protein.csv.gz", 9, f"thioredoxin-fold proteins and their windows; {_PACKAGE}"),
     "birds": _File("birds_brown_creeper.csv.gz", 38, f"birdsong and its syllables, F. Briggs et al., 2012; {_PACKAGE}"),
-    "dogs": _File("corel_dogs.csv.gz", 9, f"pictures of Corel and their regions, Y. Chen et al., 2006; {_PACKAGE}"),
+    "dogs": _File("corel_dogs.csv.gz", 9, f"images of Corel and their regions, Y. Chen et al., 2006; {_PACKAGE}"),
 }
 MIL_DATASETS = tuple(_FILES)
 
 
 def mil(name: str, *, data_dir: str | Path | None = None) -> Bags:
-    """Read one of the classical sets of bags. Features are as in the files: standardise them on training bags only.
+    """Return one of the classical collections of bags, with the features of the files.
+
+    The features are not standardised; standardise them with the statistics of the training bags.
 
     Args:
         name: One of `MIL_DATASETS`: "musk1", "musk2", "elephant", "fox", "tiger", "protein", "birds" (whether the
             brown creeper sings) or "dogs".
-        data_dir: The folder that contains `mil`; the environment variable `SETGRAD_DATA` if None.
+        data_dir: The folder that contains `mil`; by default the environment variable `SETGRAD_DATA`.
 
-    Example:
+    Raises:
+        OptionError: If the name is unknown.
+        DataError: If the file is missing.
+        FileFormatError: If the file is damaged.
+
+    Examples:
         >>> mil("musk3")
         Traceback (most recent call last):
         setgrad.errors.OptionError: unknown set of bags 'musk3'; choose one of: musk1, musk2, elephant, fox...
@@ -91,48 +98,57 @@ def mil(name: str, *, data_dir: str | Path | None = None) -> Bags:
         raise unknown_name("set of bags", name, _FILES)
     file = _FILES[name]
     path = data_folder(data_dir, "mil", "the sets of bags") / file.name
-    labels, numbers, features = _read_table(path) if path.suffix == ".gz" else _read_archive(path)
-    if features.ndim != 2 or features.shape[1] != file.features or not len(labels) == len(numbers) == len(features):
+    labels, bag_ids, features = _read_table(path) if path.suffix == ".gz" else _read_archive(path)
+    if features.ndim != 2 or features.shape[1] != file.features or not len(labels) == len(bag_ids) == len(features):
         raise FileFormatError(
             f"{path}: a label, a bag and {file.features} features for each instance were expected, not arrays of "
-            f"shapes {labels.shape}, {numbers.shape} and {features.shape}"
+            f"shapes {labels.shape}, {bag_ids.shape} and {features.shape}"
         )
     if not np.isfinite(features).all() or not np.isin(labels, (0, 1)).all():
-        raise FileFormatError(f"{path} holds a feature that is no number, or a label that is neither 0 nor 1")
-    order = np.argsort(numbers, kind="stable")
-    labels, numbers, features = labels[order], numbers[order], features[order]
-    _, first, lengths = np.unique(numbers, return_index=True, return_counts=True)
+        raise FileFormatError(f"{path} holds a feature that is not finite, or a label that is neither 0 nor 1")
+    order = np.argsort(bag_ids, kind="stable")
+    labels, bag_ids, features = labels[order], bag_ids[order], features[order]
+    _, first, lengths = np.unique(bag_ids, return_index=True, return_counts=True)
     bag_of = np.repeat(np.arange(len(first)), lengths)
     if not np.array_equal(labels, labels[first][bag_of]):
-        raise FileFormatError(f"{path}: instances of one bag have different labels; take a fresh copy of the file")
+        raise FileFormatError(f"{path}: instances of one bag have different labels; download the file again")
     sets = Sets.from_lengths(torch.from_numpy(features.astype(np.float32)), lengths)
-    return Bags(name, sets, torch.from_numpy(labels[first] == 1), _groups(features, bag_of), file.source)
+    return Bags(name, sets, torch.from_numpy(labels[first] == 1), _find_groups(features, bag_of), file.source)
 
 
 def bag_folds(bags: Bags, count: int = 10, *, random_state: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Numbers of the training and test bags of each fold, with about the same share of positives in every fold.
+    """Return the indices of the training and test bags of each fold, for stratified cross-validation.
 
-    Every bag is tested on once, and bags of one group are in one fold.
+    Every fold has about the same share of positive bags. Every bag is in one test part, and bags of one group are in
+    the same fold.
 
-    Example:
+    Args:
+        bags: The bags to split.
+        count: Number of folds, at least 2.
+        random_state: Seed of the shuffling.
+
+    Raises:
+        OptionError: If there are fewer groups than folds, or fewer than two folds.
+
+    Examples:
         >>> sets = Sets.from_list([torch.zeros(1, 1)] * 4)
         >>> bags = Bags("four", sets, torch.tensor([True, False, True, False]), np.array([0, 1, 2, 3]), "nowhere")
         >>> [len(test) for _, test in bag_folds(bags, 2)]
         [2, 2]
     """
     if not 2 <= count <= len(np.unique(bags.groups)):
-        raise OptionError(f"{len(np.unique(bags.groups))} groups of bags cannot be cut into {count} folds")
-    rng = generators(random_state, 1)[0]
+        raise OptionError(f"{len(np.unique(bags.groups))} groups of bags cannot be split into {count} folds")
+    rng = spawn_generators(random_state, 1)[0]
     labels = bags.labels.cpu().numpy().astype(np.int64)
     groups = [np.flatnonzero(bags.groups == g) for g in rng.permutation(np.unique(bags.groups))]
-    held = np.zeros((count, 2), dtype=np.int64)
+    fold_counts = np.zeros((count, 2), dtype=np.int64)
     fold_of = np.zeros(len(bags), dtype=np.int64)
-    # Large groups first, while all folds have room; then each goes where bags of its kind are fewest.
+    # Large groups first; each group joins the fold with the fewest bags of its labels.
     for group in sorted(groups, key=len, reverse=True):
-        kinds = np.bincount(labels[group], minlength=2)
-        place = np.lexsort((held.sum(1), held @ kinds))[0]
-        held[place] += kinds
-        fold_of[group] = place
+        label_counts = np.bincount(labels[group], minlength=2)
+        fold = np.lexsort((fold_counts.sum(1), fold_counts @ label_counts))[0]
+        fold_counts[fold] += label_counts
+        fold_of[group] = fold
     return [(np.flatnonzero(fold_of != k), np.flatnonzero(fold_of == k)) for k in range(count)]
 
 
@@ -143,24 +159,24 @@ def _read_table(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     except FileNotFoundError:
         raise DataError(f"{path} is missing; it holds label, bag and features of every instance") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); take a fresh copy of the file") from error
+        raise unreadable(path, error) from error
     return table[:, 0], table[:, 1], table[:, 2:]
 
 
 def _read_archive(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    labels, numbers, features = read_arrays(path, ("y", "bag", "X"))
-    return labels.reshape(-1), numbers.reshape(-1), features
+    labels, bag_ids, features = read_arrays(path, ("y", "bag", "X"))
+    return labels.reshape(-1), bag_ids.reshape(-1), features
 
 
-def _groups(features: np.ndarray, bag_of: np.ndarray) -> np.ndarray:
-    """The smallest number of a bag that a bag is linked to by shared instances, from one to the next."""
-    alike = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
+def _find_groups(features: np.ndarray, bag_of: np.ndarray) -> np.ndarray:
+    """Return the group of each bag: the lowest index of the bags it is connected to by shared instances."""
+    instance_of = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
     group = np.arange(bag_of[-1] + 1)
     while True:
-        lowest = np.full(alike.max() + 1, len(group))
-        np.minimum.at(lowest, alike, group[bag_of])
+        lowest = np.full(instance_of.max() + 1, len(group))
+        np.minimum.at(lowest, instance_of, group[bag_of])
         linked = group.copy()
-        np.minimum.at(linked, bag_of, lowest[alike])
+        np.minimum.at(linked, bag_of, lowest[instance_of])
         if np.array_equal(linked, group):
             return group
         group = linked

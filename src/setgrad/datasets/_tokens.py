@@ -1,4 +1,4 @@
-"""Drug and protein strings as rows of small whole numbers, which is what `PairItems` reads."""
+"""Tokens of drug and protein strings, the input of `PairItems`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,34 @@ from setgrad.errors import DataError
 
 
 def pair_tokens(smiles: Sequence[str], proteins: Sequence[str]) -> Tensor:
-    """Encode drug-target pairs, one row of 1100 tokens each: 100 for the SMILES string, 1000 for the protein.
+    """Return the tokens of drug-target pairs, `(n, 1100)` in bytes: 100 for the SMILES string, 1000 for the protein.
 
-    Longer sequences are cut, as published, and shorter ones filled up with 0. Characters that DeepDTA does not know
-    all become one token; lower-case letters of a protein count as capitals. One byte a token.
+    Longer sequences are truncated, as published, and shorter ones padded with 0. All characters outside the alphabets
+    of DeepDTA become one token; lower-case letters of a protein count as capitals.
 
-    Example:
+    Args:
+        smiles: SMILES strings of the drugs.
+        proteins: Amino acid sequences of the targets, one for each drug.
+
+    Raises:
+        DataError: If there are not as many drugs as proteins.
+
+    Examples:
         >>> pair_tokens(["CCO"], ["MKK"])[0, [0, 1, 2, 3, 100, 101, 103]].tolist()
         [23, 23, 34, 0, 12, 10, 0]
     """
     if len(smiles) != len(proteins):
-        raise DataError(f"a pair is a drug and a protein, but there are {len(smiles)} and {len(proteins)} of them")
+        raise DataError(f"there are {len(smiles)} drugs and {len(proteins)} proteins; pass one protein for each drug")
     return torch.from_numpy(np.concatenate([smiles_tokens(smiles), protein_tokens(proteins)], axis=1))
 
 
 def smiles_tokens(smiles: Sequence[str]) -> np.ndarray:
-    """Tokens `(n, 100)` of SMILES strings."""
+    """Return the tokens `(n, 100)` of SMILES strings."""
     return _encode(smiles, SMILES_ALPHABET, SMILES_LENGTH)
 
 
 def protein_tokens(proteins: Sequence[str]) -> np.ndarray:
-    """Tokens `(n, 1000)` of protein sequences."""
+    """Return the tokens `(n, 1000)` of protein sequences."""
     return _encode([protein.upper() for protein in proteins], PROTEIN_ALPHABET, PROTEIN_LENGTH)
 
 
@@ -42,7 +49,7 @@ def _encode(texts: Sequence[str], alphabet: str, length: int) -> np.ndarray:
     table[np.frombuffer(alphabet.encode("ascii"), dtype=np.uint8)] = np.arange(1, len(alphabet) + 1)
     tokens = np.zeros((len(texts), length), dtype=np.uint8)
     for row, text in zip(tokens, texts, strict=True):
-        # "replace" writes a question mark, which no alphabet holds.
+        # "replace" writes a question mark, which is in neither alphabet.
         letters = np.frombuffer(text[:length].encode("ascii", errors="replace"), dtype=np.uint8)
         row[: len(letters)] = table[letters]
     return tokens

@@ -122,7 +122,7 @@ def _pieces(sets: Sets, size: int) -> Iterator[Sets]:
     for start in range(0, max(1, layout.longest), size):
         lengths = np.clip(layout.host_lengths - start, 0, size)
         piece = Layout.from_lengths(lengths, sets.device)
-        first = np.repeat(layout.host[:-1] + start - piece.host[:-1], lengths)
+        first = np.repeat(layout.host_offsets[:-1] + start - piece.host_offsets[:-1], lengths)
         yield Sets(sets.values[layout.to_device(first + np.arange(piece.total))], piece)
 
 

@@ -122,7 +122,7 @@ class OnSlots(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From `(b, slots, dim)` to the codes of the encoder."""
-        return self.encoder(Sets(x.flatten(0, 1), Layout.equal(len(x), x.shape[1], x.device)))
+        return self.encoder(Sets(x.flatten(0, 1), Layout.from_equal_lengths(len(x), x.shape[1], x.device)))
 
 
 def hierarchical_sse(

@@ -16,5 +16,5 @@ def pad_masks(masks: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
 
 def take_items(x: Tensor, sets: Sets, coordinates: Tensor | None) -> Tensor:
     """Return the entries of `(m, b, longest)` that belong to all items, or to the items `coordinates`."""
-    slots = sets.layout.slots if coordinates is None else sets.layout.slots[coordinates]
-    return x.flatten(1)[:, slots]
+    rows = sets.layout.padded_rows if coordinates is None else sets.layout.padded_rows[coordinates]
+    return x.flatten(1)[:, rows]

@@ -80,7 +80,7 @@ def sets_to_show(selector: SubsetSelector, evaluation: Evaluation, count: int) -
             picked=picked[place].numpy(),
             right=right[place].numpy(),
             probability=probability[place].numpy(),
-            labels=_labels(choices.item_ids, *choices.sets.layout.host[number : number + 2].tolist()),
+            labels=_labels(choices.item_ids, *choices.sets.layout.host_offsets[number : number + 2].tolist()),
             jaccard=float(evaluation.overlap[number]),
         )
         for place, number in enumerate(numbers.tolist())

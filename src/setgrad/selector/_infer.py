@@ -53,7 +53,7 @@ def in_batches(
                 out = result.new_zeros(sets.layout.total)
             layout = sets.layout
             lengths = layout.host_lengths[numbers]
-            starts = np.repeat(layout.host[numbers] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+            starts = np.repeat(layout.host_offsets[numbers] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
             out[layout.to_device(starts + np.arange(lengths.sum()))] = result
     return out if out is not None else torch.zeros(sets.layout.total, dtype=model.dtype, device=sets.device)
 

@@ -59,7 +59,7 @@ class _Recording:
 
     def __init__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch) -> None:
         layout = batch.sets.layout
-        shared = Layout.equal(len(layout), layout.longest, layout.device)
+        shared = Layout.from_equal_lengths(len(layout), layout.longest, layout.device)
         self.batch = replace(
             batch,
             sets=type(batch.sets)(batch.sets.values.clone(), shared),

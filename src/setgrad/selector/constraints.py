@@ -88,7 +88,7 @@ class Budget(LinearConstraint):
             item = int(wrong.nonzero()[0])
             number = int(weights.layout.ids[item])
             raise DataError(
-                f"the weight of item {item - int(weights.layout.host[number])} of set {number} is "
+                f"the weight of item {item - int(weights.layout.host_offsets[number])} of set {number} is "
                 f"{weights.values[item].item():g}; weights are finite numbers, 0 or more"
             )
         try:
@@ -323,5 +323,5 @@ def _of_sets(operation: np.ufunc, values: np.ndarray, sets: Sets) -> np.ndarray:
     out = np.full(len(sets), start, dtype=values.dtype)
     filled = sets.layout.host_lengths > 0
     if filled.any():
-        out[filled] = operation.reduceat(values, sets.layout.host[:-1][filled])
+        out[filled] = operation.reduceat(values, sets.layout.host_offsets[:-1][filled])
     return out

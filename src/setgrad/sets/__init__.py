@@ -1,6 +1,7 @@
-"""One way to pass a set: the ragged container, operations inside each set, and tables."""
+"""`Sets`, the container for a batch of sets; operations inside each set; reading and writing tables."""
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from setgrad.sets._choices import Choices as Choices
 from setgrad.sets._choices import Table as Table
@@ -22,16 +23,11 @@ from setgrad.sets._sets import unpad as unpad
 if TYPE_CHECKING:
     from setgrad.sets._read import read_table as read_table
     from setgrad.sets._write import write_table as write_table
+else:
 
-
-def __getattr__(name: str) -> Any:
-    # Tables need PyArrow, which `import setgrad` must not load.
-    if name == "read_table":
-        from setgrad.sets._read import read_table
-
-        return read_table
-    if name == "write_table":
-        from setgrad.sets._write import write_table
-
-        return write_table
-    raise AttributeError(f"module 'setgrad.sets' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        # Tables need PyArrow, which `import setgrad` must not load.
+        modules = {"read_table": "_read", "write_table": "_write"}
+        if name not in modules:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{modules[name]}"), name)

@@ -1,4 +1,4 @@
-"""Sets together with the subset that was chosen from each, checked once at the door."""
+"""Sets with the subset that was chosen from each, and the checks of user input."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ from setgrad.sets._sets import Sets
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Choices:
-    """Sets and the chosen subsets, with the ids they had in a table.
+    """Sets, the subset that was chosen from each, and the ids and weights they have in a table.
 
-    Unpacks into the two things that are always there: `sets, subsets = choices`. `subsets` is a `Sets` of booleans
-    with the layout of `sets`. `set_ids` has one entry for each set; `item_ids` and `weights` have one for each item,
-    in the order of `sets.values`; `features` names the columns of the items.
+    Unpacks into `sets, subsets = choices`.
 
-    Example:
+    Attributes:
+        sets: The sets.
+        subsets: Booleans with the layout of `sets`, true for a chosen item.
+        set_ids: One id for each set, if known.
+        item_ids: One id for each item, in the order of `sets.values`, if known.
+        sample_weight: One weight for each item, in the order of `sets.values`, if there are weights.
+        features: Names of the features of an item, if known.
+
+    Examples:
         >>> choices = Choices.of([[[0.0], [1.0]], [[2.0]]], [[1], []])
+        >>> choices
+        Choices(2 sets, 3 items of 1 features)
         >>> sets, subsets = choices
         >>> [mask.tolist() for mask in subsets]
         [[False, True], [False]]
@@ -36,12 +44,12 @@ class Choices:
     subsets: Sets
     set_ids: Sequence[Any] | None = None
     item_ids: Sequence[Any] | np.ndarray | None = None
-    weights: Tensor | None = None
+    sample_weight: Tensor | None = None
     features: Sequence[str] | None = None
 
     @staticmethod
     def of(sets: Any, subsets: Any) -> Choices:
-        """Check both and bring them to the canonical form."""
+        """Return choices from anything that `as_sets` and `as_subsets` accept; they raise the same errors."""
         sets = as_sets(sets)
         return Choices(sets, as_subsets(subsets, sets))
 
@@ -51,61 +59,103 @@ class Choices:
     def __len__(self) -> int:
         return len(self.sets)
 
+    def __repr__(self) -> str:
+        return f"Choices({_summary(self.sets)})"
+
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Sets from which nothing was chosen yet, with the ids they had in a table: what a selector picks from.
+    """Sets without chosen subsets, and the ids and weights they have in a table: the input of a prediction.
 
-    `read_table` gives it when no column says what was chosen, so that `sets, subsets = ...` fails at once instead of
-    carrying a `None` to a place where nobody expects it. The fields mean what they mean in `Choices`.
+    `read_table` returns it if no column says which items were chosen. `sets, subsets = table` then fails at once,
+    instead of passing on a `None`. The attributes are those of `Choices`.
+
+    Examples:
+        >>> Table(Sets.from_list([[[0.0, 1.0]]]), set_ids=["a"])
+        Table(1 sets, 1 items of 2 features)
     """
 
     sets: Sets
     set_ids: Sequence[Any] | None = None
     item_ids: Sequence[Any] | np.ndarray | None = None
-    weights: Tensor | None = None
+    sample_weight: Tensor | None = None
     features: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.sets)
 
+    def __repr__(self) -> str:
+        return f"Table({_summary(self.sets)})"
+
+
+def _summary(sets: Sets) -> str:
+    shape = tuple(sets.item_shape)
+    items = f"{shape[0]} features" if len(shape) == 1 else f"shape {shape}"
+    return f"{len(sets)} sets, {sets.layout.total} items of {items}"
+
 
 def as_sets(sets: Any) -> Sets:
-    """Accept `Sets`, a list of arrays `(n_i, d)` or one array `(b, n, d)`; refuse NaN and infinity.
+    """Convert user input to `Sets` of finite numbers.
 
-    Whole numbers become real, those of 4 bytes and more float64, which keeps all digits of times and counts. Bytes,
-    which letters and images come in, stay: they take a quarter of the room.
+    Integers of 4 bytes and more become float64, which keeps all digits of times and counts; smaller integers become
+    the default float type. Bytes, which hold text and images, stay bytes: they take a quarter of the memory.
+
+    Args:
+        sets: `Sets`, a list of arrays `(n_i, d)`, or one array `(b, n, d)`.
+
+    Returns:
+        The sets; the same object if nothing had to be converted.
+
+    Raises:
+        DataError: If the input cannot be read as sets, or a number is complex, NaN or infinite.
+        ShapeError: If the items have different shapes.
+
+    Examples:
+        >>> as_sets([[[1, 2], [3, 4]], []])
+        Sets(2 sets, 2 items, sizes 0 to 2, item shape (2,), torch.float64, cpu)
     """
     if isinstance(sets, Choices):
         raise DataError("sets and subsets were passed as one object; unpack them: sets, subsets = choices")
     if isinstance(sets, Table):
-        raise DataError("a table was passed where its sets are wanted; pass table.sets")
+        raise DataError("a table was passed in place of its sets; pass table.sets")
     if not isinstance(sets, Sets):
         sets = Sets.from_list(_as_list(sets, "sets"))
     if sets.dtype.is_complex:
-        raise DataError("items are complex numbers; give real and imaginary parts as features of their own")
+        raise DataError("items are complex numbers; pass real and imaginary parts as separate features")
     if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
         sets = sets.to(torch.float64 if sets.values.element_size() >= 4 else torch.get_default_dtype())
     if not bool(sets.values.isfinite().all()):
         finite = sets.values.isfinite().reshape(sets.layout.total, -1).all(1)
-        item = int((~finite).nonzero()[0])
-        number = int(np.searchsorted(sets.layout.host, item, side="right")) - 1
+        row = int((~finite).nonzero()[0])
+        index = int(np.searchsorted(sets.layout.host_offsets, row, side="right")) - 1
         raise DataError(
-            f"item {item - sets.layout.host[number]} of set {number} holds NaN or infinity "
+            f"item {row - sets.layout.host_offsets[index]} of set {index} holds NaN or infinity "
             f"({int((~finite).sum())} such items in all); remove or impute them first"
         )
     return sets
 
 
 def as_subsets(subsets: Any, sets: Sets) -> Sets:
-    """Accept masks or indices in any usual form and return a `Sets` of booleans aligned with `sets`.
+    """Convert masks or indices to `Sets` of booleans aligned with `sets`.
 
-    A flat boolean tensor over all items, a `Sets` of booleans, a `Sets` of indices, or a list with one boolean mask
-    or one list of indices for each set. Whole numbers are always indices, never a mask.
+    Args:
+        subsets: A boolean array over all items, `Sets` of booleans or of indices, or a list with one boolean mask or
+            one list of indices for each set. Integers are always indices, never a mask.
+        sets: The sets that the subsets belong to.
+
+    Returns:
+        Booleans with the layout of `sets`, true for a chosen item.
+
+    Raises:
+        ShapeError: If the number of subsets or the length of a mask does not fit.
+        DataError: If a subset is neither a mask nor a list of different indices of its set.
+
+    Examples:
+        >>> as_subsets([[1], []], Sets.from_list([[[0.0], [1.0]], [[2.0]]])).values.tolist()
+        [False, True, False]
     """
-    flat = isinstance(subsets, (Tensor, np.ndarray)) and subsets.ndim == 1 and str(subsets.dtype).endswith("bool")
-    if flat:
+    if isinstance(subsets, (Tensor, np.ndarray)) and subsets.ndim == 1 and str(subsets.dtype).endswith("bool"):
         mask = as_tensor(subsets).to(sets.device)
         if len(mask) != sets.layout.total:
             raise ShapeError(f"the mask has {len(mask)} entries for {sets.layout.total} items")
@@ -114,52 +164,54 @@ def as_subsets(subsets: Any, sets: Sets) -> Sets:
         return sets.with_values(subsets.values.to(sets.device))
     entries = _as_list(subsets, "subsets")
     if len(entries) != len(sets):
-        raise ShapeError(f"{len(entries)} subsets were given for {len(sets)} sets; each set needs one, [] for none")
+        raise ShapeError(f"{len(entries)} subsets were given for {len(sets)} sets; pass one for each set, [] for none")
     sizes = sets.layout.host_lengths.tolist()
-    parts = [_as_mask(entry, sizes[number], number) for number, entry in enumerate(entries)]
-    mask = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
+    masks = [_as_mask(entry, sizes[index], index) for index, entry in enumerate(entries)]
+    mask = torch.cat(masks) if masks else torch.zeros(0, dtype=torch.bool)
     return sets.with_values(mask.to(sets.device))
+
+
+def subset_sizes(subsets: Sets) -> np.ndarray:
+    """Return the number of chosen items of each set, `(b,)`, on the host.
+
+    Examples:
+        >>> subset_sizes(Sets.from_list([[True, False, True], [False]])).tolist()
+        [2, 0]
+    """
+    sizes: np.ndarray = segment_sum(subsets.values.long(), subsets).cpu().numpy()
+    return sizes
 
 
 def _as_list(entries: Any, name: str) -> list[Any]:
     try:
         return list(entries)
     except TypeError:
-        raise DataError(f"{name} must hold one entry for each set; {type(entries).__name__} was given") from None
+        raise DataError(f"{name} must have one entry for each set; got {type(entries).__name__}") from None
 
 
-def subset_sizes(subsets: Sets) -> np.ndarray:
-    """Number of chosen items of each set, on the host."""
-    sizes: np.ndarray = segment_sum(subsets.values.long(), subsets).cpu().numpy()
-    return sizes
-
-
-def _as_mask(entry: Any, size: int, number: int) -> Tensor:
+def _as_mask(entry: Any, size: int, index: int) -> Tensor:
     try:
         entry = as_tensor(sorted(entry) if isinstance(entry, (set, frozenset)) else entry).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"subset {number} is neither a mask nor a list of indices: {error}") from None
+        raise DataError(f"subset {index} is neither a mask nor a list of indices: {error}") from None
     if entry.dim() != 1:
-        raise ShapeError(f"subset {number} has shape {tuple(entry.shape)}; give a mask ({size},) or a list of indices")
+        raise ShapeError(f"subset {index} has shape {tuple(entry.shape)}; pass a mask ({size},) or a list of indices")
     if entry.dtype == torch.bool:
         if len(entry) != size:
-            raise ShapeError(f"the mask of subset {number} has {len(entry)} entries, its set has {size} items")
+            raise ShapeError(f"the mask of subset {index} has {len(entry)} entries, its set has {size} items")
         return entry
     mask = torch.zeros(size, dtype=torch.bool)
     if not len(entry):
         return mask
     if entry.dtype.is_floating_point or entry.dtype.is_complex:
         kind = "complex" if entry.dtype.is_complex else "real"
-        raise DataError(f"subset {number} holds {kind} numbers; give booleans (a mask) or integers (indices)")
+        raise DataError(f"subset {index} holds {kind} numbers; pass booleans (a mask) or integers (indices)")
     low, high = int(entry.min()), int(entry.max())
     if low < 0 or high >= size:
         raise DataError(
-            f"subset {number} names item {low if low < 0 else high}, but its set has {size} items, counted from 0"
+            f"subset {index} contains index {low if low < 0 else high}, but its set has {size} items, counted from 0"
         )
     if len(entry.unique()) != len(entry):
-        raise DataError(
-            f"subset {number} names an item twice: {entry.tolist()[:10]}; whole numbers are read as indices, "
-            "give a mask as booleans"
-        )
+        raise DataError(f"subset {index} contains an index twice: {entry.tolist()[:10]}; a mask must hold booleans")
     mask[entry.long()] = True
     return mask

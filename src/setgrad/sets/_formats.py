@@ -1,4 +1,4 @@
-"""Kinds of table files: how each is looked at, read in pieces, and written.
+"""Formats of table files: how the schema of each is read, and how its rows are read in chunks and written.
 
 Imported only when a table is read or written, so PyArrow may be imported at the top.
 """
@@ -9,25 +9,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 import pyarrow as pa
 from pyarrow import csv, feather, ipc, parquet
 
 from setgrad.errors import DataError
 
-# The entries that one piece of a table holds, at most: enough to be quick, and small beside the tensors.
-PIECE_CELLS = 2**22
-PIECE_ROWS = 2**16
+# The largest chunk of a table: enough rows to be fast, and little memory compared with the tensors.
+CHUNK_CELLS = 2**22
+CHUNK_ROWS = 2**16
 
-# The first block of a CSV file decides the type of its columns, so it is larger than PyArrow's usual 1 MB.
+# The first block of a CSV file decides the types of its columns, so it is larger than PyArrow's default of 1 MB.
 CSV_BLOCK_BYTES = 2**23
 
 
+@final
 @dataclass(frozen=True)
 class Format:
-    """One kind of file. To add a kind, write its three functions and enter it in `FORMATS`.
+    """A file format. To add one, write its three functions and enter it in `FORMATS`.
 
-    `typed` says whether the file itself knows the types of its columns; if not, every column is read as text.
+    Attributes:
+        name: The name in messages.
+        typed: Whether the file stores the types of its columns; if not, every column is read as text.
+        schema: Reads the names and types of the columns.
+        batches: Reads the rows of these columns, in order.
+        write: Writes a table.
     """
 
     name: str
@@ -37,58 +44,58 @@ class Format:
     write: Callable[[pa.Table, Path], None]
 
 
-def format_of(path: Path) -> Format:
-    """Tell the kind of a file by the ending of its name."""
-    found = FORMATS.get(path.suffix.lower())
-    if found is None:
-        raise DataError(f"{path}: the ending {path.suffix!r} is not known; tables end in {', '.join(FORMATS)}")
-    return found
+def find_format(path: Path) -> Format:
+    """Return the format of a file, from the ending of its name; raise a `DataError` if the ending is unknown."""
+    file_format = FORMATS.get(path.suffix.lower())
+    if file_format is None:
+        raise DataError(f"{path}: unknown file ending {path.suffix!r}; tables end in {', '.join(FORMATS)}")
+    return file_format
 
 
-def look(path: Path) -> pa.Schema:
-    """Return the names and types of the columns of a table that can be read."""
-    kind = format_of(path)
+def read_schema(path: Path) -> pa.Schema:
+    """Return the names and types of the columns of a table; raise a `DataError` if the file cannot be read."""
+    file_format = find_format(path)
     if not path.exists():
         raise DataError(f"{path}: there is no such file; check the path (the current folder is {Path.cwd()})")
     if not path.is_file():
-        raise DataError(f"{path}: this is a folder; give one file, and join the parts of a table into one first")
+        raise DataError(f"{path}: this is a folder; pass one file, and join the parts of a table into one first")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; write the table again")
-    with _explained(path, kind):
-        schema = kind.schema(path)
-        _ = schema.names  # names that are not UTF-8 show themselves only when asked for
+    with _as_data_errors(path, file_format):
+        schema = file_format.schema(path)
+        _ = schema.names  # decodes the names, which fails here if they are not UTF-8
     return schema
 
 
-def pieces(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Go through these columns of a table a few rows at a time, in order; never hold more than one piece."""
-    kind = format_of(path)
-    rows = _piece_rows(columns)
-    with _explained(path, kind):
-        for batch in kind.batches(path, columns):
+def read_chunks(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield these columns of a table in chunks of rows, in order; only one chunk is in memory at a time."""
+    file_format = find_format(path)
+    rows = _chunk_rows(columns)
+    with _as_data_errors(path, file_format):
+        for batch in file_format.batches(path, columns):
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
 
-def _piece_rows(columns: list[str]) -> int:
-    return max(1, min(PIECE_ROWS, PIECE_CELLS // len(columns)))
+def _chunk_rows(columns: list[str]) -> int:
+    return max(1, min(CHUNK_ROWS, CHUNK_CELLS // len(columns)))
 
 
 @contextmanager
-def _explained(path: Path, kind: Format) -> Iterator[None]:
+def _as_data_errors(path: Path, file_format: Format) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the names of the columns are not UTF-8; save the table in that encoding") from error
+        raise DataError(f"{path}: the names of the columns are not UTF-8; save the table in UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path}: this cannot be read as {kind.name}: {cause}; write the table again") from error
+        raise DataError(f"{path}: this cannot be read as {file_format.name}: {cause}; write the table again") from error
 
 
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    # Small reads and no reading ahead: else a whole row group, often a million rows, is held at once.
+    # Small reads without read-ahead: otherwise a whole row group, often a million rows, is in memory at once.
     with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-        yield from file.iter_batches(batch_size=_piece_rows(columns), columns=columns)
+        yield from file.iter_batches(batch_size=_chunk_rows(columns), columns=columns)
 
 
 def _feather_schema(path: Path) -> pa.Schema:
@@ -98,15 +105,16 @@ def _feather_schema(path: Path) -> pa.Schema:
 
 def _feather_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     with pa.OSFile(str(path)) as file:
-        fields = [ipc.open_file(file).schema.get_field_index(name) for name in columns]
+        schema = ipc.open_file(file).schema
+        fields = [schema.get_field_index(name) for name in columns]
         reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=sorted(fields)))
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
 
 
 def _open_csv(path: Path, columns: list[str] | None = None) -> csv.CSVStreamingReader:
-    # As text first: PyArrow guesses types from the first block alone, and would then refuse 1.5 below a million whole
-    # numbers, or say "NA" is missing where it is the name of a set.
+    # Rows are read as text: PyArrow infers types from the first block alone, and would then reject 1.5 after a million
+    # integers, or read "NA" as missing where it is the id of a set.
     convert = csv.ConvertOptions(
         include_columns=columns,
         column_types=dict.fromkeys(columns, pa.string()) if columns else None,

@@ -1,7 +1,7 @@
-"""Where each set begins and ends, known on the host and on the device at once.
+"""`Layout`: where each set of a batch starts and ends.
 
-Sizes are known on the host when a batch is made, so they are kept there: slicing, padding and grouping never
-wait for the device. The device copy is what kernels read.
+The sizes are known on the host when a batch is built, so they stay there: slicing, padding and grouping never wait for
+the device. Kernels read a copy on the device.
 """
 
 from __future__ import annotations
@@ -18,61 +18,80 @@ from setgrad.errors import DataError
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layout:
-    """Boundaries of a batch of sets: set `b` holds the rows `host[b]` to `host[b + 1]`."""
+    """Boundaries of a batch of sets: set `b` holds the rows `host_offsets[b]` to `host_offsets[b + 1]`.
 
-    host: np.ndarray
+    All other properties are computed on first use and cached.
+
+    Examples:
+        >>> layout = Layout.from_lengths([2, 0, 1])
+        >>> layout
+        Layout(3 sets, 3 items, cpu)
+        >>> layout.ids.tolist(), layout.positions.tolist()
+        ([0, 0, 2], [0, 1, 0])
+    """
+
+    host_offsets: np.ndarray
     device: torch.device
 
     @staticmethod
     def from_lengths(lengths: np.ndarray | list[int], device: torch.device | str = "cpu") -> Layout:
-        """Make a layout from the sizes of the sets, in order."""
+        """Return the layout of sets with these sizes, in order.
+
+        Raises:
+            DataError: If a size is negative or not an integer.
+        """
         lengths = np.asarray(lengths).reshape(-1)
         if lengths.size and not np.issubdtype(lengths.dtype, np.integer):
-            raise DataError(f"set sizes must be whole numbers; {lengths.dtype} was given")
+            raise DataError(f"set sizes must be integers, not {lengths.dtype}; convert them first")
         lengths = lengths.astype(np.int64)
         if (lengths < 0).any():
-            raise DataError(f"set sizes must not be negative; size {lengths.min()} was given")
-        host = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        host.setflags(write=False)
-        return Layout(host, torch.device(device))
+            raise DataError(f"set sizes must be at least 0, not {lengths.min()}; use 0 for an empty set")
+        host_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        host_offsets.setflags(write=False)
+        return Layout(host_offsets, torch.device(device))
 
     @staticmethod
-    def equal(count: int, size: int, device: torch.device) -> Layout:
-        """`Layout.from_lengths([size] * count, device).ready()` without work on the host, which no program can trace.
+    def from_equal_lengths(count: int, length: int, device: torch.device) -> Layout:
+        """Return `Layout.from_lengths([length] * count, device).precompute()`, computed without host data.
 
-        Example:
-            >>> Layout.equal(2, 3, torch.device("cpu")).ids.tolist()
+        `torch.compile` and `torch.export` can trace it, because no value depends on the contents of an array.
+
+        Examples:
+            >>> Layout.from_equal_lengths(2, 3, torch.device("cpu")).ids.tolist()
             [0, 0, 0, 1, 1, 1]
         """
-        layout, rows = Layout(np.arange(count + 1) * size, device), torch.arange(count * size, device=device)
-        # All that is computed once and kept: where sizes are equal it is known without a look at the numbers.
+        layout, rows = Layout(np.arange(count + 1) * length, device), torch.arange(count * length, device=device)
+        # Fills the cached properties: with equal lengths they all have a closed form.
         vars(layout).update(
-            total=count * size,
-            longest=size if count else 0,
-            uniform=count * size > 0,
-            offsets=torch.arange(count + 1, device=device) * size,
-            lengths=torch.full((count,), size, device=device),
-            ids=rows // size,
-            positions=rows % size,
-            slots=rows,
-            mask=torch.ones(count, size if count else 0, dtype=torch.bool, device=device),
+            total=count * length,
+            longest=length if count else 0,
+            uniform=count * length > 0,
+            offsets=torch.arange(count + 1, device=device) * length,
+            lengths=torch.full((count,), length, device=device),
+            ids=rows // length,
+            positions=rows % length,
+            padded_rows=rows,
+            mask=torch.ones(count, length if count else 0, dtype=torch.bool, device=device),
         )
         return layout
 
     def __len__(self) -> int:
-        return len(self.host) - 1
+        return len(self.host_offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"Layout({len(self)} sets, {self.total} items, {self.device})"
 
     @cached_property
     def total(self) -> int:
         """Number of items in all sets together."""
-        return int(self.host[-1] - self.host[0])
+        return int(self.host_offsets[-1] - self.host_offsets[0])
 
     @cached_property
     def host_lengths(self) -> np.ndarray:
         """Sizes of the sets, on the host."""
-        return np.diff(self.host)
+        return np.diff(self.host_offsets)
 
     @cached_property
     def longest(self) -> int:
@@ -81,13 +100,13 @@ class Layout:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all sets have the same, non-zero size, so that a plain reshape pads nothing."""
+        """Whether all sets have the same, non-zero size, so that a reshape pads the batch."""
         return len(self) > 0 and self.longest > 0 and bool((self.host_lengths == self.longest).all())
 
     @cached_property
     def offsets(self) -> Tensor:
-        """Boundaries on the device, `(len + 1,)`, int64."""
-        return self.to_device(self.host)
+        """Boundaries of the sets on the device, `(len + 1,)`, int64."""
+        return self.to_device(self.host_offsets)
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -96,32 +115,32 @@ class Layout:
 
     @cached_property
     def ids(self) -> Tensor:
-        """For every item the number of its set, `(total,)`, int64, on the device."""
-        numbers = torch.arange(len(self), device=self.device)
-        return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)
+        """Index of the set that each item belongs to, `(total,)`, int64, on the device."""
+        indices = torch.arange(len(self), device=self.device)
+        return torch.repeat_interleave(indices, self.lengths, output_size=self.total)
 
     @cached_property
     def positions(self) -> Tensor:
-        """For every item its position inside its set, `(total,)`, int64, on the device."""
+        """Position of each item inside its set, `(total,)`, int64, on the device."""
         return torch.arange(self.total, device=self.device) - self.offsets[self.ids]
 
     @cached_property
-    def slots(self) -> Tensor:
-        """For every item its row in the flattened padded batch, `(total,)`, int64, on the device."""
+    def padded_rows(self) -> Tensor:
+        """Row of each item in the flattened padded batch, `(total,)`, int64, on the device."""
         return self.ids * self.longest + self.positions
 
     @cached_property
     def mask(self) -> Tensor:
-        """Which places of the padded batch hold an item, `(len, longest)`, bool, on the device."""
+        """Which entries of the padded batch are items and not padding, `(len, longest)`, bool, on the device."""
         return torch.arange(self.longest, device=self.device) < self.lengths[:, None]
 
-    def ready(self) -> Layout:
-        """Compute now whatever is known of the layout, and return it.
+    def precompute(self) -> Layout:
+        """Compute and cache every property now, and return the layout itself.
 
-        A traced program (`torch.compile`, `torch.export`) then meets constants instead of work on the host.
+        A traced program (`torch.compile`, `torch.export`) then reads constants instead of host data.
 
-        Example:
-            >>> layout = Layout.from_lengths([2, 1]).ready()
+        Examples:
+            >>> layout = Layout.from_lengths([2, 1]).precompute()
             >>> "mask" in vars(layout)
             True
         """
@@ -133,16 +152,16 @@ class Layout:
     def to(self, device: torch.device | str) -> Layout:
         """Return the same layout for another device."""
         device = torch.device(device)
-        return self if device == self.device else Layout(self.host, device)
+        return self if device == self.device else Layout(self.host_offsets, device)
 
-    def to_device(self, numbers: np.ndarray) -> Tensor:
-        """Copy host numbers to the device without waiting for it."""
-        # A copy, so that no one who writes into the tensor moves the boundaries on the host.
-        tensor = torch.from_numpy(np.array(numbers))
+    def to_device(self, array: np.ndarray) -> Tensor:
+        """Return a copy of a host array on the layout's device, without waiting for the device."""
+        # A copy, so that writing into the tensor cannot change the boundaries on the host.
+        tensor = torch.from_numpy(np.array(array))
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
     def same_as(self, other: Layout) -> bool:
-        """Whether both describe sets of the same sizes in the same order."""
-        return self.host is other.host or np.array_equal(self.host, other.host)
+        """Return whether both layouts have sets of the same sizes in the same order."""
+        return self.host_offsets is other.host_offsets or np.array_equal(self.host_offsets, other.host_offsets)

@@ -1,4 +1,4 @@
-"""From a table with one row for each item to sets, in one pass over pieces of the file.
+"""`read_table`: sets from a table with one row for each item, in one pass over chunks of the file.
 
 Imported only when a table is read, so PyArrow may be imported at the top.
 """
@@ -15,14 +15,14 @@ import pyarrow as pa
 import torch
 from pyarrow import types
 
-from setgrad.errors import DataError, OptionError
+from setgrad.errors import DataError, OptionError, parameter
 from setgrad.sets._choices import Choices, Table
-from setgrad.sets._columns import Column, flags, numbers
-from setgrad.sets._digits import Digits
-from setgrad.sets._formats import format_of, look, pieces
-from setgrad.sets._ids import as_array, changes, ids, refuse_duplicates, refuse_scattered, whole_if_text
-from setgrad.sets._pile import Pile
-from setgrad.sets._roles import feature_columns
+from setgrad.sets._columns import Column, read_booleans, read_numbers
+from setgrad.sets._float32_loss import Float32LossCheck
+from setgrad.sets._formats import find_format, read_chunks, read_schema
+from setgrad.sets._growable_array import GrowableArray
+from setgrad.sets._ids import check_adjacent, check_unique, find_starts, ids_to_numpy, integers_if_lossless, read_ids
+from setgrad.sets._roles import resolve_features
 from setgrad.sets._sets import Sets
 
 
@@ -34,7 +34,7 @@ def read_table(
     features: Iterable[str] | None = None,
     chosen: str,
     item_id: str | None = None,
-    weights: str | None = None,
+    weight: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Choices: ...
 @overload
@@ -45,7 +45,7 @@ def read_table(
     features: Iterable[str] | None = None,
     chosen: None = None,
     item_id: str | None = None,
-    weights: str | None = None,
+    weight: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Table: ...
 @overload
@@ -56,7 +56,7 @@ def read_table(
     features: Iterable[str] | None = None,
     chosen: str | None,
     item_id: str | None = None,
-    weights: str | None = None,
+    weight: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Choices | Table: ...
 def read_table(
@@ -66,30 +66,34 @@ def read_table(
     features: Iterable[str] | None = None,
     chosen: str | None = None,
     item_id: str | None = None,
-    weights: str | None = None,
+    weight: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Choices | Table:
     r"""Read sets from a Parquet, CSV or Feather file with one row for each item.
 
-    The file is read in pieces; the rows of a set must follow each other. Errors name the file, the column and the row,
-    counted from 1 without the header.
+    The file is read in chunks. The rows of a set must be adjacent.
 
     Args:
-        path: The file; its ending tells the format (.parquet, .pq, .csv, .feather, .arrow).
-        set_id: Column that says to which set a row belongs.
+        path: The file. Its ending gives the format: .parquet, .pq, .csv, .feather or .arrow.
+        set_id: Column with the id of the set that a row belongs to.
         features: Columns with the features of an item; by default every numeric column without another role, in the
             order of the file (booleans are features only when named).
         chosen: Column that says whether the item was chosen: booleans, 0 / 1 or true / false.
-        item_id: Column that names the item, once in a set; by default items are numbered from 0 in each set.
-        weights: Column with a weight for each row: finite numbers that are not negative.
-        dtype: Type of features and weights. By default float32, unless a feature would lose digits that tell its values
-            apart, as times in seconds and other large whole numbers do, or is too large for float32: then the table is
-            read again in float64.
+        item_id: Column with the id of the item, unique in its set; by default items are numbered from 0 in each set.
+        weight: Column with a weight for each row: finite numbers of at least 0.
+        dtype: Type of features and weights. By default float32. If a feature is too large for float32 or would lose
+            digits that distinguish its values, as times in seconds and other large integers do, the table is read
+            again in float64.
 
     Returns:
-        `Choices`, which unpacks into `sets, subsets`; without `chosen`, a `Table`, which has sets and ids only.
+        `Choices`, which unpacks into `sets, subsets`; without `chosen` a `Table`, which has no subsets.
 
-    Example:
+    Raises:
+        OptionError: If `set_id`, `features` or `dtype` has a wrong type.
+        DataError: If the file cannot be read, a column is missing, or a value is invalid. The message names the file,
+            the column and the row, counted from 1 without the header.
+
+    Examples:
         >>> import pathlib, tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> path = pathlib.Path(folder.name, "baskets.csv")
@@ -101,95 +105,87 @@ def read_table(
     """
     path = Path(path)
     if not isinstance(set_id, str):
-        raise OptionError(f"set_id names the column that says to which set a row belongs, not {set_id!r}")
+        raise OptionError(f"{parameter('set_id')} must be the name of a column, not {set_id!r}")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise OptionError(
-            f"features are real numbers, but dtype={dtype!r} was asked for; use torch.float32 or torch.float64"
-        )
-    schema = look(path)
-    others = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weights": weights}
-    columns = feature_columns(path, schema, features, others)
-    needed = [name for name in others.values() if name is not None] + columns
-    # A text file does not know its types: what it seems to hold is told by the schema, what it does by the pieces.
-    flag_columns = {name for name in columns if types.is_boolean(schema.field(name).type)}
+        raise OptionError(f"features are real numbers, but dtype is {dtype!r}; use torch.float32 or torch.float64")
+    schema = read_schema(path)
+    roles = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weight": weight}
+    columns = resolve_features(path, schema, features, roles)
+    needed = [name for name in roles.values() if name is not None] + columns
+    # The chunks of a CSV file are text; only the inferred schema says which columns are boolean.
+    boolean_columns = {name for name in columns if types.is_boolean(schema.field(name).type)}
 
-    wanted = torch.float32 if dtype is None else dtype
-    digits = Digits(len(columns)) if dtype is None else None
-    kind = np.float64 if wanted == torch.float64 else np.float32
-    items, loads, masks = Pile(kind, wanted), Pile(kind, wanted), Pile(np.bool_, torch.bool)
-    names: list[pa.Array] = []
-    heads: list[pa.Array] = []
-    starts: list[np.ndarray] = []
-    rows, last = 0, None
-    for batch in pieces(path, needed):
-        found = {name: Column.of(path, batch, name, rows) for name in needed}
-        set_ids = ids(found[set_id])
-        begins = np.flatnonzero(changes(set_ids, last))
-        heads.append(set_ids.take(pa.array(begins)))
-        starts.append(begins + rows)
-        items.add(_block([found[name] for name in columns], flag_columns, wanted, digits))
+    target = torch.float32 if dtype is None else dtype
+    check = Float32LossCheck(len(columns)) if dtype is None else None
+    storage = np.float64 if target == torch.float64 else np.float32
+    items, weights = GrowableArray(storage, target), GrowableArray(storage, target)
+    masks = GrowableArray(np.bool_, torch.bool)
+    item_chunks: list[pa.Array] = []
+    set_chunks: list[pa.Array] = []
+    start_chunks: list[np.ndarray] = []
+    rows, previous = 0, None
+    for batch in read_chunks(path, needed):
+        chunk = {name: Column.from_batch(path, batch, name, rows) for name in needed}
+        set_ids = read_ids(chunk[set_id])
+        starts = find_starts(set_ids, previous)
+        set_chunks.append(set_ids.take(pa.array(starts)))
+        start_chunks.append(starts + rows)
+        items.append(_read_block([chunk[name] for name in columns], boolean_columns, target, check))
         if item_id is not None:
-            names.append(ids(found[item_id]))
+            item_chunks.append(read_ids(chunk[item_id]))
         if chosen is not None:
-            masks.add(flags(found[chosen]))
-        if weights is not None:
-            loads.add(_weights(found[weights], wanted))
-        rows, last = rows + batch.num_rows, set_ids[-1]
+            masks.append(read_booleans(chunk[chosen]))
+        if weight is not None:
+            weights.append(_read_weights(chunk[weight], target))
+        rows, previous = rows + batch.num_rows, set_ids[-1]
     if not rows:
         raise DataError(f"{path}: the table has columns but no rows; write at least one item")
-    if digits is not None and digits.lost:
-        # Once more, because holding every table in float64 until its end is known would take twice the memory.
+    if check is not None and check.needs_float64:
+        # A second pass, because holding every table in float64 until its end is known would take twice the memory.
         return read_table(
-            path,
-            set_id=set_id,
-            features=columns,
-            chosen=chosen,
-            item_id=item_id,
-            weights=weights,
-            dtype=torch.float64,
+            path, set_id=set_id, features=columns, chosen=chosen, item_id=item_id, weight=weight, dtype=torch.float64
         )
 
-    typed = format_of(path).typed
-    first = np.concatenate(starts)
-    lengths = np.diff(first, append=rows)
-    set_names = pa.chunked_array(heads)
-    refuse_scattered(path, set_id, set_names, first, lengths)
+    typed = find_format(path).typed
+    starts = np.concatenate(start_chunks)
+    lengths = np.diff(starts, append=rows)
+    all_set_ids = pa.chunked_array(set_chunks)
+    check_adjacent(path, set_id, all_set_ids, starts, lengths)
     if item_id is None:
-        item_names = np.arange(rows) - np.repeat(first, lengths)
+        item_ids = np.arange(rows) - np.repeat(starts, lengths)
     else:
-        chunks = pa.chunked_array(names)
-        refuse_duplicates(path, item_id, chunks, set_names, lengths)
-        item_names = as_array(chunks if typed else whole_if_text(chunks))
-    sets = Sets.from_lengths(items.take(), lengths)
-    set_list = (set_names if typed else whole_if_text(set_names)).to_pylist()
-    load = None if weights is None else loads.take()
+        all_item_ids = pa.chunked_array(item_chunks)
+        check_unique(path, item_id, all_item_ids, all_set_ids, lengths)
+        item_ids = ids_to_numpy(all_item_ids if typed else integers_if_lossless(all_item_ids))
+    sets = Sets.from_lengths(items.pop(), lengths)
+    id_list = (all_set_ids if typed else integers_if_lossless(all_set_ids)).to_pylist()
+    sample_weight = None if weight is None else weights.pop()
     if chosen is None:
-        return Table(sets, set_list, item_names, load, columns)
-    return Choices(sets, sets.with_values(masks.take()), set_list, item_names, load, columns)
+        return Table(sets, id_list, item_ids, sample_weight, columns)
+    return Choices(sets, sets.with_values(masks.pop()), id_list, item_ids, sample_weight, columns)
 
 
-def _block(
-    columns: list[Column], flag_columns: set[str], dtype: torch.dtype, digits: Digits | None = None
+def _read_block(
+    columns: list[Column], boolean_columns: set[str], dtype: torch.dtype, check: Float32LossCheck | None = None
 ) -> np.ndarray:
-    """Put the features of a piece side by side, `(rows, features)`, and refuse what is not finite."""
+    """Return the columns of a chunk side by side, `(rows, columns)`; raise if a number is not finite."""
     block = np.empty((len(columns[0].array), len(columns)), np.float64 if dtype == torch.float64 else np.float32)
     with np.errstate(over="ignore"):
-        for number, column in enumerate(columns):
-            values = numbers(column, flag=column.name in flag_columns)
-            block[:, number] = values
-            if digits is not None:
-                digits.see(number, values)
+        for index, column in enumerate(columns):
+            values = read_numbers(column, boolean=column.name in boolean_columns)
+            block[:, index] = values
+            if check is not None:
+                check.update(index, values)
     finite = torch.from_numpy(block).to(dtype).isfinite()
     if not bool(finite.all()):
-        position, number = (~finite).nonzero()[0].tolist()
-        column = columns[number]
+        position, index = (~finite).nonzero()[0].tolist()
+        column = columns[index]
         value = column.value(position)
         if not _is_finite(value):
-            text = f"{value} is not a finite number; fill it in, drop the row, or leave the column out"
-            raise column.fault(position, text)
-        # Where the type is open, `digits` has seen that float32 is too narrow, and the table is read again in float64.
-        if digits is None:
-            raise column.fault(position, f"{value} is too large for {dtype}; rescale the column or use a wider dtype")
+            raise column.error(position, f"{value} is not finite; fill it in, drop the row, or leave the column out")
+        # With a check, the number is too large for float32, and the table is read again in float64.
+        if check is None:
+            raise column.error(position, f"{value} is too large for {dtype}; rescale the column or use a wider dtype")
     return block
 
 
@@ -197,13 +193,13 @@ def _is_finite(value: Any) -> bool:
     try:
         return bool(np.isfinite(float(value)))
     except ValueError:
-        # PyArrow knows more ways to write NaN than Python does, such as nan(ind).
+        # PyArrow parses spellings of NaN that Python does not, such as nan(ind).
         return False
 
 
-def _weights(column: Column, dtype: torch.dtype) -> np.ndarray:
-    loads = _block([column], set(), dtype)[:, 0]
-    if (loads < 0).any():
-        position = np.flatnonzero(loads < 0)[0]
-        raise column.fault(position, f"the weight {loads[position]:g} is negative; a weight is 0 or more")
-    return loads
+def _read_weights(column: Column, dtype: torch.dtype) -> np.ndarray:
+    weights = _read_block([column], set(), dtype)[:, 0]
+    if (weights < 0).any():
+        position = np.flatnonzero(weights < 0)[0]
+        raise column.error(position, f"the weight {weights[position]:g} is negative; a weight must be at least 0")
+    return weights
