@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from setgrad.encoders.again import computed_again
+from setgrad.encoders._checkpoint import checkpointed
 from setgrad.errors import OptionError
 
 
@@ -63,4 +63,4 @@ def in_chunks(compute: Callable[..., Tensor], bits: Tensor, *items: Tensor, chun
     if bits.shape[1] <= step:
         return compute(bits, *items)
     pieces = zip(bits.split(step, 1), *(x.split(step) for x in items), strict=True)
-    return torch.cat([computed_again(compute, *piece) for piece in pieces], 1)
+    return torch.cat([checkpointed(compute, *piece) for piece in pieces], 1)
