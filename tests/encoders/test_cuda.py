@@ -28,7 +28,7 @@ from setgrad.encoders import (
 )
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
-from tests.encoders.pieces import DIM, draw, gradients, split
+from tests.encoders.helpers import DIM, gradients, random_sets, split_sets
 from tests.encoders.test_set_encoders import CASES, CUTS, PIECES, STREAMS, Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -57,11 +57,6 @@ def build(case: Case, dtype: torch.dtype = torch.float64) -> Any:
         return case.make().to(dtype).eval()
 
 
-def close(there: Any, here: Any, tolerance: float = 1e-9) -> None:
-    for ours, expected in zip(there, here, strict=True):
-        torch.testing.assert_close(ours.cpu(), expected, rtol=tolerance, atol=tolerance)
-
-
 def derivatives(encoder: nn.Module, value: Tensor) -> list[Tensor]:
     """As `gradients`, with weights on the device of the code."""
     weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape).to(value.device)
@@ -72,33 +67,33 @@ def derivatives(encoder: nn.Module, value: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_codes_and_gradients_are_those_of_the_cpu(case: Case, dtype: torch.dtype) -> None:
-    sets, here = draw(dtype=dtype), build(case, dtype)
+    sets, here = random_sets(dtype=dtype), build(case, dtype)
     there = build(case, dtype).to("cuda")
     code, expected = there(sets.to("cuda")), here(sets)
     assert code.device.type == "cuda" and code.dtype == dtype
-    close([code], [expected], TOLERANCES[dtype])
-    close(derivatives(there, code), gradients(here, expected), 10 * TOLERANCES[dtype])
+    assert_close([code], [expected], TOLERANCES[dtype])
+    assert_close(derivatives(there, code), gradients(here, expected), 10 * TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("gradient", ["full", "exact"])
 @pytest.mark.parametrize("case", STREAMS, ids=str)
 def test_streams_are_those_of_the_cpu(case: Case, gradient: str) -> None:
-    sets, here, there = draw(), build(case), build(case).to("cuda")
+    sets, here, there = random_sets(), build(case), build(case).to("cuda")
     # The chunks lie on the CPU and travel one by one.
     code, expected = stream(there, sets, gradient=gradient, chunk_size=4), here(sets)
-    close([code], [expected])
-    close(derivatives(there, code), gradients(here, expected))
+    assert_close([code], [expected])
+    assert_close(derivatives(there, code), gradients(here, expected))
 
 
 @pytest.mark.parametrize("case", STREAMS, ids=str)
 def test_samples_are_those_of_the_cpu(case: Case) -> None:
-    chunks = split(draw(), CUTS)
+    chunks = split_sets(random_sets(), CUTS)
     found = []
     for device in ("cpu", "cuda"):
         encoder = build(case).to(device)
         code = stream(encoder, chunks, gradient="sample", generator=np.random.default_rng(3))
         found.append([code, *derivatives(encoder, code)])
-    close(found[1], [x.detach() for x in found[0]])
+    assert_close(found[1], [x.detach() for x in found[0]])
 
 
 def test_files_are_read_ahead_onto_the_gpu(tmp_path: Path) -> None:
@@ -117,7 +112,7 @@ def test_files_are_read_ahead_onto_the_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_half_precision_items_are_computed_in_the_type_of_the_weights(case: Case) -> None:
     encoder = build(case, torch.float32).to("cuda")
-    half = draw(dtype=torch.bfloat16).to("cuda")
+    half = random_sets(dtype=torch.bfloat16).to("cuda")
     wide = half.to(torch.float32)
     code, expected = encoder(half), encoder(wide)
     assert code.dtype == torch.float32
@@ -126,17 +121,19 @@ def test_half_precision_items_are_computed_in_the_type_of_the_weights(case: Case
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_half_precision_weights_give_half_precision_codes(case: Case) -> None:
-    code = build(case, torch.bfloat16).to("cuda")(draw(dtype=torch.bfloat16).to("cuda"))
+    code = build(case, torch.bfloat16).to("cuda")(random_sets(dtype=torch.bfloat16).to("cuda"))
     assert code.dtype == torch.bfloat16 and bool(code.isfinite().all())
 
 
 @pytest.mark.parametrize("case", PIECES, ids=str)
 def test_prefixes_and_states_on_disk(case: Case, tmp_path: Path) -> None:
     here, there = build(case), build(case).to("cuda")
-    moved = draw().to("cuda")
-    close([there.finish(item_prefixes(there, moved))], [here.finish(item_prefixes(here, draw())).detach()])
-    *_, last = chunk_prefixes(there, draw(), chunk_size=5)
-    close([there.finish(last)], [here(draw()).detach()])
+    moved = random_sets().to("cuda")
+    assert_close(
+        [there.finish(item_prefixes(there, moved))], [here.finish(item_prefixes(here, random_sets())).detach()]
+    )
+    *_, last = chunk_prefixes(there, random_sets(), chunk_size=5)
+    assert_close([there.finish(last)], [here(random_sets()).detach()])
     last.save(tmp_path / "state")
     kind = MaxState if isinstance(last, MaxState) else State
     again = kind.load(tmp_path / "state", device="cuda")
@@ -149,7 +146,7 @@ def test_dropout_is_the_same_in_both_passes() -> None:
         encoder = UMBC(DIM, 8, 4, phi=nn.Sequential(nn.Linear(DIM, 16), nn.Dropout(0.5))).double().to("cuda").train()
     with seeded(3):
         before = torch.cuda.get_rng_state()
-        value = stream(encoder, draw([40]), chunk_size=10)
+        value = stream(encoder, random_sets([40]), chunk_size=10)
         # The second pass would raise if its sums were others.
         assert all(bool(g.isfinite().all()) for g in derivatives(encoder, value))
         assert torch.equal(before, torch.cuda.get_rng_state())
@@ -157,11 +154,11 @@ def test_dropout_is_the_same_in_both_passes() -> None:
 
 def test_errors_are_those_of_the_cpu() -> None:
     encoder = build(CASES[0]).to("cuda")
-    sets = draw([4])
+    sets = random_sets([4])
     with pytest.raises(DataError, match="chunk 1 holds NaN"):
         stream(encoder, [sets, sets.with_values(sets.values * torch.nan)])
     turns = iter(range(10))
-    value = stream(encoder, lambda: [draw([4], seed=next(turns))])
+    value = stream(encoder, lambda: [random_sets([4], seed=next(turns))])
     with pytest.raises(DataError, match="other chunks in a later pass"):
         derivatives(encoder, value)
 
@@ -177,19 +174,19 @@ def test_a_group_of_one_over_nccl(case: Case, tmp_path: Path) -> None:
         here, there = build(case), build(case).to(device)
         for gradient in ("full", "exact"):
             there.zero_grad()
-            value = stream_over(there, draw(), gradient=gradient, chunk_size=4)
+            value = stream_over(there, random_sets(), gradient=gradient, chunk_size=4)
             weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape).to(device)
             (value * weights).sum().backward()
             mean_gradients(there.parameters())
-            expected = here(draw())
-            close([value], [expected])
+            expected = here(random_sets())
+            assert_close([value], [expected])
             found = [torch.zeros_like(p) if p.grad is None else p.grad for p in there.parameters()]
-            close(found, gradients(here, expected))
+            assert_close(found, gradients(here, expected))
         if case.pieces:
             start = there.begin(4) if case.name == "max" else begin_over(there, 4)
-            merged = merge_over(there.update(start, draw().to(device)))
-            close([there.finish(merged)], [here(draw()).detach()])
+            merged = merge_over(there.update(start, random_sets().to(device)))
+            assert_close([there.finish(merged)], [here(random_sets()).detach()])
             with pytest.raises(OptionError, match="NCCL sums tensors on GPUs"):
-                merge_over(here.update(here.begin(4), draw()))
+                merge_over(here.update(here.begin(4), random_sets()))
     finally:
         dist.destroy_process_group()

@@ -28,11 +28,7 @@ from setgrad.encoders import (
 )
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
-from tests.encoders.pieces import DIM, draw, gradients, split
-
-
-def close(ours: Any, expected: Any, tolerance: float = 1e-12) -> None:
-    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+from tests.encoders.helpers import DIM, gradients, random_sets, split_sets
 
 
 def linear(module: nn.Linear, x: np.ndarray) -> np.ndarray:
@@ -154,7 +150,7 @@ def test_codes_are_those_of_a_plain_definition(name, seeded):
     make, definition = PLAIN[name]
     with seeded(2):
         encoder = make().double().eval()
-    sets = draw()
+    sets = random_sets()
     for code, x in zip(encoder(sets), sets.to_list(), strict=True):
         np.testing.assert_allclose(code.detach().numpy(), definition(encoder, x.numpy()), rtol=1e-10, atol=1e-12)
 
@@ -166,11 +162,11 @@ def test_sums_of_slots_add_up_and_no_slot_is_empty_handed(seeded):
     """SSE without a head is a plain sum: codes add up like states, and every item is shared out whole."""
     with seeded(0):
         encoder = SSE(DIM, 8, 4, random=True).double().eval()
-    sets = draw([5, 3])
+    sets = random_sets([5, 3])
     both = encoder(Sets.from_list([sets.values]))[0]
-    close(encoder(sets).sum(0), both)
+    assert_close(encoder(sets).sum(0), both)
     values = encoder.read_items(sets.values)[:, 8:]
-    close(both.sum(0), values.sum(0))
+    assert_close(both.sum(0), values.sum(0))
     assert not torch.equal(encoder.queries()[0], encoder.queries()[1])
     drawn = [encoder.train().queries(torch.Generator().manual_seed(n)) for n in (1, 1, 2)]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
@@ -180,9 +176,9 @@ def test_codes_of_pieces_of_a_hierarchy_do_not_add_up(seeded):
     with seeded(0):
         encoder = hierarchical_sse(DIM, [(6, 8), (2, 4)]).double().eval()
         plain = hierarchical_sse(DIM, [(6, 8)]).double().eval()
-    sets = draw([5, 3])
+    sets = random_sets([5, 3])
     whole = Sets.from_list([sets.values])
-    close(plain(sets).sum(0), plain(whole)[0])
+    assert_close(plain(sets).sum(0), plain(whole)[0])
     assert not torch.allclose(encoder(sets).sum(0), encoder(whole)[0], atol=1e-3)
     with pytest.raises(OptionError, match="at least one level"):
         hierarchical_sse(DIM, [])
@@ -195,8 +191,8 @@ def test_a_head_ignores_what_padding_holds(seeded):
     mask = torch.tensor([[True, True, False, False], [False] * 4, [True] * 4])
     broken = torch.where(mask[..., None], x, torch.nan).requires_grad_()
     code = head(broken, mask)
-    close(code[0], head(x[:1, :2])[0])
-    close(code[1], head(x[:1, :0])[0])
+    assert_close(code[0], head(x[:1, :2])[0])
+    assert_close(code[1], head(x[:1, :0])[0])
     (seen,) = torch.autograd.grad(code.sum(), broken)
     assert seen.isfinite().all() and not seen[~mask].any()
 
@@ -205,20 +201,20 @@ def test_a_mixture_moves_with_its_set(seeded):
     """Far from 0, in single precision: squares of coordinates would lose every digit."""
     with seeded(0):
         encoder = DiffEM(DIM, components=2).eval()
-    near = draw([50], dtype=torch.float32)
+    near = random_sets([50], dtype=torch.float32)
     code = encoder(near)
     with torch.no_grad():
         encoder.means += 1e4
     moved = encoder(near.with_values(near.values + 1e4))
-    close(moved[..., 0], code[..., 0], 5e-3)
-    close(moved[..., 1 + DIM :], code[..., 1 + DIM :], 5e-3)
+    assert_close(moved[..., 0], code[..., 0], 5e-3)
+    assert_close(moved[..., 1 + DIM :], code[..., 1 + DIM :], 5e-3)
 
 
 @pytest.mark.parametrize("shift", [-1e4, 1e4])
 def test_a_shift_of_all_scores_does_not_change_attention(seeded, shift):
     with seeded(0):
         encoder = ABMIL(DIM, hidden=4, gated=False).double().eval()
-    sets = draw()
+    sets = random_sets()
     plain = encoder(sets)
     with torch.no_grad():
         # A hidden feature that is 1 for every item, weighed by the shift.
@@ -226,14 +222,14 @@ def test_a_shift_of_all_scores_does_not_change_attention(seeded, shift):
         encoder.look.bias[0] = 50.0
         before = encoder(sets)
         encoder.weigh.weight[0, 0] += shift
-    close(encoder.stream(sets, chunk_size=3), before, 1e-9)
+    assert_close(encoder.stream(sets, chunk_size=3), before, 1e-9)
     assert not torch.allclose(before, plain)
 
 
 def test_attention_sums_to_one(seeded):
     with seeded(0):
         encoder = ABMIL(DIM, hidden=4, branches=2).double().eval()
-    sets = draw()
+    sets = random_sets()
     shares = [part.sum(0).tolist() for part in sets.with_values(encoder.attention(sets)).to_list()]
     np.testing.assert_allclose(shares, [[1, 1], [0, 0], [1, 1], [1, 1]], rtol=1e-12)
 
@@ -253,14 +249,14 @@ def test_max_runs_again_only_the_items_that_won(seeded):
 
     with seeded(0):
         encoder = MaxPool(DIM, Counted()).double().eval()
-    sets = draw([400, 300])
+    sets = random_sets([400, 300])
     value = encoder.stream(sets, chunk_size=50)
     assert len(sizes) == 1 and sizes[0] <= 2 * 5
-    close(gradients(encoder, value), gradients(encoder, encoder(sets)))
+    assert_close(gradients(encoder, value), gradients(encoder, encoder(sets)))
     with torch.no_grad():
         winners = [encoder.phi.module(x).argmax(0).tolist() for x in sets.to_list()]
     state = encoder.begin(2)
-    for chunk in split(sets, [[100, 300], [300, 0]]):
+    for chunk in split_sets(sets, [[100, 300], [300, 0]]):
         state = encoder.update(state, chunk)
     assert state.number.tolist() == winners and state.length.tolist() == [400, 300]
 
@@ -280,9 +276,9 @@ def test_max_reads_names_and_refuses_chance(seeded):
     tokens = Sets.from_lengths(torch.arange(10).reshape(5, 2), [3, 2])
     state = encoder.begin(2).merge(encoder.update(encoder.begin(2), tokens)).merge(encoder.begin(2))
     assert state.items.dtype == torch.int64
-    close(encoder.stream(tokens, chunk_size=1), encoder(tokens))
+    assert_close(encoder.stream(tokens, chunk_size=1), encoder(tokens))
     with seeded(1), pytest.raises(OptionError, match="dropout"):
-        chancy.stream(draw([40], dtype=torch.float32))
+        chancy.stream(random_sets([40], dtype=torch.float32))
     with pytest.raises(OptionError, match="unknown gradient"):
         encoder.stream(tokens, gradient="magic")
     with pytest.raises(DataError, match="gave no chunk"):
@@ -316,7 +312,7 @@ def test_only_slots_that_travel_with_the_state_are_drawn(seeded):
     with seeded(0):
         encoder = hierarchical_sse(DIM, [(6, 8), (2, 4)], random=True).double().train()
         plain = UMBC(DIM, 8, 4, head=OnSlots(SSE(8, 4, 2))).double().train()
-    sets = draw()
+    sets = random_sets()
     for one in (encoder, plain):
         state = one.update(one.begin(4, generator=torch.Generator().manual_seed(0)), sets)
         other = one.update(one.begin(4, generator=torch.Generator().manual_seed(1)), sets)
@@ -332,10 +328,10 @@ def test_only_slots_that_travel_with_the_state_are_drawn(seeded):
 def test_items_without_weight_may_fill_a_whole_piece_of_a_long_set(seeded):
     with seeded(0):
         encoder = SetTransformer(DIM, 8, slots=3).double().eval()
-    sets, weights = draw([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
+    sets, weights = random_sets([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
     repeated = Sets.from_lengths(sets.values.repeat_interleave(weights, 0), [5, 2])
     whole = encoder(repeated)
     for block in encoder.attend.blocks:
         block.chunk = 2
-    close(encoder(sets, weights), whole)
-    close(gradients(encoder, encoder(sets, weights)), gradients(encoder, encoder(repeated)))
+    assert_close(encoder(sets, weights), whole)
+    assert_close(gradients(encoder, encoder(sets, weights)), gradients(encoder, encoder(repeated)))
