@@ -110,7 +110,7 @@ def check_max_state(state: object, features: int) -> None:
     if not isinstance(state, MaxState) or state.value.shape[1] != features:
         raise StateError(
             f"this encoder needs a MaxState of {features} features, not "
-            f"{'that of another encoder' if isinstance(state, MaxState) else f'a {type(state).__name__}'}; pass a "
+            f"{'the state of another encoder' if isinstance(state, MaxState) else f'a {type(state).__name__}'}; pass a "
             "state that started with its own begin()"
         )
 

@@ -66,7 +66,7 @@ class EncoderSnapshot:
         modes = {part: part.training for part in self.modes}
         _set_modes(self.modes)
         try:
-            # Without the cache: casts made without a graph would be reused for parameters that need one.
+            # Without the cache: casts without a graph would be reused for parameters that need one.
             with torch.autocast(self.device, self.autocast_dtype, self.autocast, cache_enabled=False):
                 yield
         finally:

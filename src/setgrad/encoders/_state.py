@@ -105,7 +105,7 @@ class State:
         peaks = _maximum(self.peaks, other.peaks, self._magnitudes(), other._magnitudes()) or ()
         for size, peak in zip(rest._magnitudes(), peaks, strict=True):
             filled = nonempty.reshape(-1, *[1] * (size.dim() - 1))
-            # The remainder of an emptied set must be rounding only, and that of any other set must be more.
+            # An emptied set must leave rounding errors only, and any other set must leave more.
             wrong = torch.where(filled, size < rounding * peak, size > rounding * peak)
             lost = lost | wrong.flatten(1).any(1) if wrong.dim() > 1 else lost | wrong
         if self.level is not None:
@@ -125,7 +125,7 @@ class State:
         return tuple(s.flatten(axes).amax(-1) if s.dim() > axes else s for s in sizes)
 
     def _keep(self, nonempty: Tensor) -> State:
-        """Return the same state where `nonempty` `(b,)` is true, and that of an empty set elsewhere."""
+        """Return the same state where `nonempty` `(b,)` is true, and the state of an empty set elsewhere."""
         sums, peaks = (
             tuple(torch.where(nonempty.reshape(-1, *[1] * (s.dim() - 1)), s, 0.0) for s in part)
             for part in (self.sums, self.peaks or ())

@@ -70,7 +70,7 @@ class DeepSets(MergeableEncoder):
 
 
 def feature_sums(features: Tensor, chunk: Sets, counts: Tensor) -> State:
-    """Return the state of a chunk whose only sum is that of the features."""
+    """Return the state of a chunk with one sum, over the features."""
     dtype = sum_dtype(features.dtype)
     counts = counts.to(dtype)
     return State((segment_sum(features.to(dtype) * counts[:, None], chunk),), None, segment_sum(counts, chunk), None)

@@ -1,7 +1,7 @@
 """Differentiable expectation-maximisation (Kim, 2022): the code of a set is a mixture of Gaussians fitted to it.
 
 The fit starts from a learned prior and takes a few steps of maximum a posteriori EM, which are all differentiable. Each
-step is a sum over items given the mixture of the step before: long sets are read in chunks, with one pass for each
+step is a sum over items that depends on the mixture of the step before: long sets are read in chunks, with one pass for each
 step. The code is not a function of a single sum, so this is not a mergeable encoder.
 """
 
@@ -98,7 +98,7 @@ class DiffEM(ChunkedEncoder):
         tau = self.strength
         weight = (weight + tau)[..., None]
         mean = (first + tau * mean0) / weight
-        # The variance is at least that of the prior; only rounding can fall below it.
+        # The variance is at least the share of the prior; only rounding can fall below it.
         variance = (second + tau * (variance0 + mean0.square())) / weight - mean.square()
         variance = torch.maximum(variance, tau * variance0 / weight)
         parts = _split_mixtures(weight[..., 0], self.mixtures)

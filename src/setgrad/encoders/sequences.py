@@ -31,7 +31,7 @@ _CHUNK = 1024
 
 @final
 class PairItems(ItemEncoder):
-    """An item encoder for drug-target pairs given as letters, as published for BindingDB.
+    """An item encoder for drug-target pairs as sequences of letters, as published for BindingDB.
 
     An item is a row of tokens: `smiles_length` tokens of the drug, then those of the protein (see
     `setgrad.datasets.pair_tokens`), in any numeric dtype. Pairs share drugs and proteins, so each distinct sequence of

@@ -1,6 +1,6 @@
 """The Set Transformer (Lee et al., 2019, arXiv:1810.00825): attention among items, pooling by seeds, attention again.
 
-Padding is masked in every step, whatever it holds, and an empty set has a code: that of seeds that gathered nothing.
+Padding is masked in every step, whatever it holds. For an empty set, the seeds gather nothing.
 The blocks are those of `attention.py`, which normalise before they attend.
 """
 

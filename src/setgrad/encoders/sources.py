@@ -98,7 +98,7 @@ class ParquetChunks:
         path: The file.
         columns: Names of the columns with the features of an item: numbers, or lists of equal length; all if None.
         row_groups: Row groups in a chunk. Use more than one if they are small.
-        dtype: Data type of the features: that of the parameters of the encoder.
+        dtype: Data type of the features; use the one of the encoder.
         part: Position of a shard and number of shards, set by `shard`.
 
     Raises:

@@ -63,7 +63,7 @@ class SSE(MergeableEncoder):
         self.phi, self.count = item_encoder(phi, in_dim), slots
         check_itemwise(self.phi, "SSE")
         self.slots = nn.Parameter(torch.randn(1 if random else slots, dim) * dim**-0.5)
-        # Softplus of this is the standard deviation; it starts at that of slots that are not random.
+        # Softplus of this is the standard deviation; it starts at the one of slots that are not random.
         self.spread = nn.Parameter(torch.full((1, dim), math.log(math.expm1(dim**-0.5)))) if random else None
         self.noise: Tensor | None
         self.register_buffer("noise", torch.randn(slots, dim) if random else None)
@@ -142,7 +142,7 @@ def hierarchical_sse(
 ) -> SSE:
     """Return a stack of slot set encoders: each level but the first reads the slots of the level below.
 
-    Sets may be read in chunks because the state is that of the first level, which is a sum over items. The levels above
+    Sets may be read in chunks because the state belongs to the first level, which is a sum over items. The levels above
     are not sums over items: states of chunks can be merged, their codes cannot.
 
     Args:

@@ -182,7 +182,7 @@ class ReplayedPasses(Passes):
             raise reverse_mode_only()
         parameters = [p for p in self.encoder.parameters() if p.requires_grad]
         if torch.is_grad_enabled():
-            # The graph of an empty chunk has the same leaves as that of any other.
+            # The graph of an empty chunk has the same leaves as any other.
             empty = self.encoder.empty_sets(self.batch)
             graph = read(self.apply(empty), unit_counts(empty), queries, None)
             check_graph_inputs(graph.sums, [*inputs, *parameters])
@@ -241,7 +241,7 @@ class _ReplayedSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        """Read all chunks again, or some of them, one graph at a time, against the one cotangent of the state."""
+        """Read all chunks again, or the sampled ones, one graph at a time, against the one cotangent of the state."""
         if torch.is_grad_enabled():
             raise OptionError(
                 "a gradient of a gradient was requested (create_graph=True), which only gradient='full' supports"

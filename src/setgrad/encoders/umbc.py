@@ -89,7 +89,7 @@ class UMBC(MergeableEncoder):
         self.phi = item_encoder(phi, in_dim)
         check_itemwise(self.phi, "UMBC")
         self.slots = nn.Parameter(torch.randn(slots, dim) * dim**-0.5)
-        # Softplus of this is the standard deviation; it starts at about a tenth of that of the slots.
+        # Softplus of this is the standard deviation; it starts at about a tenth of the slots' own.
         self.spread = nn.Parameter(torch.full((slots, dim), math.log(math.expm1(0.1 * dim**-0.5)))) if random else None
         self.norm_slots, self.ask = nn.LayerNorm(dim), nn.Linear(dim, dim)
         self.read_items = nn.Linear(self.phi.out_dim, 2 * dim)
