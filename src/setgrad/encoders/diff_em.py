@@ -1,8 +1,8 @@
 """Differentiable expectation-maximisation (Kim, 2022): the code of a set is a mixture of Gaussians fitted to it.
 
 The fit starts from a learned prior and takes a few steps of maximum a posteriori EM, which are all differentiable. Each
-step is a sum over items that depends on the mixture of the step before: long sets are read in chunks, with one pass for each
-step. The code is not a function of a single sum, so this is not a mergeable encoder.
+step is a sum over items that depends on the mixture of the step before: long sets are read in chunks, with one pass for
+each step. The code is not a function of a single sum, so this is not a mergeable encoder.
 """
 
 from __future__ import annotations
