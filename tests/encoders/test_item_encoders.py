@@ -1,6 +1,8 @@
 """The contract of item encoders, for every encoder in the table and both kinds of attention."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,8 @@ from setgrad.sets import Sets
 
 # Item shapes of encoders that do not read three numbers. Pairs are tokens: see test_sequences.py.
 SHAPES = dict.fromkeys(("image", "pixel-cnn", "stacked"), (1, 3, 4))
-CASES = {
-    **{
-        name: (lambda name=name, cls=cls: cls(SHAPES.get(name, 3), 16))
-        for name, cls in ITEM_ENCODERS.items()
-        if name != "pair"
-    },
+CASES: dict[str, Callable[[], Any]] = {
+    **{name: partial(cls, SHAPES.get(name, 3), 16) for name, cls in ITEM_ENCODERS.items() if name != "pair"},
     "induced": lambda: ContextItems(3, 16, slots=4),
     "item-wise": lambda: ItemWise(nn.Sequential(nn.Linear(3, 5), nn.Tanh()), 3),
     "stacked": lambda: Stacked(ImageItems((1, 3, 4), 6), ContextItems(6, 16)),
@@ -107,7 +105,7 @@ def test_context_features_depend_on_the_other_items(slots, seeded):
 @pytest.mark.parametrize("slots", [None, 4])
 def test_ragged_sets_in_float16(slots, seeded):
     with seeded(0):
-        encoder = ContextItems(3, 16, slots=slots)
+        encoder: Any = ContextItems(3, 16, slots=slots)
     # Some of these chunks hold no item of the shorter set.
     for block in encoder.blocks:
         block.chunk = 2

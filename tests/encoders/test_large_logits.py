@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from setgrad.encoders import ABMIL, DSMIL, UMBC, ChunkedEncoder, DeepUMBC, MergeableEncoder
+from setgrad.encoders import ABMIL, DSMIL, UMBC, DeepUMBC, MergeableEncoder
 from setgrad.encoders.activations import ACTIVATIONS
 from tests.encoders.helpers import DIM, SIZES, assert_close, random_sets, split_sets
 from tests.encoders.test_mergeable import shift_logits
@@ -24,7 +24,7 @@ def shift_slot(encoder: UMBC, shift: float) -> None:
     shift_logits(encoder, 2 * shift)
 
 
-def shift_second_pass(encoder: DeepUMBC, shift: float) -> None:
+def shift_second_pass(encoder: Any, shift: float) -> None:
     """Shift the queries of all slots for a key that is 1 for every item; logits are divided by the root of 4."""
     with torch.no_grad():
         encoder.gather[1].ask[1].bias[::4] = 2 * shift
@@ -50,7 +50,7 @@ def _abmil() -> ABMIL:
 
 
 def _deep_umbc() -> DeepUMBC:
-    encoder = DeepUMBC(DIM, 8, 4, passes=2, heads=2)
+    encoder: Any = DeepUMBC(DIM, 8, 4, passes=2, heads=2)
     second = encoder.gather[1]
     with torch.no_grad():
         second.read_items[1].weight[:8:4], second.read_items[1].bias[:8:4] = 0.0, 1.0
@@ -93,7 +93,7 @@ CASES = [
 ]
 
 
-def build(case: Case, seeded: Any, dtype: torch.dtype, shift: float) -> ChunkedEncoder:
+def build(case: Case, seeded: Any, dtype: torch.dtype, shift: float) -> Any:
     with seeded(0):
         encoder = case.make().eval()
     if shift:
@@ -139,7 +139,7 @@ def test_a_shift_of_all_logits_changes_nothing(case, seeded, dtype, tolerance):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_logits_are_shifted(case, seeded):
-    """Otherwise the tests above would test nothing: the level of a state, if any, is that of the shift."""
+    """Otherwise the tests above would test nothing: the level of a state, if any, moves by the shift."""
     shifted, plain = (build(case, seeded, torch.float64, shift) for shift in (case.shift, 0.0))
     changed = [not torch.equal(a, b) for a, b in zip(shifted.parameters(), plain.parameters(), strict=True)]
     assert sum(changed) == 1

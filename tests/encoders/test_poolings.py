@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,22 +69,24 @@ def plain_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, h
     return result
 
 
-def plain_deep_umbc(encoder: DeepUMBC, x: np.ndarray) -> np.ndarray:
+def plain_deep_umbc(encoder: Any, x: np.ndarray) -> np.ndarray:
     """Without self-attention among the slots, which is tested elsewhere."""
 
-    def normed(module: nn.Module, x: np.ndarray) -> np.ndarray:
+    def normed(module: Any, x: np.ndarray) -> np.ndarray:
         return linear(module[1], plain_norm(module[0], x))
 
     items, slots = linear(encoder.embed, x), encoder.slots.detach().numpy()
     for number, gather in enumerate(encoder.gather):
         if number:
             tell = encoder.tell[number - 1]
-            answers = plain_attention(normed(tell.ask, items), *np.split(normed(tell.read_slots, slots), 2, 1), 2)
+            keys, values = np.split(normed(tell.read_slots, slots), 2, 1)
+            answers = plain_attention(normed(tell.ask, items), keys, values, 2)
             items = items + linear(tell.out, answers)
             norm, first, _, second = tell.feed.layers
             inside = linear(first, plain_norm(norm, items))
             items = items + linear(second, inside * (1 + erf(inside / math.sqrt(2))) / 2)
-        answers = plain_attention(normed(gather.ask, slots), *np.split(normed(gather.read_items, items), 2, 1), 2)
+        keys, values = np.split(normed(gather.read_items, items), 2, 1)
+        answers = plain_attention(normed(gather.ask, slots), keys, values, 2)
         slots = slots + linear(gather.out, answers)
     return plain_norm(encoder.norm, slots)
 
@@ -132,7 +136,7 @@ def plain_dsmil(encoder: DSMIL, x: np.ndarray) -> np.ndarray:
     return (best + linear(encoder.score_bag, means.reshape(1, -1))[0]) / 2
 
 
-PLAIN = {
+PLAIN: dict[str, tuple[Callable[[], Any], Callable[[Any, np.ndarray], np.ndarray]]] = {
     "sse": (lambda: SSE(DIM, 8, 4, heads=2), plain_sse),
     "sse, random": (lambda: SSE(DIM, 8, 4, random=True), plain_sse),
     "umbc, deep": (lambda: DeepUMBC(DIM, 8, 4, passes=3, layers=0, heads=2), plain_deep_umbc),
@@ -203,7 +207,7 @@ def test_a_mixture_is_equivariant_to_translation(seeded):
     sets = random_sets([50], dtype=torch.float32)
     code = encoder(sets)
     with torch.no_grad():
-        encoder.means += 1e4
+        encoder.means.add_(1e4)
     moved = encoder(sets.with_values(sets.values + 1e4))
     assert_close(moved[..., 0], code[..., 0], 5e-3)
     assert_close(moved[..., 1 + DIM :], code[..., 1 + DIM :], 5e-3)
@@ -247,7 +251,7 @@ def test_max_pool_runs_only_the_top_items_again(seeded):
             return self.layer(x)
 
     with seeded(0):
-        encoder = MaxPool(DIM, CountingLinear()).double().eval()
+        encoder: Any = MaxPool(DIM, CountingLinear()).double().eval()
     sets = random_sets([400, 300])
     code = encoder.stream(sets, chunk_size=50)
     assert len(sizes) == 1 and sizes[0] <= 2 * 5
@@ -329,7 +333,7 @@ def test_only_slots_of_the_first_level_may_be_random(seeded):
 
 def test_items_of_count_0_may_fill_a_whole_chunk_of_a_long_set(seeded):
     with seeded(0):
-        encoder = SetTransformer(DIM, 8, slots=3).double().eval()
+        encoder: Any = SetTransformer(DIM, 8, slots=3).double().eval()
     sets, counts = random_sets([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
     repeated = Sets.from_lengths(sets.values.repeat_interleave(counts, 0), [5, 2])
     whole = encoder(repeated)

@@ -126,6 +126,8 @@ def test_transforms_and_tangents_of_parameters_are_rejected(seeded, gradient):
 class Streamed(nn.Module):
     """Calls a stream, because parameters can be replaced only where a module is called."""
 
+    encoder: Any
+
     def __init__(self, encoder: nn.Module, gradient: str) -> None:
         super().__init__()
         self.encoder, self.gradient = encoder, gradient
@@ -223,7 +225,7 @@ def test_the_second_pass_has_the_training_modes_of_the_first(seeded, gradient):
     assert_close(results[0], results[1], 0)
 
 
-MIXED = {
+MIXED: dict[str, Callable[[], Any]] = {
     "umbc": lambda: UMBC(DIM, 8, 4, heads=2),
     "umbc, deep": lambda: DeepUMBC(DIM, 8, 4, passes=2),
     "sse": lambda: SSE(DIM, 8, 4),
@@ -263,14 +265,14 @@ def test_sums_are_float32_in_mixed_precision(seeded):
 
 def test_gradients_of_many_chunks_are_summed_in_float32(seeded):
     with seeded(0):
-        encoder = DeepSets(1, nn.Linear(1, 1, dtype=torch.bfloat16)).eval()
+        encoder: Any = DeepSets(1, nn.Linear(1, 1, dtype=torch.bfloat16)).eval()
     with torch.no_grad():
         encoder.phi.module.weight.fill_(1.0)
     stream(encoder, torch.ones(1000, 1), chunk_size=1).sum().backward()
     assert encoder.phi.module.weight.grad.item() == 1000.0
 
 
-def batch_norm(where: str, tracked: bool = True) -> DeepSets:
+def batch_norm(where: str, tracked: bool = True) -> Any:
     norm = nn.BatchNorm1d(4, track_running_stats=tracked)
     return (
         DeepSets(DIM, nn.Sequential(nn.Linear(DIM, 4), norm))
@@ -309,6 +311,8 @@ def test_an_empty_batch_has_no_codes(seeded, name, gradient):
 
 class Scaling(nn.Module):
     """Reads items times a buffer, through a layer that may be frozen, and has an unused buffer."""
+
+    scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,7 +370,12 @@ def test_samples_compare_sums_only_if_the_encoder_was_written_to(seeded, name, m
     """Then all chunks are read again; a change without effect passes."""
     encoder, compared, results = make_scaled(seeded, name), [], []
     check = streaming._check_same_sums
-    monkeypatch.setattr(streaming, "_check_same_sums", lambda *sums: (compared.append(1), check(*sums)))
+
+    def record(*sums: Tensor) -> None:
+        compared.append(1)
+        check(*sums)
+
+    monkeypatch.setattr(streaming, "_check_same_sums", record)
     for write in (False, True):
         code = stream(
             encoder,

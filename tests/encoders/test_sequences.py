@@ -1,5 +1,7 @@
 """The encoder of drug-target pairs: the contract of item encoders, and the published layers against plain torch."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import conv1d, one_hot
@@ -60,7 +62,7 @@ def test_the_layers_are_the_published_ones(encoder):
 
 def test_the_shapes_of_the_parameters_are_the_published_ones(seeded):
     with seeded(0):
-        encoder = PairItems((1100,))
+        encoder: Any = PairItems((1100,))
     shapes = [tuple(layer.weight.shape) for layer in (*encoder.drug.convolutions[::2], encoder.drug.linear)]
     assert shapes == [(32, 65, 4), (64, 32, 6), (96, 64, 8), (256, 96)]
     shapes = [tuple(layer.weight.shape) for layer in (*encoder.target.convolutions[::2], encoder.target.linear)]

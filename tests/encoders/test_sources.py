@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +115,7 @@ class Rows(torch.utils.data.Dataset):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_data_loader_is_a_source(encoder, items, workers, seeded):
     """Also one with persistent workers, which returns the same iterator at every call after a reset."""
-    options = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
+    options: dict[str, Any] = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
     with seeded(0):
         loader = torch.utils.data.DataLoader(Rows(items), batch_size=6, num_workers=workers, **options)
         code, whole = stream(encoder, loader), encoder(Sets.from_list([torch.from_numpy(items)]))
@@ -287,7 +288,7 @@ def test_the_thread_ends_when_reading_stops_early(taken):
             produced.append(number)
             yield chunk(number)
 
-    chunks = prefetched(source)()
+    chunks: Any = prefetched(source)()
     for _ in range(taken):
         next(chunks)
     assert threads() == 1

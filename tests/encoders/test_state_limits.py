@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,7 +132,7 @@ def test_the_remedy_for_a_phi_that_depends_on_other_items_works(seeded):
             UMBC(DIM, phi=ContextItems(DIM, 8))
         assert UMBC(DIM, 8, 4, phi=MLPItems(DIM, 8)).eval()(random_sets([2], dtype=torch.float32)).shape == (1, 4, 8)
         with pytest.raises(OptionError, match="phi must be a module"):
-            UMBC(DIM, phi="mlp")
+            UMBC(DIM, phi="mlp")  # type: ignore[arg-type]
         with pytest.raises(ShapeError, match=r"phi reads items of shape \(4,\), but in_dim is 3"):
             UMBC(DIM, phi=MLPItems(4, 8))
 
@@ -147,8 +149,9 @@ def test_attention_needs_heads_and_slots(seeded, make, heads):
 def test_arguments_of_another_type_are_rejected(seeded, tmp_path):
     with seeded(0):
         encoder = UMBC(DIM, 8, 4, heads=2).eval()
+    generator: Any = np.random.default_rng(0)
     with pytest.raises(OptionError, match=r"generator must be a torch.Generator .* not numpy.random.*Generator"):
-        stream(encoder, torch.ones(2, DIM), gradient="sample", generator=np.random.default_rng(0))
+        stream(encoder, torch.ones(2, DIM), gradient="sample", generator=generator)
     for path in (tmp_path / "items.npy", str(tmp_path / "items.npy")):
         with pytest.raises(DataError, match="a path is not a source of chunks; pass NpyChunks"):
             stream(encoder, path)
@@ -177,7 +180,7 @@ def test_a_state_of_mixed_precision_is_resumed_in_mixed_precision(seeded):
         state.merge(encoder.begin(4))
 
 
-ENCODERS = {
+ENCODERS: dict[str, Callable[[], Any]] = {
     "umbc": lambda: UMBC(DIM, 8, 4, heads=2),
     "umbc, other slots": lambda: UMBC(DIM, 8, 5, heads=2),
     "sse": lambda: SSE(DIM, 8, 4),
@@ -219,7 +222,8 @@ def test_nothing_can_be_removed_from_a_maximum(seeded):
 def test_a_wrapped_encoder_is_rejected(seeded):
     with seeded(0):
         encoder = UMBC(DIM, 8, 4, heads=2).eval()
-    for wrapper in (torch.compile(encoder, backend="eager"), nn.DataParallel(encoder)):
+    wrappers: list[Any] = [torch.compile(encoder, backend="eager"), nn.DataParallel(encoder)]
+    for wrapper in wrappers:
         with pytest.raises(OptionError, match=r"is a wrapper.*pass the encoder inside it"):
             stream(wrapper, torch.ones(2, DIM))
 
