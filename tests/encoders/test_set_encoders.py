@@ -213,6 +213,14 @@ def test_merge_is_associative_and_begin_is_its_identity(mergeable):
         a.merge(mergeable.begin(2))
 
 
+def test_a_detached_state_has_the_same_code_and_no_graph(mergeable):
+    state = mergeable.update(mergeable.begin(4), random_sets())
+    mergeable.requires_grad_(False)
+    code = mergeable.finish(state.detach())
+    assert not code.requires_grad
+    assert_close(code, mergeable.finish(state).detach(), 0)
+
+
 @pytest.mark.parametrize("gradient", ["full", "exact"])
 @pytest.mark.parametrize("size", [1, 5, 100])
 def test_streams_give_code_and_gradient_of_the_whole_set(chunked, gradient, size):
