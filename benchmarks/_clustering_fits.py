@@ -29,7 +29,7 @@ from benchmarks._mixtures import DEVIATIONS, Draw, Mixture, draw
 from benchmarks._trials import command_line
 from setgrad._files import atomic_write
 from setgrad.encoders import MergeableEncoder, State
-from setgrad.encoders._mergeable import item_weights
+from setgrad.encoders._mergeable import unit_counts
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
 
@@ -131,8 +131,8 @@ def sampled_code(model: Clusterer, points: Tensor, first: int, piece: int, *, we
     queries, chosen = encoder.queries(), as_sets(points[:, first : first + piece])
     with torch.no_grad():
         sets = as_sets(points)
-        whole = encoder.read(sets, item_weights(None, sets), queries, None)
-    part = encoder.read(chosen, item_weights(None, chosen), queries, whole.level)
+        whole = encoder.read(sets, unit_counts(sets), queries, None)
+    part = encoder.read(chosen, unit_counts(chosen), queries, whole.level)
     sums = tuple(a + weight * (b - b.detach()) for a, b in zip(whole.sums, part.sums, strict=True))
     return encoder.finish(State(sums, whole.level, whole.count, queries))
 

@@ -32,7 +32,8 @@ from setgrad.encoders import (
     TransformerHead,
     hierarchical_sse,
 )
-from setgrad.encoders._mergeable import item_weights
+from setgrad.encoders._mergeable import unit_counts
+from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.encoders.attention import SelfAttention
 from setgrad.sets import Layout, Sets
 
@@ -67,7 +68,7 @@ class Clusterer(nn.Module):
         """Codes of whole sets."""
         if isinstance(self.encoder, MergeableEncoder):
             encoder = self.encoder
-            return encoder.finish(encoder.read(sets, item_weights(None, sets), encoder.queries(), None))
+            return encoder.finish(encoder.read(sets, unit_counts(sets), encoder.queries(), None))
         return self.encoder(sets)
 
     def mixture(self, code: Tensor) -> Mixture:
@@ -114,8 +115,8 @@ def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
         sizes.width,
         sizes.slots,
         heads=HEADS,
-        activation=name,
-        normalize="set" if name == activation else "none",
+        activation=ACTIVATIONS[name],
+        normalize=name == activation,
         phi=_phi(sizes),
         head=head,
     )
@@ -135,7 +136,7 @@ def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
         max(1, sizes.slots // 2),
         passes=3,
         heads=HEADS,
-        activation=activation,
+        activation=ACTIVATIONS[activation],
         phi=_phi(sizes),
         head=TransformerHead(sizes.width, outputs=COMPONENTS, layers=1, decode=1, heads=HEADS),
     )

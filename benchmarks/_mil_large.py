@@ -182,8 +182,10 @@ def _fit(
     forget_peak(device)
     base = memory_now(device)
 
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+
     def through(rows: np.ndarray) -> Tensor:
-        return code(encoder, images, [bags[row] for row in rows], way, sizes.chunk, rng)
+        return code(encoder, images, [bags[row] for row in rows], way, sizes.chunk, rng, generator)
 
     _train(encoder, through, shares, sizes.epochs, sizes.rate, sizes.batch, rng)
     return encoder, memory_peak(device) - base if device.type == "cuda" else None
@@ -223,11 +225,12 @@ def code(
     way: str,
     chunk: int,
     rng: np.random.Generator,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Logits of some bags, with the gradient of one of the `WAYS`."""
     if way == "subset":
         return encoder(_pieces(images, [rng.choice(bag, min(chunk, len(bag)), replace=False) for bag in bags]))
-    return encoder.stream(_source(images, bags, chunk), gradient=way, generator=rng)
+    return encoder.stream(_source(images, bags, chunk), gradient=way, generator=generator)
 
 
 def _source(images: Images, bags: Sequence[np.ndarray], chunk: int) -> Callable[[], Iterator[Sets]]:

@@ -125,7 +125,8 @@ def encode(encoder: SetEncoder, context: Sets, gradient: str, chunk: int, genera
         return encoder(context)
     if gradient == "sample":
         assert isinstance(encoder, MergeableEncoder)
-        return encoder.stream(context, gradient="sample", chunk_size=chunk, generator=generator)
+        drawn = torch.Generator().manual_seed(int(generator.integers(2**62)))
+        return encoder.stream(context, gradient="sample", chunk_size=chunk, generator=drawn)
     size = min(chunk, context.layout.longest)
     # The order is random, so the first pixels are a random part.
     first = context.values.unflatten(0, (len(context), -1))[:, :size]

@@ -16,7 +16,16 @@ from torch import Tensor, nn
 from benchmarks._fits import Place, Record
 from benchmarks._machine import forget_peak, memory_now, memory_peak
 from benchmarks._reuters import News, read_news, vocabulary
-from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
+from setgrad.encoders import (
+    SSE,
+    UMBC,
+    DeepSets,
+    MergeableEncoder,
+    SetEncoder,
+    SetTransformer,
+    SlotSigmoid,
+    TransformerHead,
+)
 from setgrad.selector._fit import resolve_device
 from setgrad.sets import Layout, Sets
 
@@ -160,7 +169,7 @@ def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, plac
     if name == "umbc":
         head = nn.Sequential(TransformerHead(dim, decode=0), nn.Flatten(1), end)
         # As published for text: no residual, so that the normalisation sees the words alone.
-        return UMBC(2, dim, trial.slots, activation="slot-sigmoid", residual=False, phi=phi, head=head)
+        return UMBC(2, dim, trial.slots, activation=SlotSigmoid(), residual=False, phi=phi, head=head)
     return SetTransformer(2, dim, decode=0, phi=phi, head=nn.Sequential(nn.Flatten(1), end))
 
 
@@ -211,7 +220,7 @@ def logits(encoder: SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.r
     if gradient == "subset":
         return encoder(parts[0])
     assert isinstance(encoder, MergeableEncoder)
-    return encoder.stream(parts, gradient=gradient, generator=rng)
+    return encoder.stream(parts, gradient=gradient, generator=torch.Generator().manual_seed(int(rng.integers(2**62))))
 
 
 def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndarray, np.ndarray, int, int | None]:

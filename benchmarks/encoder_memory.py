@@ -32,7 +32,7 @@ from benchmarks._apart import GIVE_BACK, answer, ask, spread
 from benchmarks._machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
 from benchmarks._tables import seconds, size, table
 from setgrad.encoders import UMBC, DeepUMBC, NpyChunks, stream
-from setgrad.encoders._chunks import chunks_of
+from setgrad.encoders._chunks import chunk_factory
 from setgrad.errors import OptionError
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -204,7 +204,7 @@ def checkpointed(encoder: Reader, case: Case) -> Tensor:
     if not isinstance(encoder, UMBC):
         raise OptionError("only UMBC can be read with checkpoints, one pass; use --passes 1")
     state = encoder.begin()
-    for chunk in chunks_of(NpyChunks(case.path, case.chunk), case.chunk, encoder.slots.device)():
+    for chunk in chunk_factory(NpyChunks(case.path, case.chunk), case.chunk, encoder.slots.device)():
         ones = torch.ones(chunk.layout.total, device=chunk.device)
         state = state.merge(checkpoint(encoder.read, chunk, ones, state.slots, None, use_reentrant=False))
     return encoder.finish(state)

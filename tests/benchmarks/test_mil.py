@@ -22,7 +22,7 @@ from benchmarks._mil_models import POOLS
 from benchmarks.mil import BAGS, SMALL, plan, show_folds, show_large
 from setgrad.datasets import Bags
 from setgrad.sets import Sets
-from tests.encoders.pieces import Orders
+from tests.encoders.helpers import generator_drawing
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
@@ -94,9 +94,9 @@ def test_ways_to_the_gradient(pool: str, seeded: Seeded) -> None:
     with seeded(0):
         encoder = make_encoder(pool, SHAPE, network()).eval()
 
-    def gradient(way: str, rng: Any) -> torch.Tensor:
+    def gradient(way: str, rng: Any, generator: torch.Generator | None = None) -> torch.Tensor:
         encoder.zero_grad()
-        code(encoder, images, bags, way, 30, rng).square().sum().backward()
+        code(encoder, images, bags, way, 30, rng, generator).square().sum().backward()
         return torch.cat([p.grad.flatten() for p in encoder.phi.parameters() if p.grad is not None])
 
     def difference(found: torch.Tensor) -> float:
@@ -106,7 +106,7 @@ def test_ways_to_the_gradient(pool: str, seeded: Seeded) -> None:
     assert float(full.norm()) > 0
     assert difference(gradient("exact", None)) < 1e-4
     # The bags have three chunks, the last one with nothing of the first bag.
-    drawn = [gradient("sample", Orders([order])) for order in itertools.permutations(range(3))]
+    drawn = [gradient("sample", None, generator_drawing([order])) for order in itertools.permutations(range(3))]
     assert difference(torch.stack(drawn).mean(0)) < 1e-4
     assert min(map(difference, drawn)) > 0.01
     assert difference(gradient("subset", np.random.default_rng(0))) > 0.01

@@ -1,4 +1,4 @@
-"""Shards on three processes, one of them without items, against one process that reads everything."""
+"""Shards on three processes, one of them without items, compared with one process that reads everything."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from setgrad.encoders import (
     MaxPool,
     MergeableEncoder,
     Sharded,
+    SlotSigmoid,
     begin_over,
     mean_gradients,
     merge_over,
@@ -35,18 +36,17 @@ from setgrad.encoders import (
 )
 from setgrad.errors import OptionError, StateError
 from setgrad.sets import Sets
-from tests.encoders.pieces import Orders
+from tests.encoders.helpers import DIM, SIZES, generator_drawing, random_sets
 
-RANKS, DIM = 3, 3
-SIZES = [7, 0, 1, 12]
+RANKS = 3
 CUTS = [[3, 4], [0, 0], [0, 1], [5, 7]]
-# What the processes read: pieces of the sets, nothing, and the other pieces.
+# Which of the two parts a process reads; the second process reads nothing.
 SHARDS = {0: 0, 2: 1}
-PATIENCE = 15
+TIMEOUT = 15
 
 
 def _scaled() -> MergeableEncoder:
-    """Levels of the shards differ by hundreds."""
+    """Return an encoder for which the levels of the shards differ by hundreds."""
     encoder = UMBC(DIM, 8, 4, heads=2, head=nn.Sequential(nn.Flatten(1), nn.Linear(32, 5)))
     with torch.no_grad():
         encoder.read_items.weight.mul_(100)
@@ -56,7 +56,7 @@ def _scaled() -> MergeableEncoder:
 ENCODERS: dict[str, Callable[[], Any]] = {
     "softmax": lambda: UMBC(DIM, 8, 4, heads=2, head=nn.Sequential(nn.Flatten(1), nn.Linear(32, 5))),
     "large logits": _scaled,
-    "slot set encoder": lambda: UMBC(DIM, 8, 4, heads=2, activation="slot-sigmoid", normalize="none"),
+    "slot set encoder": lambda: UMBC(DIM, 8, 4, heads=2, activation=SlotSigmoid(), normalize=False),
     "deep sets": lambda: DeepSets(
         DIM, nn.Sequential(nn.Linear(DIM, 6), nn.Tanh()), pooling="mean", head=nn.Linear(6, 2)
     ),
@@ -65,10 +65,10 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "ds-mil": lambda: DSMIL(DIM, nn.Linear(DIM, 5), classes=2, hidden=4),
     "umbc, deep": lambda: DeepUMBC(DIM, 8, 3, passes=2, phi=nn.Linear(DIM, 5)),
 }
-WAYS = ("merge", "full", "exact", "sample", "full, DDP", "exact, DDP")
-# These keep no state; they go through their shards several times.
-SEVERAL = ("em", "ds-mil", "umbc, deep")
-PAIRS = [(name, way) for name in ENCODERS for way in WAYS if name not in SEVERAL or way != "merge"]
+MODES = ("merge", "full", "exact", "sample", "full, DDP", "exact, DDP")
+# These have no state; they read their shards several times.
+WITHOUT_STATE = ("em", "ds-mil", "umbc, deep")
+PAIRS = [(name, mode) for name in ENCODERS for mode in MODES if name not in WITHOUT_STATE or mode != "merge"]
 
 
 def make(name: str) -> Any:
@@ -77,102 +77,94 @@ def make(name: str) -> Any:
         return ENCODERS[name]().double().eval()
 
 
-def draw() -> Sets:
-    generator = torch.Generator().manual_seed(0)
-    return Sets.from_lengths(torch.randn(sum(SIZES), DIM, generator=generator, dtype=torch.float64), SIZES)
-
-
 def shard_of(rank: int) -> list[Sets]:
-    """Chunks of this rank; a piece of each set, cut in two."""
+    """Return the chunks of this rank: a part of each set, cut in two."""
     if rank not in SHARDS:
         return []
-    pieces = [x.split(cut)[SHARDS[rank]] for x, cut in zip(draw().to_list(), CUTS, strict=True)]
-    return [Sets.from_list([x[:2] for x in pieces]), Sets.from_list([x[2:] for x in pieces])]
+    parts = [x.split(cut)[SHARDS[rank]] for x, cut in zip(random_sets().to_list(), CUTS, strict=True)]
+    return [Sets.from_list([x[:2] for x in parts]), Sets.from_list([x[2:] for x in parts])]
 
 
-def loss_of(value: Tensor) -> Tensor:
-    return (value.square() * torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)).sum()
+def loss_of(code: Tensor) -> Tensor:
+    return (code.square() * torch.linspace(-1, 1, code.numel(), dtype=code.dtype).reshape(code.shape)).sum()
 
 
-def code(encoder: Any, kind: str, rank: int) -> Tensor:
-    if kind == "merge":
+def encode(encoder: Any, mode: str, rank: int) -> Tensor:
+    if mode == "merge":
         state = encoder.begin(len(SIZES))
         for chunk in shard_of(rank):
             state = encoder.update(state, chunk)
         return encoder.finish(merge_over(state))
-    # As many samples as chunks: "sample" is exact, too.
-    return stream_over(encoder, shard_of(rank), gradient=kind, samples=2)
+    # With as many samples as chunks, "sample" is exact too.
+    return stream_over(encoder, shard_of(rank), gradient=mode, samples=2)
 
 
 def gradients(encoder: nn.Module) -> list[Tensor]:
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in encoder.parameters()]
 
 
-# --- what runs in the processes
+# --- in the processes
 
 
-def start(rank: int, folder: Path, patience: float = PATIENCE) -> None:
+def start(rank: int, folder: Path, timeout: float = TIMEOUT) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/meet",
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=patience),
+        timeout=timedelta(seconds=timeout),
     )
 
 
 def compute(rank: int, folder: Path) -> None:
     start(rank, folder)
-    found: dict[Any, Any] = {}
-    for name, way in PAIRS:
+    results: dict[Any, Any] = {}
+    for name, mode in PAIRS:
         encoder = make(name)
-        kind, _, ddp = way.partition(", ")
+        gradient, _, ddp = mode.partition(", ")
         if ddp:
             # It must live until the backward pass is over, and the second step has other buckets than the first.
-            wrapped = DistributedDataParallel(Sharded(encoder, gradient=kind))
+            wrapped = DistributedDataParallel(Sharded(encoder, gradient=gradient))
             for _ in range(2):
                 wrapped.zero_grad()
-                value = wrapped(shard_of(rank))
-                loss_of(value).backward()
+                code = wrapped(shard_of(rank))
+                loss_of(code).backward()
         else:
-            value = code(encoder, kind, rank)
-            loss_of(value).backward()
+            code = encode(encoder, gradient, rank)
+            loss_of(code).backward()
             mean_gradients(encoder.parameters())
-        found[name, way] = (value.detach(), gradients(encoder))
-    # Every rank its own loss: the mean of them is what is differentiated.
+        results[name, mode] = (code.detach(), gradients(encoder))
+    # Every rank has its own loss; their mean is differentiated.
     encoder = make("softmax")
-    ((rank + 1) * loss_of(code(encoder, "exact", rank))).backward()
+    ((rank + 1) * loss_of(encode(encoder, "exact", rank))).backward()
     mean_gradients(encoder.parameters())
-    found["own losses"] = gradients(encoder)
-    found["sampled"] = sampled(rank)
-    found["slots"] = random_slots(rank)
-    found["largest"] = {kind: largest(rank, kind) for kind in (torch.int64, torch.bool)}
-    found["errors"] = refused(rank)
-    pool = MaxPool(DIM, Root()).eval()
+    results["own losses"] = gradients(encoder)
+    results["sampled"] = sampled_gradients(rank)
+    results["slots"] = random_slots(rank)
+    results["maxima"] = {dtype: maxima(rank, dtype) for dtype in (torch.int64, torch.bool)}
+    results["errors"] = error_messages(rank)
+    pool = MaxPool(DIM, SquareRoot()).eval()
     item = torch.tensor([[-1.0 if rank == 2 else 1.0, 4.0, 9.0 * rank]])
-    found["nan"] = pool.finish(merge_over(pool.update(pool.begin(), Sets.from_list([item]))))
-    torch.save(found, folder / f"{rank}.pt")
+    results["nan"] = pool.finish(merge_over(pool.update(pool.begin(), Sets.from_list([item]))))
+    torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-def sampled(rank: int) -> list[Tensor]:
-    """The mean over all orders of the chunks of both ranks that have any; one of two chunks is drawn."""
-    orders, total = list(itertools.product([(0, 1), (1, 0)], repeat=2)), None
-    for order in orders:
-        encoder = make("softmax")
-        mine = Orders([order[SHARDS[rank]] if rank in SHARDS else ()])
-        loss_of(stream_over(encoder, shard_of(rank), gradient="sample", generator=mine)).backward()
-        mean_gradients(encoder.parameters())
-        found = [g / len(orders) for g in gradients(encoder)]
-        total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
-    return total
+def sampled_gradients(rank: int) -> list[Tensor]:
+    """Return the mean over all orders of the chunks of both ranks that have any; one of two chunks is drawn."""
+    encoder = make("softmax")
+    for order in itertools.product([(0, 1), (1, 0)], repeat=2):
+        generator = generator_drawing([order[SHARDS[rank]]] if rank in SHARDS else [])
+        loss_of(stream_over(encoder, shard_of(rank), gradient="sample", generator=generator)).backward()
+    mean_gradients(encoder.parameters())
+    return [g / 4 for g in gradients(encoder)]
 
 
 def random_slots(rank: int) -> dict[str, Any]:
     torch.manual_seed(0)
     encoder = UMBC(DIM, 8, 4, heads=2, random=True).double().train()
-    # From here on the ranks draw other numbers.
+    # From now on the ranks draw different numbers.
     torch.manual_seed(rank)
     first = begin_over(encoder, 4)
     state = first
@@ -181,24 +173,24 @@ def random_slots(rank: int) -> dict[str, Any]:
     own = encoder.begin(4)
     try:
         merge_over(own)
-        told = ""
+        message = ""
     except StateError as error:
-        told = str(error)
+        message = str(error)
     streamed = stream_over(encoder, shard_of(rank))
     loss_of(streamed).backward()
     mean_gradients(encoder.parameters())
     return {
         "slots": first.slots.detach(),
         "own": own.slots.detach(),
-        "told": told,
+        "message": message,
         "merged": encoder.finish(merge_over(state)).detach(),
         "streamed": streamed.detach(),
         "spread": encoder.spread.grad,
     }
 
 
-class Letters(nn.Module):
-    """Whole numbers in, numbers out."""
+class TokenEmbedding(nn.Module):
+    """Reads integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,25 +200,25 @@ class Letters(nn.Module):
         return self.table(x.long()).flatten(1)
 
 
-class Root(nn.Module):
-    """NaN for items with a negative number."""
+class SquareRoot(nn.Module):
+    """Gives NaN for items with a negative number."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sqrt()
 
 
-def tokens(kind: torch.dtype) -> tuple[MaxPool, list[Sets]]:
-    """An encoder of names, and a shard for each rank: the second has none and does not know what items are."""
+def token_shards(dtype: torch.dtype) -> tuple[MaxPool, list[Sets]]:
+    """Return an encoder of tokens and two shards; the rank without items does not know their dtype."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        encoder = MaxPool(2, Letters()).eval()
-    # The items of the last rank are among those of the first: of equals the first one wins.
-    numbers = {n: torch.arange(n).reshape(-1, 2) // (1 if kind == torch.int64 else 5) for n in (20, 12)}
-    return encoder, [Sets.from_lengths(x.to(kind), [n // 2 - 2, 2]) for n, x in numbers.items()]
+        encoder = MaxPool(2, TokenEmbedding()).eval()
+    # The items of the last rank are among those of the first, which wins ties.
+    numbers = {n: torch.arange(n).reshape(-1, 2) // (1 if dtype == torch.int64 else 5) for n in (20, 12)}
+    return encoder, [Sets.from_lengths(x.to(dtype), [n // 2 - 2, 2]) for n, x in numbers.items()]
 
 
-def largest(rank: int, kind: torch.dtype) -> dict[str, Tensor]:
-    encoder, shards = tokens(kind)
+def maxima(rank: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    encoder, shards = token_shards(dtype)
     state = encoder.begin(2)
     if rank in SHARDS:
         state = encoder.update(state, shards[SHARDS[rank]])
@@ -234,7 +226,7 @@ def largest(rank: int, kind: torch.dtype) -> dict[str, Tensor]:
     return {name: getattr(merged, name).detach() for name in ("value", "number", "items", "length")}
 
 
-def refused(rank: int) -> dict[str, str]:
+def error_messages(rank: int) -> dict[str, str]:
     encoder = make("softmax")
     good = shard_of(0)
 
@@ -242,34 +234,35 @@ def refused(rank: int) -> dict[str, str]:
         yield good[0]
         raise OSError("the disk is gone")
 
-    def told(work: Callable[[], object]) -> str:
+    def error_of(work: Callable[[], object]) -> str:
         try:
             work()
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        return "nothing"
+        return "none"
 
     nan = good[0].with_values(good[0].values * torch.nan)
-    root, fine = DeepSets(DIM, Root()).eval(), [chunk.with_values(chunk.values.abs()) for chunk in good]
-    bad = [fine[0], fine[1].with_values(-fine[1].values)]
+    root, pool = DeepSets(DIM, SquareRoot()).eval(), MaxPool(DIM, SquareRoot()).eval()
+    positive = [chunk.with_values(chunk.values.abs()) for chunk in good]
+    negative = [positive[0], positive[1].with_values(-positive[1].values)]
     return {
-        "batch": told(lambda: stream_over(encoder, [good[0][: rank + 1]])),
-        "shapes": told(lambda: merge_over(encoder.begin(rank + 1))),
-        "nothing": told(lambda: stream_over(encoder, [])),
-        "broken": told(lambda: stream_over(encoder, broken if rank == 1 else good)),
-        "broken, full": told(lambda: stream_over(encoder, broken if rank == 1 else good, gradient="full")),
-        "no source": told(lambda: stream_over(encoder, 3 if rank == 1 else good)),
-        "nan": told(lambda: stream_over(encoder, [good[0], nan] if rank == 2 else good)),
-        "phi": told(lambda: stream_over(root, bad if rank == 2 else fine)),
-        "phi, full": told(lambda: stream_over(root, bad if rank == 2 else fine, gradient="full")),
-        "phi, max": told(lambda: stream_over(MaxPool(DIM, Root()).eval(), bad if rank == 2 else fine)),
-        # The group is in order after all of that.
-        "after": told(lambda: stream_over(encoder, good)),
+        "batch": error_of(lambda: stream_over(encoder, [good[0][: rank + 1]])),
+        "shapes": error_of(lambda: merge_over(encoder.begin(rank + 1))),
+        "empty": error_of(lambda: stream_over(encoder, [])),
+        "broken": error_of(lambda: stream_over(encoder, broken if rank == 1 else good)),
+        "broken, full": error_of(lambda: stream_over(encoder, broken if rank == 1 else good, gradient="full")),
+        "no source": error_of(lambda: stream_over(encoder, 3 if rank == 1 else good)),
+        "nan": error_of(lambda: stream_over(encoder, [good[0], nan] if rank == 2 else good)),
+        "phi": error_of(lambda: stream_over(root, negative if rank == 2 else positive)),
+        "phi, full": error_of(lambda: stream_over(root, negative if rank == 2 else positive, gradient="full")),
+        "phi, max": error_of(lambda: stream_over(pool, negative if rank == 2 else positive)),
+        # The group still works after all of that.
+        "after": error_of(lambda: stream_over(encoder, good)),
     }
 
 
 def launch(work: Callable[..., None], folder: Path, *, sleeps: bool = False) -> list[int | None]:
-    """Run three processes to their end; None for one that had to be stopped, as the last one if it `sleeps`."""
+    """Run three processes and return their exit codes; None for a killed one, as the last if it `sleeps`."""
     context = mp.get_context("spawn")
     processes = [context.Process(target=work, args=(rank, folder), daemon=True) for rank in range(RANKS)]
     for process in processes:
@@ -284,95 +277,95 @@ def launch(work: Callable[..., None], folder: Path, *, sleeps: bool = False) -> 
     return codes
 
 
-# --- what they found
+# --- the results
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     assert launch(compute, folder) == [0, 0, 0]
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize(("name", "way"), PAIRS)
-def test_shards_give_value_and_gradient_of_the_whole(found, name, way):
+@pytest.mark.parametrize(("name", "mode"), PAIRS)
+def test_shards_give_code_and_gradient_of_the_whole_set(results, name, mode):
     encoder = make(name)
-    value = encoder(draw())
-    loss_of(value).backward()
+    code = encoder(random_sets())
+    loss_of(code).backward()
     expected = gradients(encoder)
     scale = max(float(g.abs().max()) for g in expected)
     for rank in range(RANKS):
-        ours, parameters = found[rank][name, way]
-        torch.testing.assert_close(ours, value, rtol=1e-12, atol=1e-12)
+        actual, parameters = results[rank][name, mode]
+        torch.testing.assert_close(actual, code, rtol=1e-12, atol=1e-12)
         for a, b in zip(parameters, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * max(1.0, scale))
 
 
-def test_the_mean_of_the_losses_of_the_ranks_is_differentiated(found):
+def test_the_mean_of_the_losses_of_the_ranks_is_differentiated(results):
     encoder = make("softmax")
-    (2 * loss_of(encoder(draw()))).backward()
+    (2 * loss_of(encoder(random_sets()))).backward()
     for rank in range(RANKS):
-        for a, b in zip(found[rank]["own losses"], gradients(encoder), strict=True):
+        for a, b in zip(results[rank]["own losses"], gradients(encoder), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_the_mean_of_gradients_sampled_on_all_ranks_is_the_whole_gradient(found):
+def test_the_mean_of_gradients_sampled_on_all_ranks_is_the_gradient_of_the_whole_set(results):
     encoder = make("softmax")
-    loss_of(encoder(draw())).backward()
+    loss_of(encoder(random_sets())).backward()
     for rank in range(RANKS):
-        torch.testing.assert_close(found[rank]["sampled"], gradients(encoder), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(results[rank]["sampled"], gradients(encoder), rtol=1e-12, atol=1e-12)
 
 
-def test_random_slots_are_those_of_the_first_rank(found):
-    first, *others = (one["slots"] for one in found)
+def test_random_slots_come_from_the_first_rank(results):
+    first, *others = (one["slots"] for one in results)
     for other in others:
         assert torch.equal(first["slots"], other["slots"])
         assert not torch.equal(first["own"], other["own"])
         assert torch.equal(first["merged"], other["merged"]) and torch.equal(first["streamed"], other["streamed"])
         torch.testing.assert_close(first["spread"], other["spread"], rtol=0, atol=0)
     assert float(first["spread"].abs().max()) > 0
-    assert all("start from begin_over" in one["slots"]["told"] for one in found)
+    assert all("start from begin_over" in one["slots"]["message"] for one in results)
 
 
-def test_an_error_on_one_rank_is_an_error_on_all(found):
-    errors = [one["errors"] for one in found]
+def test_an_error_on_one_rank_is_an_error_on_all(results):
+    errors = [one["errors"] for one in results]
     for one in errors:
-        assert one["batch"].startswith("ShapeError: chunks have pieces of 1 sets on one rank and of 3 on another")
+        assert one["batch"].startswith("ShapeError: chunks hold items of 1 sets on one rank and of 3 on another")
         assert one["shapes"].startswith("ShapeError: the ranks hold states of different")
-        assert one["nothing"].startswith("DataError: no rank has a chunk")
-        assert one["after"] == "nothing"
+        assert one["empty"].startswith("DataError: no rank has a chunk")
+        assert one["after"] == "none"
     for kind, culprit, text in (
         ("broken", 1, "OSError: the disk is gone"),
         ("broken, full", 1, "OSError: the disk is gone"),
         ("no source", 1, "DataError: chunks cannot be read from int"),
         ("nan", 2, "DataError: chunk 1 holds NaN"),
-        ("phi", 2, "DataError: phi, or what is summed of it"),
-        ("phi, full", 2, "DataError: phi, or what is summed of it"),
-        ("phi, max", 2, "DataError: phi, or what is summed of it"),
+        ("phi", 2, "DataError: phi, or a sum of its features"),
+        ("phi, full", 2, "DataError: phi, or a sum of its features"),
+        ("phi, max", 2, "DataError: phi, or a sum of its features"),
     ):
         for rank, one in enumerate(errors):
             expected = text if rank == culprit else "LostRankError: another rank could not read its shard"
             assert one[kind].startswith(expected), (kind, rank, one[kind])
 
 
-@pytest.mark.parametrize("kind", [torch.int64, torch.bool])
-def test_the_largest_of_all_ranks_has_its_item_and_number(found, kind):
-    encoder, shards = tokens(kind)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_the_maximum_of_all_ranks_has_its_item_and_index(results, dtype):
+    encoder, shards = token_shards(dtype)
     whole = Sets.from_list([torch.cat(parts) for parts in zip(*(s.to_list() for s in shards), strict=True)])
     state = encoder.update(encoder.begin(2), whole)
     for rank in range(RANKS):
-        for name, ours in found[rank]["largest"][kind].items():
-            assert torch.equal(ours, getattr(state, name)), (rank, name)
-    assert state.items.dtype == kind
+        for name, actual in results[rank]["maxima"][dtype].items():
+            assert torch.equal(actual, getattr(state, name)), (rank, name)
+    assert state.items.dtype == dtype
 
 
-def test_nan_of_one_rank_is_the_largest_of_all(found):
-    for one in found:
+def test_nan_of_one_rank_is_the_maximum_of_all(results):
+    for one in results:
         torch.testing.assert_close(one["nan"], torch.tensor([[torch.nan, 2.0, 18**0.5]]), equal_nan=True)
 
 
 def test_the_example_gives_the_same_numbers_on_any_number_of_processes():
-    """Started by torchrun, as its page says."""
+    """Started by torchrun, as its docstring says."""
     script = Path(__file__).resolve().parents[2] / "examples" / "sharded_set.py"
     printed = []
     for ranks in (1, 3):
@@ -385,11 +378,11 @@ def test_the_example_gives_the_same_numbers_on_any_number_of_processes():
     torch.testing.assert_close(*map(torch.tensor, printed), rtol=1e-6, atol=0)
 
 
-def test_without_a_group_there_is_a_remedy():
+def test_without_a_process_group_the_error_names_torchrun():
     encoder = make("softmax")
     with pytest.raises(OptionError, match="start the program with torchrun"):
         merge_over(encoder.begin(1))
     with pytest.raises(OptionError, match="start the program with torchrun"):
-        stream_over(encoder, draw())
+        stream_over(encoder, random_sets())
     with pytest.raises(OptionError, match="unknown gradient"):
         Sharded(encoder, gradient="magic")

@@ -1,4 +1,4 @@
-"""A process that is killed, or that does not answer, ends the others with an error instead of a hang."""
+"""If a process is killed or does not answer, the others raise an error instead of hanging."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ import pytest
 from setgrad.encoders import stream_over
 from setgrad.errors import LostRankError
 from setgrad.sets import Sets
-from tests.encoders.test_distributed import PATIENCE, launch, loss_of, make, shard_of, start
-
-KILLED = -signal.SIGKILL
+from tests.encoders.test_distributed import TIMEOUT, launch, loss_of, make, shard_of, start
 
 
-def lose(rank: int, folder: Path, where: str, patience: float = PATIENCE) -> None:
-    start(rank, folder, patience)
+def lose(rank: int, folder: Path, where: str, timeout: float = TIMEOUT) -> None:
+    start(rank, folder, timeout)
     encoder = make("em" if where == "between passes" else "softmax")
     if rank == 2 and where == "forward":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -29,24 +27,24 @@ def lose(rank: int, folder: Path, where: str, patience: float = PATIENCE) -> Non
     opened = itertools.count()
 
     def shard() -> Iterator[Sets]:
-        # Once to look at it, then the passes: this is the second.
+        # Opened twice for the first pass, to look at the first chunk; so this is the second pass.
         if rank == 2 and next(opened) == 2 and where == "between passes":
             os.kill(os.getpid(), signal.SIGKILL)
         yield from shard_of(rank)
 
-    value = stream_over(encoder, shard)
+    code = stream_over(encoder, shard)
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        loss_of(value).backward()
+        loss_of(code).backward()
     except RuntimeError as error:
         (folder / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
     os._exit(0)
 
 
-def lose_forward(rank: int, folder: Path, where: str = "forward", patience: float = PATIENCE) -> None:
+def lose_forward(rank: int, folder: Path, where: str = "forward", timeout: float = TIMEOUT) -> None:
     try:
-        lose(rank, folder, where, patience)
+        lose(rank, folder, where, timeout)
     except LostRankError as error:
         (folder / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
         os._exit(0)
@@ -57,7 +55,7 @@ def lose_between(rank: int, folder: Path) -> None:
 
 
 def lose_asleep(rank: int, folder: Path) -> None:
-    lose_forward(rank, folder, "asleep", patience=4)
+    lose_forward(rank, folder, "asleep", timeout=4)
 
 
 def lose_backward(rank: int, folder: Path) -> None:
@@ -73,8 +71,8 @@ def lose_backward(rank: int, folder: Path) -> None:
         (lose_asleep, None),
     ],
 )
-def test_a_process_that_dies_or_sleeps_ends_the_others_with_an_error(work, last, tmp_path):
+def test_a_process_that_dies_or_hangs_raises_an_error_in_the_others(work, last, tmp_path):
     assert launch(work, tmp_path, sleeps=last is None) == [0, 0, last]
     for rank in range(2):
-        told = (tmp_path / f"{rank}.txt").read_text()
-        assert told.startswith("LostRankError: another process ended or did not answer in time"), told
+        message = (tmp_path / f"{rank}.txt").read_text()
+        assert message.startswith("LostRankError: another process ended or did not answer in time"), message

@@ -1,8 +1,9 @@
-"""Set encoders against plain definitions, and what only one of them does."""
+"""Set encoders against plain definitions in NumPy, and properties of single encoders."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,7 @@ from setgrad.encoders import (
 )
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
-from tests.encoders.pieces import DIM, draw, gradients, split
-
-
-def close(ours: Any, expected: Any, tolerance: float = 1e-12) -> None:
-    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+from tests.encoders.helpers import DIM, assert_close, gradients, random_sets, split_sets
 
 
 def linear(module: nn.Linear, x: np.ndarray) -> np.ndarray:
@@ -52,8 +49,8 @@ def plain_sse(encoder: SSE, x: np.ndarray) -> np.ndarray:
     for key, value in zip(keys, values, strict=True):
         for head in range(encoder.heads):
             part = slice(head * (8 // encoder.heads), (head + 1) * (8 // encoder.heads))
-            liking = 1 / (1 + np.exp(-(slots[:, part] @ key[part]) / math.sqrt(8 // encoder.heads)))
-            out[:, part] += np.outer(liking / liking.sum(), value[part])
+            share = 1 / (1 + np.exp(-(slots[:, part] @ key[part]) / math.sqrt(8 // encoder.heads)))
+            out[:, part] += np.outer(share / share.sum(), value[part])
     return out
 
 
@@ -63,31 +60,33 @@ def plain_norm(norm: nn.LayerNorm, x: np.ndarray) -> np.ndarray:
     return centred * scale + norm.bias.detach().numpy()
 
 
-def plain_attention(asked: np.ndarray, keys: np.ndarray, values: np.ndarray, heads: int) -> np.ndarray:
-    found, width = np.zeros(asked.shape), asked.shape[1] // heads
-    for row, question in enumerate(asked if len(keys) else []):
+def plain_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, heads: int) -> np.ndarray:
+    result, dim = np.zeros(queries.shape), queries.shape[1] // heads
+    for row, query in enumerate(queries if len(keys) else []):
         for head in range(heads):
-            part = slice(head * width, (head + 1) * width)
-            found[row, part] = softmax(keys[:, part] @ question[part] / math.sqrt(width)) @ values[:, part]
-    return found
+            part = slice(head * dim, (head + 1) * dim)
+            result[row, part] = softmax(keys[:, part] @ query[part] / math.sqrt(dim)) @ values[:, part]
+    return result
 
 
-def plain_deep_umbc(encoder: DeepUMBC, x: np.ndarray) -> np.ndarray:
-    """Without blocks among the slots; these have tests of their own."""
+def plain_deep_umbc(encoder: Any, x: np.ndarray) -> np.ndarray:
+    """Without self-attention among the slots, which is tested elsewhere."""
 
-    def normed(module: nn.Module, x: np.ndarray) -> np.ndarray:
+    def normed(module: Any, x: np.ndarray) -> np.ndarray:
         return linear(module[1], plain_norm(module[0], x))
 
     items, slots = linear(encoder.embed, x), encoder.slots.detach().numpy()
     for number, gather in enumerate(encoder.gather):
         if number:
             tell = encoder.tell[number - 1]
-            answers = plain_attention(normed(tell.ask, items), *np.split(normed(tell.read_slots, slots), 2, 1), 2)
+            keys, values = np.split(normed(tell.read_slots, slots), 2, 1)
+            answers = plain_attention(normed(tell.ask, items), keys, values, 2)
             items = items + linear(tell.out, answers)
             norm, first, _, second = tell.feed.layers
             inside = linear(first, plain_norm(norm, items))
             items = items + linear(second, inside * (1 + erf(inside / math.sqrt(2))) / 2)
-        answers = plain_attention(normed(gather.ask, slots), *np.split(normed(gather.read_items, items), 2, 1), 2)
+        keys, values = np.split(normed(gather.read_items, items), 2, 1)
+        answers = plain_attention(normed(gather.ask, slots), keys, values, 2)
         slots = slots + linear(gather.out, answers)
     return plain_norm(encoder.norm, slots)
 
@@ -112,7 +111,7 @@ def plain_em(encoder: DiffEM, x: np.ndarray) -> np.ndarray:
             q = joint / joint.sum(1, keepdims=True)
             weight = q.sum(0) + tau
             mu = (q.T @ x + tau * m0) / weight[:, None]
-            # As a mean of squared distances, each term of which is positive.
+            # As a mean of squared distances, all of which are positive.
             inside = np.einsum("nk,nkd->kd", q, (x[:, None] - mu) ** 2)
             var = (inside + tau * (v0 + (m0 - mu) ** 2)) / weight[:, None]
             pi = weight / weight.sum()
@@ -128,16 +127,16 @@ def plain_abmil(encoder: ABMIL, x: np.ndarray) -> np.ndarray:
 
 
 def plain_dsmil(encoder: DSMIL, x: np.ndarray) -> np.ndarray:
-    scores, asked, values = (linear(m, x) for m in (encoder.score, encoder.ask, encoder.value))
+    scores, keys, values = (linear(m, x) for m in (encoder.score, encoder.ask, encoder.value))
     best, means = np.zeros(scores.shape[1]), np.zeros((scores.shape[1], DIM))
     for c in range(scores.shape[1] if len(x) else 0):
         critical = scores[:, c].argmax()
         best[c] = scores[critical, c]
-        means[c] = softmax(asked @ asked[critical] / math.sqrt(asked.shape[1])) @ values
+        means[c] = softmax(keys @ keys[critical] / math.sqrt(keys.shape[1])) @ values
     return (best + linear(encoder.score_bag, means.reshape(1, -1))[0]) / 2
 
 
-PLAIN = {
+PLAIN: dict[str, tuple[Callable[[], Any], Callable[[Any, np.ndarray], np.ndarray]]] = {
     "sse": (lambda: SSE(DIM, 8, 4, heads=2), plain_sse),
     "sse, random": (lambda: SSE(DIM, 8, 4, random=True), plain_sse),
     "umbc, deep": (lambda: DeepUMBC(DIM, 8, 4, passes=3, layers=0, heads=2), plain_deep_umbc),
@@ -154,94 +153,94 @@ def test_codes_are_those_of_a_plain_definition(name, seeded):
     make, definition = PLAIN[name]
     with seeded(2):
         encoder = make().double().eval()
-    sets = draw()
+    sets = random_sets()
     for code, x in zip(encoder(sets), sets.to_list(), strict=True):
         np.testing.assert_allclose(code.detach().numpy(), definition(encoder, x.numpy()), rtol=1e-10, atol=1e-12)
 
 
-# ---- what only one of them has
+# ---- properties of single encoders
 
 
-def test_sums_of_slots_add_up_and_no_slot_is_empty_handed(seeded):
-    """SSE without a head is a plain sum: codes add up like states, and every item is shared out whole."""
+def test_codes_of_sse_add_up(seeded):
+    """Without a head SSE is a plain sum over items, and the shares of an item sum to 1."""
     with seeded(0):
         encoder = SSE(DIM, 8, 4, random=True).double().eval()
-    sets = draw([5, 3])
+    sets = random_sets([5, 3])
     both = encoder(Sets.from_list([sets.values]))[0]
-    close(encoder(sets).sum(0), both)
+    assert_close(encoder(sets).sum(0), both)
     values = encoder.read_items(sets.values)[:, 8:]
-    close(both.sum(0), values.sum(0))
+    assert_close(both.sum(0), values.sum(0))
     assert not torch.equal(encoder.queries()[0], encoder.queries()[1])
     drawn = [encoder.train().queries(torch.Generator().manual_seed(n)) for n in (1, 1, 2)]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
-def test_codes_of_pieces_of_a_hierarchy_do_not_add_up(seeded):
+def test_codes_of_a_hierarchy_do_not_add_up(seeded):
     with seeded(0):
         encoder = hierarchical_sse(DIM, [(6, 8), (2, 4)]).double().eval()
         plain = hierarchical_sse(DIM, [(6, 8)]).double().eval()
-    sets = draw([5, 3])
+    sets = random_sets([5, 3])
     whole = Sets.from_list([sets.values])
-    close(plain(sets).sum(0), plain(whole)[0])
+    assert_close(plain(sets).sum(0), plain(whole)[0])
     assert not torch.allclose(encoder(sets).sum(0), encoder(whole)[0], atol=1e-3)
     with pytest.raises(OptionError, match="at least one level"):
         hierarchical_sse(DIM, [])
 
 
-def test_a_head_ignores_what_padding_holds(seeded):
+def test_a_transformer_head_ignores_padding(seeded):
     with seeded(0):
         head = TransformerHead(8, outputs=2).double().eval()
     x = torch.linspace(-1, 1, 3 * 4 * 8, dtype=torch.float64).reshape(3, 4, 8).sin()
     mask = torch.tensor([[True, True, False, False], [False] * 4, [True] * 4])
-    broken = torch.where(mask[..., None], x, torch.nan).requires_grad_()
-    code = head(broken, mask)
-    close(code[0], head(x[:1, :2])[0])
-    close(code[1], head(x[:1, :0])[0])
-    (seen,) = torch.autograd.grad(code.sum(), broken)
-    assert seen.isfinite().all() and not seen[~mask].any()
+    padded = torch.where(mask[..., None], x, torch.nan).requires_grad_()
+    code = head(padded, mask)
+    assert_close(code[0], head(x[:1, :2])[0])
+    assert_close(code[1], head(x[:1, :0])[0])
+    (gradient,) = torch.autograd.grad(code.sum(), padded)
+    assert gradient.isfinite().all() and not gradient[~mask].any()
 
 
-def test_a_mixture_moves_with_its_set(seeded):
-    """Far from 0, in single precision: squares of coordinates would lose every digit."""
+def test_a_mixture_is_equivariant_to_translation(seeded):
+    """Far from 0, in float32, where squares of coordinates would lose all digits."""
     with seeded(0):
         encoder = DiffEM(DIM, components=2).eval()
-    near = draw([50], dtype=torch.float32)
-    code = encoder(near)
+    sets = random_sets([50], dtype=torch.float32)
+    code = encoder(sets)
     with torch.no_grad():
-        encoder.means += 1e4
-    moved = encoder(near.with_values(near.values + 1e4))
-    close(moved[..., 0], code[..., 0], 5e-3)
-    close(moved[..., 1 + DIM :], code[..., 1 + DIM :], 5e-3)
+        encoder.means.add_(1e4)
+    moved = encoder(sets.with_values(sets.values + 1e4))
+    assert_close(moved[..., 0], code[..., 0], 5e-3)
+    assert_close(moved[..., 1 + DIM :], code[..., 1 + DIM :], 5e-3)
 
 
 @pytest.mark.parametrize("shift", [-1e4, 1e4])
 def test_a_shift_of_all_scores_does_not_change_attention(seeded, shift):
     with seeded(0):
         encoder = ABMIL(DIM, hidden=4, gated=False).double().eval()
-    sets = draw()
+    sets = random_sets()
     plain = encoder(sets)
     with torch.no_grad():
-        # A hidden feature that is 1 for every item, weighed by the shift.
+        # A hidden feature that is 1 for every item, with the shift added to its weight.
         encoder.look.weight[0] = 0
         encoder.look.bias[0] = 50.0
         before = encoder(sets)
         encoder.weigh.weight[0, 0] += shift
-    close(encoder.stream(sets, chunk_size=3), before, 1e-9)
+    assert_close(encoder.stream(sets, chunk_size=3), before, 1e-9)
     assert not torch.allclose(before, plain)
 
 
 def test_attention_sums_to_one(seeded):
     with seeded(0):
         encoder = ABMIL(DIM, hidden=4, branches=2).double().eval()
-    sets = draw()
+    sets = random_sets()
     shares = [part.sum(0).tolist() for part in sets.with_values(encoder.attention(sets)).to_list()]
     np.testing.assert_allclose(shares, [[1, 1], [0, 0], [1, 1], [1, 1]], rtol=1e-12)
 
 
-def test_max_runs_again_only_the_items_that_won(seeded):
+def test_max_pool_runs_only_the_top_items_again(seeded):
     sizes: list[int] = []
 
-    class Counted(nn.Module):
+    class CountingLinear(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(DIM, 5)
@@ -252,21 +251,21 @@ def test_max_runs_again_only_the_items_that_won(seeded):
             return self.layer(x)
 
     with seeded(0):
-        encoder = MaxPool(DIM, Counted()).double().eval()
-    sets = draw([400, 300])
-    value = encoder.stream(sets, chunk_size=50)
+        encoder: Any = MaxPool(DIM, CountingLinear()).double().eval()
+    sets = random_sets([400, 300])
+    code = encoder.stream(sets, chunk_size=50)
     assert len(sizes) == 1 and sizes[0] <= 2 * 5
-    close(gradients(encoder, value), gradients(encoder, encoder(sets)))
+    assert_close(gradients(encoder, code), gradients(encoder, encoder(sets)))
     with torch.no_grad():
-        winners = [encoder.phi.module(x).argmax(0).tolist() for x in sets.to_list()]
+        top_items = [encoder.phi.module(x).argmax(0).tolist() for x in sets.to_list()]
     state = encoder.begin(2)
-    for chunk in split(sets, [[100, 300], [300, 0]]):
+    for chunk in split_sets(sets, [[100, 300], [300, 0]]):
         state = encoder.update(state, chunk)
-    assert state.number.tolist() == winners and state.length.tolist() == [400, 300]
+    assert state.number.tolist() == top_items and state.length.tolist() == [400, 300]
 
 
-def test_max_reads_names_and_refuses_chance(seeded):
-    class Letters(nn.Module):
+def test_max_pool_reads_tokens_and_rejects_dropout(seeded):
+    class TokenEmbedding(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.table = nn.Embedding(10, 4)
@@ -275,14 +274,14 @@ def test_max_reads_names_and_refuses_chance(seeded):
             return self.table(x.long()).flatten(1)
 
     with seeded(0):
-        encoder = MaxPool(2, Letters()).eval()
-        chancy = MaxPool(DIM, nn.Sequential(nn.Linear(DIM, 8), nn.Dropout(0.5))).train()
+        encoder = MaxPool(2, TokenEmbedding()).eval()
+        random_encoder = MaxPool(DIM, nn.Sequential(nn.Linear(DIM, 8), nn.Dropout(0.5))).train()
     tokens = Sets.from_lengths(torch.arange(10).reshape(5, 2), [3, 2])
     state = encoder.begin(2).merge(encoder.update(encoder.begin(2), tokens)).merge(encoder.begin(2))
     assert state.items.dtype == torch.int64
-    close(encoder.stream(tokens, chunk_size=1), encoder(tokens))
+    assert_close(encoder.stream(tokens, chunk_size=1), encoder(tokens))
     with seeded(1), pytest.raises(OptionError, match="dropout"):
-        chancy.stream(draw([40], dtype=torch.float32))
+        random_encoder.stream(random_sets([40], dtype=torch.float32))
     with pytest.raises(OptionError, match="unknown gradient"):
         encoder.stream(tokens, gradient="magic")
     with pytest.raises(DataError, match="gave no chunk"):
@@ -299,43 +298,46 @@ def test_max_reads_names_and_refuses_chance(seeded):
         (lambda: DeepUMBC(DIM, 8, heads=3), "multiple of heads"),
         (lambda: DeepUMBC(DIM, 8, passes=0), "passes must be at least 1"),
         (lambda: DeepUMBC(DIM, 8, activation="magic"), "unknown activation"),
-        (lambda: DeepUMBC(DIM, 8, phi=ContextItems(DIM, 8)), "one item at a time"),
+        (lambda: DeepUMBC(DIM, 8, phi=ContextItems(DIM, 8)), "phi must encode each item independently"),
         (lambda: FSPool(DIM, pieces=0), "at least one piece"),
         (lambda: DiffEM(DIM, steps=0), "at least 1"),
         (lambda: DiffEM(DIM, strength=0.0), "above 0"),
         (lambda: MaxPool(DIM, nn.Identity()).stream(torch.zeros(2, DIM), chunk_size=0), "chunk_size"),
     ],
 )
-def test_impossible_options_are_refused(make, message, seeded):
+def test_invalid_options_are_rejected(make, message, seeded):
     with seeded(0), pytest.raises(OptionError, match=message):
         make()
 
 
-def test_only_slots_that_travel_with_the_state_are_drawn(seeded):
-    """The levels above read in `finish`, which is to give one code for one state."""
+def test_only_slots_of_the_first_level_may_be_random(seeded):
+    """The levels above are computed in `finish`, which must give one code for one state."""
     with seeded(0):
         encoder = hierarchical_sse(DIM, [(6, 8), (2, 4)], random=True).double().train()
         plain = UMBC(DIM, 8, 4, head=OnSlots(SSE(8, 4, 2))).double().train()
-    sets = draw()
-    for one in (encoder, plain):
-        state = one.update(one.begin(4, generator=torch.Generator().manual_seed(0)), sets)
-        other = one.update(one.begin(4, generator=torch.Generator().manual_seed(1)), sets)
-        assert torch.equal(one.finish(state), one.finish(state))
-        assert torch.equal(one.finish(state), one.finish(other)) == (one is plain)
-    for make in (lambda: SSE(8, 4, 2, random=True), lambda: UMBC(8, 4, 2, random=True)):
-        with seeded(0), pytest.raises(OptionError, match="belong to no state"):
+    sets = random_sets()
+    for each in (encoder, plain):
+        first, second = (
+            each.update(each.begin(4, generator=torch.Generator().manual_seed(seed)), sets) for seed in (0, 1)
+        )
+        assert torch.equal(each.finish(first), each.finish(first))
+        assert torch.equal(each.finish(first), each.finish(second)) == (each is plain)
+    for make in (
+        lambda: SSE(8, 4, 2, random=True),
+        lambda: UMBC(8, 4, 2, random=True),
+        lambda: SSE(8, 4, 2, head=nn.Sequential(SSE(4, 4, 2, random=True))),
+    ):
+        with seeded(0), pytest.raises(OptionError, match="not part of the state"):
             OnSlots(make())
-    with seeded(0), pytest.raises(OptionError, match="belong to no state"):
-        OnSlots(SSE(8, 4, 2, head=nn.Sequential(SSE(4, 4, 2, random=True))))
 
 
-def test_items_without_weight_may_fill_a_whole_piece_of_a_long_set(seeded):
+def test_items_of_count_0_may_fill_a_whole_chunk_of_a_long_set(seeded):
     with seeded(0):
-        encoder = SetTransformer(DIM, 8, slots=3).double().eval()
-    sets, weights = draw([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
-    repeated = Sets.from_lengths(sets.values.repeat_interleave(weights, 0), [5, 2])
+        encoder: Any = SetTransformer(DIM, 8, slots=3).double().eval()
+    sets, counts = random_sets([5, 2]), torch.tensor([0, 0, 1, 3, 1, 2, 0])
+    repeated = Sets.from_lengths(sets.values.repeat_interleave(counts, 0), [5, 2])
     whole = encoder(repeated)
     for block in encoder.attend.blocks:
         block.chunk = 2
-    close(encoder(sets, weights), whole)
-    close(gradients(encoder, encoder(sets, weights)), gradients(encoder, encoder(repeated)))
+    assert_close(encoder(sets, counts), whole)
+    assert_close(gradients(encoder, encoder(sets, counts)), gradients(encoder, encoder(repeated)))

@@ -1,10 +1,11 @@
-"""Chunks from files, ahead of time and with a bar: the same ones at every pass, and clear errors."""
+"""Chunks from files, read ahead and with a progress bar: the same in every pass, and clear errors."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import torch
 from pyarrow import parquet
 
 from setgrad.encoders import UMBC, NpyChunks, ParquetChunks, stream
-from setgrad.encoders.sources import prefetched, reads_disk, shown
+from setgrad.encoders.sources import prefetched, reads_disk
 from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.sets import Sets
 
@@ -63,22 +64,22 @@ def test_row_groups_are_chunks(table, items, row_groups):
         np.testing.assert_array_equal(np.concatenate(chunks), items)
 
 
-def test_columns_come_in_the_order_asked_for(table, items):
+def test_columns_have_the_requested_order(table, items):
     np.testing.assert_array_equal(np.concatenate(list(ParquetChunks(table, ["z", "x"]))), items[:, [2, 0]])
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float32(), 3), pa.large_list(pa.float32())])
-def test_lists_are_features(items, tmp_path, kind):
+@pytest.mark.parametrize("dtype", [pa.list_(pa.float64()), pa.list_(pa.float32(), 3), pa.large_list(pa.float32())])
+def test_lists_are_features(items, tmp_path, dtype):
     path = tmp_path / "lists.parquet"
-    rows = pa.array(items.tolist(), type=kind)
+    rows = pa.array(items.tolist(), type=dtype)
     parquet.write_table(pa.table({"features": rows, "more": np.arange(ROWS)}), path, row_group_size=10)
-    found = np.concatenate(list(ParquetChunks(path)))
-    np.testing.assert_array_equal(found, np.column_stack([items, np.arange(ROWS, dtype=np.float32)]))
-    assert found.dtype == np.float32
+    features = np.concatenate(list(ParquetChunks(path)))
+    np.testing.assert_array_equal(features, np.column_stack([items, np.arange(ROWS, dtype=np.float32)]))
+    assert features.dtype == np.float32
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 3)])
-def test_row_groups_without_rows_have_the_width_of_the_others(items, encoder, tmp_path, kind):
+def test_row_groups_without_rows_have_the_number_of_features_of_the_others(items, encoder, tmp_path, kind):
     path, none = tmp_path / "lists.parquet", tmp_path / "none.parquet"
     whole = pa.table({"x": pa.array(items[:, :2].tolist(), type=pa.list_(pa.float32())), "y": items[:, 2]})
     if pa.types.is_fixed_size_list(kind):
@@ -94,12 +95,12 @@ def test_row_groups_without_rows_have_the_width_of_the_others(items, encoder, tm
     if pa.types.is_fixed_size_list(kind):
         assert torch.equal(stream(encoder, ParquetChunks(none)), encoder(Sets.from_list([torch.zeros(0, 3)])))
     else:
-        with pytest.raises(DataError, match="has no rows, so that the length of the lists of column 'x' is not known"):
+        with pytest.raises(DataError, match="has no rows, so the length of the lists in column 'x' is unknown"):
             stream(encoder, ParquetChunks(none))
 
 
 class Rows(torch.utils.data.Dataset):
-    """For a DataLoader, whose workers import it."""
+    """A data set for a DataLoader, at module level so that its workers can import it."""
 
     def __init__(self, items: np.ndarray) -> None:
         self.items = items
@@ -112,18 +113,18 @@ class Rows(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_is_a_source(encoder, items, workers, seeded):
-    """Also one whose workers live on, and which gives one iterator at every call, begun anew."""
-    kept = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
+def test_a_data_loader_is_a_source(encoder, items, workers, seeded):
+    """Also one with persistent workers, which returns the same iterator at every call after a reset."""
+    options: dict[str, Any] = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
     with seeded(0):
-        loader = torch.utils.data.DataLoader(Rows(items), batch_size=6, num_workers=workers, **kept)
+        loader = torch.utils.data.DataLoader(Rows(items), batch_size=6, num_workers=workers, **options)
         code, whole = stream(encoder, loader), encoder(Sets.from_list([torch.from_numpy(items)]))
         torch.testing.assert_close(code, whole, rtol=1e-5, atol=1e-5)
-        ours, theirs = (torch.autograd.grad(c.square().sum(), encoder.read_items.weight) for c in (code, whole))
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        actual, expected = (torch.autograd.grad(c.square().sum(), encoder.read_items.weight) for c in (code, whole))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_function_that_loads_all_chunks_is_called_once_for_a_pass(encoder, items):
+def test_a_function_that_loads_all_chunks_is_called_once_in_each_pass(encoder, items):
     calls = []
 
     def load() -> list[np.ndarray]:
@@ -137,23 +138,23 @@ def test_a_function_that_loads_all_chunks_is_called_once_for_a_pass(encoder, ite
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 9])
-def test_shards_share_out_the_row_groups(table, items, ranks):
+def test_shards_partition_the_row_groups(table, items, ranks):
     shards = [ParquetChunks(table, ["x"]).shard(rank, ranks) for rank in range(ranks)]
-    pieces = [list(shard) for shard in shards]
-    assert [len(piece) for piece in pieces] == [len(shard) for shard in shards]
-    assert sum(len(piece) for piece in pieces) == 7
-    found = np.concatenate([x for piece in pieces for x in piece])[:, 0]
-    np.testing.assert_array_equal(np.sort(found), np.sort(items[:, 0]))
+    chunks = [list(shard) for shard in shards]
+    assert [len(part) for part in chunks] == [len(shard) for shard in shards]
+    assert sum(len(part) for part in chunks) == 7
+    values = np.concatenate([x for part in chunks for x in part])[:, 0]
+    np.testing.assert_array_equal(np.sort(values), np.sort(items[:, 0]))
 
 
-def test_a_shard_of_a_shard_is_a_part_of_it(table):
+def test_a_shard_can_be_divided_again(table):
     whole = [chunk[:, 0].tolist() for chunk in ParquetChunks(table, ["x"])]
     shard = ParquetChunks(table, ["x"]).shard(1, 2)
     parts = [[chunk[:, 0].tolist() for chunk in shard.shard(rank, 2)] for rank in range(2)]
     assert parts == [whole[1::4], whole[3::4]]
 
 
-def test_a_mapped_array_is_read_in_pieces(items, tmp_path):
+def test_an_array_file_is_read_in_chunks(items, tmp_path):
     np.save(tmp_path / "items.npy", items)
     source = NpyChunks(tmp_path / "items.npy", chunk_size=10)
     assert [len(c) for c in source] == [10, 10, 5] and len(source) == 3
@@ -162,29 +163,28 @@ def test_a_mapped_array_is_read_in_pieces(items, tmp_path):
     assert [c.shape for c in NpyChunks(tmp_path / "none.npy")] == [(0, 3)]
 
 
-def test_arrays_in_other_orders_are_read_as_they_are(items, tmp_path):
-    """Columns one after the other, and the bytes of another machine."""
+def test_arrays_of_any_memory_and_byte_order_are_read(items, tmp_path):
     for number, array in enumerate((np.asfortranarray(items), items.astype(">f4"), items.reshape(ROWS, 3, 1))):
         np.save(tmp_path / f"{number}.npy", array)
         for _ in range(2):
-            found = list(NpyChunks(tmp_path / f"{number}.npy", chunk_size=10))
-            np.testing.assert_array_equal(np.concatenate(found), array)
-            assert [len(c) for c in found] == [10, 10, 5] and all(c.dtype.isnative for c in found)
+            chunks = list(NpyChunks(tmp_path / f"{number}.npy", chunk_size=10))
+            np.testing.assert_array_equal(np.concatenate(chunks), array)
+            assert [len(c) for c in chunks] == [10, 10, 5] and all(c.dtype.isnative for c in chunks)
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_named(items, tmp_path):
+def test_a_file_that_is_truncated_while_it_is_read_is_rejected(items, tmp_path):
     np.save(tmp_path / "items.npy", items)
     chunks = iter(NpyChunks(tmp_path / "items.npy", chunk_size=10))
     next(chunks)
     whole = (tmp_path / "items.npy").read_bytes()
     (tmp_path / "items.npy").write_bytes(whole[:-100])
-    with pytest.raises(FileFormatError, match="was cut short while it was read"):
+    with pytest.raises(FileFormatError, match="was truncated while it was read"):
         list(chunks)
 
 
 @pytest.mark.parametrize("prefetch", [None, False, True])
 @pytest.mark.parametrize("kind", ["npy", "parquet", "function"])
-def test_streams_of_files_are_the_whole_set(encoder, items, table, tmp_path, kind, prefetch):
+def test_streams_of_files_give_the_code_of_the_whole_set(encoder, items, table, tmp_path, kind, prefetch):
     np.save(tmp_path / "items.npy", items)
     sources = {
         "npy": NpyChunks(tmp_path / "items.npy", chunk_size=7),
@@ -192,15 +192,15 @@ def test_streams_of_files_are_the_whole_set(encoder, items, table, tmp_path, kin
         "function": lambda: iter(np.split(items, 5)),
     }
     assert reads_disk(sources[kind]) == (kind != "function")
-    value = stream(encoder, sources[kind], prefetch=prefetch)
+    code = stream(encoder, sources[kind], prefetch=prefetch)
     whole = encoder(Sets.from_list([torch.from_numpy(items)]))
-    torch.testing.assert_close(value, whole, rtol=1e-5, atol=1e-5)
-    ours, expected = (torch.autograd.grad(v.square().sum(), encoder.read_items.weight) for v in (value, whole))
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(code, whole, rtol=1e-5, atol=1e-5)
+    actual, expected = (torch.autograd.grad(c.square().sum(), encoder.read_items.weight) for c in (code, whole))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert threads() == 0
 
 
-def test_bad_tables_are_named(table, tmp_path):
+def test_invalid_tables_are_rejected(table, tmp_path):
     with pytest.raises(DataError, match="there is no file"):
         list(ParquetChunks(tmp_path / "none.parquet"))
     with pytest.raises(DataError, match="no column 'w'; it has: x, y, z, name"):
@@ -215,7 +215,7 @@ def test_bad_tables_are_named(table, tmp_path):
     (tmp_path / "cut.parquet").write_bytes(whole[:-20])
     with pytest.raises(FileFormatError, match="cannot be read as Parquet"):
         len(ParquetChunks(tmp_path / "cut.parquet"))
-    # The list of contents at the end is whole; the pages of the first group are not.
+    # The footer is intact, but the pages of the first row group are not.
     (tmp_path / "holes.parquet").write_bytes(whole[:4] + b"\xff" * 200 + whole[204:])
     with pytest.raises(FileFormatError, match=r"row groups \[0\] of"):
         list(ParquetChunks(tmp_path / "holes.parquet", ["x"]))
@@ -227,7 +227,7 @@ def test_bad_tables_are_named(table, tmp_path):
         list(ParquetChunks(tmp_path / "ragged.parquet"))
 
 
-def test_bad_arrays_are_named(items, tmp_path):
+def test_invalid_arrays_are_rejected(items, tmp_path):
     with pytest.raises(DataError, match="there is no file"):
         list(NpyChunks(tmp_path / "none.npy"))
     np.save(tmp_path / "items.npy", items)
@@ -248,7 +248,7 @@ def test_bad_arrays_are_named(items, tmp_path):
 # --- reading ahead
 
 
-def test_the_next_chunk_is_read_before_it_is_asked_for():
+def test_the_next_chunk_is_read_ahead():
     second = threading.Event()
 
     def source():
@@ -262,12 +262,12 @@ def test_the_next_chunk_is_read_before_it_is_asked_for():
     assert numbers(chunks) == [1.0] and threads() == 0
 
 
-def test_chunks_keep_their_order_and_come_anew_at_every_call():
+def test_prefetched_chunks_keep_their_order_and_can_be_read_again():
     chunks = prefetched(lambda: map(chunk, range(50)))
     assert numbers(chunks()) == numbers(chunks()) == list(range(50))
 
 
-def test_an_error_comes_where_the_chunk_would():
+def test_an_error_is_raised_in_place_of_the_chunk():
     def source():
         yield chunk(0)
         raise OSError("the disk is gone")
@@ -280,7 +280,7 @@ def test_an_error_comes_where_the_chunk_would():
 
 
 @pytest.mark.parametrize("taken", [1, 2, 5])
-def test_the_thread_ends_with_a_reader_that_stops_early(taken):
+def test_the_thread_ends_when_reading_stops_early(taken):
     produced = []
 
     def source():
@@ -288,7 +288,7 @@ def test_the_thread_ends_with_a_reader_that_stops_early(taken):
             produced.append(number)
             yield chunk(number)
 
-    chunks = prefetched(source)()
+    chunks: Any = prefetched(source)()
     for _ in range(taken):
         next(chunks)
     assert threads() == 1
@@ -298,43 +298,18 @@ def test_the_thread_ends_with_a_reader_that_stops_early(taken):
     assert taken <= len(produced) <= taken + 1
 
 
-# --- the bar
+# --- the progress bar
 
 
-def watch(monkeypatch):
-    """Make a terminal that can draw of whatever the tests run in."""
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_a_stream_shows_a_progress_bar_on_a_terminal(encoder, items, monkeypatch, capsys, terminal, verbose):
     for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-
-
-def test_nobody_watches_and_there_is_no_bar(monkeypatch):
-    source = lambda: map(chunk, range(5))  # noqa: E731
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    assert shown(source, 5, 1) is source
-
-
-def test_a_bar_counts_the_chunks(monkeypatch, capsys):
-    watch(monkeypatch)
-    source = lambda: map(chunk, range(5))  # noqa: E731
-    assert shown(source, 5, 0) is source
-    for total in (5, None):
-        assert numbers(shown(source, total, 1)()) == list(range(5))
-        assert "reading chunks" in capsys.readouterr().err
-
-
-def test_without_rich_there_are_chunks_and_no_bar(monkeypatch, capsys):
-    watch(monkeypatch)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert numbers(shown(lambda: map(chunk, range(5)), 5, 1)()) == list(range(5))
-    assert capsys.readouterr().err == ""
-
-
-def test_a_stream_shows_its_chunks(encoder, items, monkeypatch, capsys):
-    watch(monkeypatch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    whole = stream(encoder, items)
     for source in (items, lambda: (x for x in np.split(items, 5))):
-        stream(encoder, source, chunk_size=5, verbose=1)
-        assert "reading chunks" in capsys.readouterr().err
-    stream(encoder, items, chunk_size=5)
-    assert capsys.readouterr().err == ""
+        code = stream(encoder, source, chunk_size=5, verbose=verbose)
+        assert ("reading chunks" in capsys.readouterr().err) == (terminal and verbose > 0)
+        torch.testing.assert_close(code, whole, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Encoders of sets. Item encoders give features to every item of a set."""
+"""Item encoders, which compute features of every item, and set encoders, which compute one code for each set."""
 
 from setgrad.encoders._base import ItemEncoder as ItemEncoder
 from setgrad.encoders._base import ItemWise as ItemWise
@@ -7,6 +7,12 @@ from setgrad.encoders._mergeable import ChunkedEncoder as ChunkedEncoder
 from setgrad.encoders._mergeable import MergeableEncoder as MergeableEncoder
 from setgrad.encoders._mergeable import SetEncoder as SetEncoder
 from setgrad.encoders._state import State as State
+from setgrad.encoders.activations import Activation as Activation
+from setgrad.encoders.activations import Sigmoid as Sigmoid
+from setgrad.encoders.activations import SlotExp as SlotExp
+from setgrad.encoders.activations import SlotSigmoid as SlotSigmoid
+from setgrad.encoders.activations import SlotSoftmax as SlotSoftmax
+from setgrad.encoders.activations import Softmax as Softmax
 from setgrad.encoders.context import ContextItems as ContextItems
 from setgrad.encoders.deep_sets import DeepSets as DeepSets
 from setgrad.encoders.deep_umbc import DeepUMBC as DeepUMBC
@@ -23,9 +29,7 @@ from setgrad.encoders.max_pool import MaxPool as MaxPool
 from setgrad.encoders.mil import ABMIL as ABMIL
 from setgrad.encoders.mil import DSMIL as DSMIL
 from setgrad.encoders.mlp import MLPItems as MLPItems
-from setgrad.encoders.pictures import PixelCNNItems as PixelCNNItems
-from setgrad.encoders.prefixes import chunk_prefixes as chunk_prefixes
-from setgrad.encoders.prefixes import item_prefixes as item_prefixes
+from setgrad.encoders.pixel_cnn import PixelCNNItems as PixelCNNItems
 from setgrad.encoders.sequences import PairItems as PairItems
 from setgrad.encoders.set_transformer import SetTransformer as SetTransformer
 from setgrad.encoders.set_transformer import TransformerHead as TransformerHead
@@ -38,7 +42,7 @@ from setgrad.encoders.stacked import Stacked as Stacked
 from setgrad.encoders.streaming import stream as stream
 from setgrad.encoders.umbc import UMBC as UMBC
 
-# The presets of phi, by the name used in the estimator and on the command line. All take (in_dim, dim).
+# The item encoders by the names of phi in the estimator and on the command line. All take (in_dim, dim).
 ITEM_ENCODERS = {
     "context": ContextItems,
     "mlp": MLPItems,

@@ -1,4 +1,4 @@
-"""What a maximum keeps of the items that it has read: the largest values, and the items that gave them."""
+"""The state of a maximum: the largest values so far, and the items that they belong to."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class MaxState:
     """The largest values so far, for each set of a batch.
 
     Attributes:
-        value: Largest value of each feature, `(b, width)`; -inf where nothing was read.
-        number: Which item gave it, in the order of reading, `(b, width)`; -1 for none. The first of equals.
-        items: These items themselves, `(b, width, *item_shape)`.
-        length: Items read, `(b,)`.
+        value: Largest value of each feature, `(b, features)`; -inf where nothing was read.
+        number: Index of the item with that value, in the order of reading, `(b, features)`; the first of equal ones,
+            -1 for none.
+        items: These items, `(b, features, *item_shape)`.
+        length: Number of items read, `(b,)`.
     """
 
     value: Tensor
@@ -38,96 +39,89 @@ class MaxState:
         return len(self.length)
 
     def merge(self, other: MaxState) -> MaxState:
-        """The state of all items of both, those of `other` numbered after one's own. Associative."""
+        """Return the state of the items of both; the items of `other` are numbered last. Associative.
+
+        Raises:
+            StateError: If `other` is another kind of state.
+            ShapeError: If the states belong to different encoders or batches.
+        """
         if not isinstance(other, MaxState):
-            raise StateError(f"a maximum can be merged with another MaxState, not with a {type(other).__name__}")
+            raise StateError(f"a MaxState can be merged with another MaxState, not with a {type(other).__name__}")
         if self.value.shape != other.value.shape or self.items.shape != other.items.shape:
             raise ShapeError(
                 "states of different encoders or batches cannot be merged: values of shapes "
                 f"{tuple(self.value.shape)} and {tuple(other.value.shape)}"
             )
-        # NaN stays, whoever has it, and -inf of an item stays beside that of nothing.
-        mine = (self.value >= other.value) & ((self.number >= 0) | (other.number < 0)) | self.value.isnan()
-        # A state that begins does not know yet that items are tokens, which are no floating-point numbers.
-        kind = other.items.dtype if self.items.dtype.is_floating_point else self.items.dtype
+        # NaN of either state stays, and an item with value -inf wins over no item.
+        wins = (self.value >= other.value) & ((self.number >= 0) | (other.number < 0)) | self.value.isnan()
+        # An empty state holds no items yet, so it does not know that they are integers.
+        dtype = other.items.dtype if self.items.dtype.is_floating_point else self.items.dtype
+        item_wins = wins.reshape(*wins.shape, *[1] * (self.items.dim() - wins.dim()))
         return MaxState(
-            torch.where(mine, self.value, other.value),
-            torch.where(mine, self.number, other.number + self.length[:, None]),
-            torch.where(_beside(mine, self.items), self.items.to(kind), other.items.to(kind)),
+            torch.where(wins, self.value, other.value),
+            torch.where(wins, self.number, other.number + self.length[:, None]),
+            torch.where(item_wins, self.items.to(dtype), other.items.to(dtype)),
             self.length + other.length,
         )
 
     def remove(self, other: MaxState) -> MaxState:
-        """There is no such state: the items that others outshone are not kept."""
-        raise StateError("of a maximum nothing can be removed, since only the largest are kept; read the rest anew")
-
-    def take(self, numbers: Tensor) -> MaxState:
-        """The states of the sets with these numbers, `(m,)`."""
-        return MaxState(self.value[numbers], self.number[numbers], self.items[numbers], self.length[numbers])
-
-    def only(self, some: Tensor) -> MaxState:
-        """The same state where `some` `(b,)` is true, and that of nothing elsewhere."""
-        row = some[:, None]
-        return MaxState(
-            torch.where(row, self.value, -torch.inf),
-            torch.where(row, self.number, -1),
-            torch.where(_beside(row, self.items), self.items, 0),
-            torch.where(some, self.length, 0),
+        """Raise a StateError: the items below the maximum are not kept, so nothing can be removed."""
+        raise StateError(
+            "items cannot be removed from a maximum, since only the largest are kept; read the remaining items again"
         )
 
     def detach(self) -> MaxState:
-        """The same numbers without a graph."""
+        """Return the same state without its graph."""
         return MaxState(self.value.detach(), self.number, self.items.detach(), self.length)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, to be read back by `MaxState.load` and gone on with."""
+        """Write the state to a file, so that `MaxState.load` can resume it."""
         named = {"value": self.value, "number": self.number, "items": self.items, "length": self.length}
         write_tensors(path, named, _FORMAT)
 
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> MaxState:
-        """Read a state that `save` wrote."""
+        """Return the state that `save` wrote.
+
+        Raises:
+            FileFormatError: If the file is missing, damaged or holds something else.
+        """
         named, _ = read_tensors(path, _FORMAT, remedy="write it again with state.save", device=device)
         return MaxState(named["value"], named["number"], named["items"], named["length"])
 
 
-def max_state(values: Tensor, items: Sets, weights: Tensor) -> MaxState:
-    """The state of items `(total, ...)` with these values `(total, width)`; an item of weight 0 is no item."""
-    there = weights > 0
-    values = torch.where(there[:, None], values, -torch.inf)
-    first = first_arg_max(values, items, there)
-    some, rows = first >= 0, first.clamp(min=0)
+def max_state(values: Tensor, items: Sets, counts: Tensor) -> MaxState:
+    """Return the state of items `(total, ...)` with these values `(total, features)`; items of count 0 are skipped."""
+    valid = counts > 0
+    values = torch.where(valid[:, None], values, -torch.inf)
+    first = first_arg_max(values, items, valid)
     if not len(values):
-        # There is no row to point at.
+        # There is no row to gather from.
         value = values.new_full(first.shape, -torch.inf)
         return MaxState(value, first, items.values.new_zeros(*first.shape, *items.item_shape), items.lengths)
-    value = torch.where(some, values.gather(0, rows), -torch.inf)
-    number = torch.where(some, first - items.layout.offsets[:-1, None], -1)
+    exists, rows = first >= 0, first.clamp(min=0)
+    value = torch.where(exists, values.gather(0, rows), -torch.inf)
+    number = torch.where(exists, first - items.layout.offsets[:-1, None], -1)
     return MaxState(value, number, items.values[rows], items.lengths)
 
 
-def require_maxima(state: object, width: int) -> None:
-    """Refuse a state that is none of a maximum of so many features."""
-    if not isinstance(state, MaxState) or state.value.shape[1] != width:
+def check_max_state(state: object, features: int) -> None:
+    """Raise a StateError for anything but a maximum of that many features."""
+    if not isinstance(state, MaxState) or state.value.shape[1] != features:
         raise StateError(
-            f"this encoder keeps the maxima of {width} features in a MaxState, and this is "
-            f"{'one of another encoder' if isinstance(state, MaxState) else f'a {type(state).__name__}'}; give a state "
-            "that its own begin began"
+            f"this encoder needs a MaxState of {features} features, not "
+            f"{'the state of another encoder' if isinstance(state, MaxState) else f'a {type(state).__name__}'}; pass a "
+            "state that started with its own begin()"
         )
 
 
 def distinct_items(state: MaxState) -> tuple[Tensor, Tensor]:
-    """The items that gave a maximum, each once, and for every maximum the row of its item, `(b, width)`."""
+    """Return the items with a maximum, each once, and for every maximum the row of its item, `(b, features)`."""
     longest = state.length.max() if len(state) else 0
-    # One item often gives many features their maximum.
+    # One item often has the maximum of many features.
     offsets = torch.arange(len(state), device=state.number.device)[:, None] * (longest + 1)
-    distinct, place = torch.unique(offsets + state.number + 1, return_inverse=True)
-    flat = place.flatten()
-    # Any of the places of an item will do.
-    some = torch.zeros_like(distinct).scatter(0, flat, torch.arange(len(flat), device=flat.device))
-    return state.items.flatten(0, 1)[some], place
-
-
-def _beside(mask: Tensor, items: Tensor) -> Tensor:
-    """A mask of as many axes as the items have."""
-    return mask.reshape(*mask.shape, *[1] * (items.dim() - mask.dim()))
+    distinct, index = torch.unique(offsets + state.number + 1, return_inverse=True)
+    flat = index.flatten()
+    # Any position of an item will do.
+    positions = torch.zeros_like(distinct).scatter(0, flat, torch.arange(len(flat), device=flat.device))
+    return state.items.flatten(0, 1)[positions], index

@@ -1,44 +1,56 @@
-"""What a set encoder is, one that goes through a set in chunks, and one whose state of any partition is the same."""
+"""Base classes of set encoders: any set encoder, one that reads sets in chunks, and one with a mergeable state."""
 
 from __future__ import annotations
 
 import abc
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from setgrad._autograd import batch_norms
-from setgrad.encoders._base import ItemEncoder, place_of
-from setgrad.encoders._passes import Kept, Passes
-from setgrad.encoders._pooling import item_features, require_sets
+from setgrad.encoders._base import ItemEncoder, first_tensor
+from setgrad.encoders._passes import InMemoryPasses, Passes
+from setgrad.encoders._pooling import check_sets, item_features
 from setgrad.encoders._state import State
 from setgrad.errors import DataError, OptionError, ShapeError, StateError
-from setgrad.sets import Layout, Sets, segment_sum
+from setgrad.sets import Layout, Sets, segment_max
 
 
 class SetEncoder(nn.Module, abc.ABC):
-    """Maps every set of a batch to a code that does not depend on the order of its items."""
+    """A module that maps every set of a batch to a code that does not depend on the order of its items."""
 
     @abc.abstractmethod
-    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
-        """Codes `(b, ...)`. `weights` `(total,)` says how often each item counts; an encoder may refuse them."""
+    def forward(self, sets: Sets, counts: Tensor | None = None) -> Tensor:
+        """Return codes `(b, ...)`.
+
+        Args:
+            sets: The sets.
+            counts: How often each item counts, `(total,)`; 1 if None.
+
+        Raises:
+            OptionError: If counts are passed to an encoder that does not support them.
+        """
 
 
 class ChunkedEncoder(SetEncoder):
-    """An encoder that can go through a set in chunks, once or several times, with the code of the whole set."""
+    """A set encoder that can read sets in chunks, in one or several passes, with the same result as for whole sets.
+
+    Attributes:
+        phi: The item encoder.
+        shape: Shape of one item.
+    """
 
     phi: ItemEncoder
     shape: tuple[int, ...]
 
     @abc.abstractmethod
     def encode(self, passes: Passes) -> Tensor:
-        """Codes `(b, ...)` of the items that lie on a way."""
+        """Return codes `(b, ...)` of the items that the passes give."""
 
-    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
-        """Codes of whole sets. `weights` `(total,)` says how often each item counts."""
-        return self.encode(Kept.of(*weighed_items(sets, weights, self.phi)))
+    def forward(self, sets: Sets, counts: Tensor | None = None) -> Tensor:
+        """Return codes `(b, ...)` of whole sets. `counts` `(total,)` is how often each item counts; 1 if None."""
+        return self.encode(InMemoryPasses.of(*counted_items(sets, counts, self.phi)))
 
     def stream(
         self,
@@ -47,11 +59,11 @@ class ChunkedEncoder(SetEncoder):
         gradient: str = "exact",
         chunk_size: int = 4096,
         samples: int = 1,
-        generator: np.random.Generator | None = None,
+        generator: torch.Generator | None = None,
         verbose: int = 0,
         prefetch: bool | None = None,
     ) -> Tensor:
-        """Codes of sets that are read in chunks; see `setgrad.encoders.stream`."""
+        """Return codes of sets that are read in chunks; see `setgrad.encoders.stream`."""
         from setgrad.encoders.streaming import stream
 
         return stream(
@@ -66,158 +78,187 @@ class ChunkedEncoder(SetEncoder):
         )
 
     def features(self, sets: Sets) -> Tensor:
-        """What phi sees of every item, `(total, width)`."""
-        return item_features(self.phi, sets, self.shape, next(self.parameters(), None))
+        """Return the features that phi computes for every item, `(total, phi.out_dim)`."""
+        return item_features(self.phi, sets, next(self.parameters(), None))
 
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one item."""
-        return self.shape
-
-    def nothing(self, batch: int) -> Sets:
-        """A batch of sets without items."""
-        where = place_of(self)
-        return Sets(where.new_zeros(0, *self.shape), Layout.from_lengths([0] * batch, where.device))
+    def empty_sets(self, batch: int) -> Sets:
+        """Return a batch of sets without items."""
+        like = first_tensor(self)
+        return Sets(like.new_zeros(0, *self.shape), Layout.from_lengths([0] * batch, like.device))
 
 
 class MergeableEncoder(ChunkedEncoder):
-    """An encoder whose state adds up over items: `begin`, any number of `update`, `merge`, then `finish`."""
+    """An encoder whose state adds up over items: `begin`, any number of `update` and `merge`, then `finish`.
 
-    # Whether slots are drawn anew for every batch while training.
+    Attributes:
+        random: Whether slots are drawn again for every batch while training.
+    """
+
     random: bool = False
 
     @abc.abstractmethod
     def queries(self, generator: torch.Generator | None = None) -> Tensor | None:
-        """What items are compared with, with a graph; None for encoders without slots."""
+        """Return the queries that items are compared with, with a graph; None for encoders without slots."""
 
     @abc.abstractmethod
-    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """The state of these items alone, relative to `level` where one is given."""
+    def read(self, chunk: Sets, counts: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Return the state of these items only, relative to `level` if that is not None."""
 
     @abc.abstractmethod
     def finish(self, state: State) -> Tensor:
-        """The code of what was read, `(b, ...)`."""
+        """Return the code `(b, ...)` of a state.
+
+        Raises:
+            StateError: If the state belongs to another encoder.
+        """
 
     def encode(self, passes: Passes) -> Tensor:
-        """One pass."""
-        return self.finish(passes.sums(self.read, self.queries(passes.slots)))
+        """Return codes `(b, ...)` after one pass."""
+        return self.finish(passes.sums(self.read, self.queries(passes.slot_generator)))
 
     def begin(self, batch: int = 1, *, generator: torch.Generator | None = None) -> State:
-        """The state of sets without items. Random slots are drawn here, from `generator` if there is one."""
-        nothing = self.nothing(batch)
-        refuse_batch_norm(self)
-        return self.read(nothing, item_weights(None, nothing), self.queries(generator), None)
+        """Return the state of empty sets. Random slots are drawn here, from `generator` if there is one."""
+        check_no_batch_norm(self)
+        empty = self.empty_sets(batch)
+        return self.read(empty, unit_counts(empty), self.queries(generator), None)
 
-    def update(self, state: State, chunk: Sets, weights: Tensor | None = None) -> State:
-        """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
-        chunk, weights = weighed_items(chunk, weights, self.phi)
-        require_pieces(chunk, len(state))
-        refuse_batch_norm(self)
-        require_slots(state, place_of(self).dtype, chunk.device.type)
-        return state.merge(self.read(chunk, weights, state.slots, None))
+    def update(self, state: State, chunk: Sets, counts: Tensor | None = None) -> State:
+        """Return the state after more items.
+
+        Args:
+            state: The state so far.
+            chunk: More items of each set of the batch, possibly none.
+            counts: How often each item counts, `(total,)`; 1 if None.
+
+        Raises:
+            ShapeError: If the chunk does not fit the batch.
+            DataError: If items are not finite.
+            StateError: If the state belongs to another encoder.
+        """
+        chunk, counts = counted_items(chunk, counts, self.phi)
+        check_chunk(chunk, len(state))
+        check_no_batch_norm(self)
+        _check_state(state, first_tensor(self).dtype, chunk.device.type)
+        return state.merge(self.read(chunk, counts, state.slots, None))
 
 
-def require_pieces(chunk: Sets, batch: int) -> None:
-    """Refuse a chunk that has no piece of every set, and one whose numbers would spoil a state for good."""
-    require_sets(chunk)
+def check_chunk(chunk: Sets, batch: int) -> None:
+    """Raise if a chunk does not have one part for each set, or if it is not finite, which would spoil the state."""
     if len(chunk) != batch:
         raise ShapeError(
-            f"the state belongs to {batch} sets, the chunk has pieces of {len(chunk)}; give one piece for each set, "
-            "empty where there is nothing new"
+            f"the state belongs to {batch} sets, but the chunk has items of {len(chunk)}; pass one part for each set, "
+            "empty where there are no new items"
         )
-    # A compiled program cannot stop at a number.
-    if chunk.dtype.is_floating_point and not torch.compiler.is_compiling() and not bool(chunk.values.isfinite().all()):
+    values = chunk.values
+    # A compiled program cannot branch on a value.
+    if values.dtype.is_floating_point and not torch.compiler.is_compiling() and not bool(values.isfinite().all()):
         raise DataError("a chunk holds NaN or infinity; remove or impute such items first")
 
 
-def require_slots(state: object, kind: torch.dtype, device: str) -> None:
-    """Refuse a state that an encoder of weights of this kind cannot go on with."""
+def _check_state(state: object, dtype: torch.dtype, device: str) -> None:
+    """Raise a StateError if an encoder of this dtype cannot resume a state."""
     if not isinstance(state, State):
-        raise StateError(f"this encoder goes on with a State, not with a {type(state).__name__}; begin with begin()")
-    known = {kind, torch.get_autocast_dtype(device)} if torch.is_autocast_enabled(device) else {kind}
-    if state.slots is not None and state.slots.dtype not in known:
+        raise StateError(f"this encoder needs a State, not a {type(state).__name__}; start with begin()")
+    dtypes = {dtype, torch.get_autocast_dtype(device)} if torch.is_autocast_enabled(device) else {dtype}
+    if state.slots is not None and state.slots.dtype not in dtypes:
         raise StateError(
-            f"the slots of this state are of {state.slots.dtype}, the encoder is of {kind}; begin anew, or go on "
-            "with an encoder of the type that made the state (encoder.to), or under the same torch.autocast"
+            f"the slots of this state are {state.slots.dtype}, but the encoder is {dtype}; start again with begin(), "
+            "or resume with an encoder of the same dtype (encoder.to) or under the same torch.autocast"
         )
 
 
-def item_weights(weights: Any, chunk: Sets) -> Tensor:
-    """One weight for each item: 1 if nothing is said."""
-    require_sets(chunk)
-    if weights is None:
-        return torch.ones(chunk.layout.total, device=chunk.device)
-    weights = torch.as_tensor(weights, device=chunk.device)
-    if weights.shape != (chunk.layout.total,):
-        raise ShapeError(
-            f"weights must be one number of at least 0 for each of {chunk.layout.total} items, not "
-            f"{tuple(weights.shape)}"
-        )
-    if not bool(((weights >= 0) & weights.isfinite()).all()):
-        raise DataError("a weight of an item is negative, infinite or NaN; give 0 for items to be left out")
-    return weights
+def unit_counts(chunk: Sets) -> Tensor:
+    """Return a count of 1 for each item."""
+    return torch.ones(len(chunk.values), device=chunk.values.device)
 
 
-def weighed_items(sets: Sets, weights: Any, phi: ItemEncoder) -> tuple[Sets, Tensor]:
-    """The sets and one weight for each item. An item of weight 0 is no item, so it may hold anything, even NaN."""
-    if weights is not None and not phi.itemwise:
+def counted_items(sets: Sets, counts: Any, phi: ItemEncoder) -> tuple[Sets, Tensor]:
+    """Return the sets and one count for each item. Items of count 0 are ignored, so they may hold anything, even NaN.
+
+    Raises:
+        OptionError: If phi does not support counts.
+        ShapeError: If there is not one count for each item.
+        DataError: If a count is negative or not finite, or the sets are not `Sets`.
+    """
+    check_sets(sets)
+    if counts is None:
+        return sets, unit_counts(sets)
+    if not phi.itemwise:
         raise OptionError(
-            f"{type(phi).__name__} as phi lets items look at each other and knows no weights of items; use "
-            "phi=MLPItems(in_dim, width), or repeat items that count more than once and leave out those of weight 0"
+            f"counts need a phi that encodes each item independently, which {type(phi).__name__} does not; use "
+            "phi=MLPItems(in_dim, dim), or repeat items that count several times and leave out those of count 0"
         )
-    found = item_weights(weights, sets)
-    if weights is None or not sets.dtype.is_floating_point:
-        return sets, found
-    none = (found == 0).reshape(-1, *[1] * len(sets.item_shape))
-    return sets.with_values(torch.where(none & ~sets.values.isfinite(), 0.0, sets.values)), found
+    values = sets.values
+    counts = torch.as_tensor(counts, device=values.device)
+    if counts.shape != (len(values),):
+        raise ShapeError(f"counts must hold one number for each of {len(values)} items, not {tuple(counts.shape)}")
+    if not bool(((counts >= 0) & counts.isfinite()).all()):
+        raise DataError("a count is negative, infinite or NaN; use 0 for items to be left out")
+    if values.dtype.is_floating_point:
+        ignored = (counts == 0).reshape(-1, *[1] * (values.dim() - 1))
+        sets = sets.with_values(torch.where(ignored & ~values.isfinite(), 0.0, values))
+    return sets, counts
 
 
-def log_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Logarithms of weights, -inf for 0: in an exponent no weight is too large or too small."""
-    some = weights > 0
-    # In the wider of both types: the weight may be too large for the one, its logarithm too short in the other.
-    exact = torch.where(some, weights, 1).to(torch.promote_types(weights.dtype, dtype))
-    return torch.where(some, exact.log().to(dtype), -torch.inf)
+def log_counts(counts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the logarithms of counts, -inf for 0: in an exponent no count is too large or too small."""
+    positive = counts > 0
+    # In the wider dtype: the count may overflow in one of them, and its logarithm may lose digits in the other.
+    exact = torch.where(positive, counts, 1).to(torch.promote_types(counts.dtype, dtype))
+    return torch.where(positive, exact.log().to(dtype), -torch.inf)
 
 
-def sums_of(state: object, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """The sums of a state, if those of a set have these shapes, as only states of this encoder have."""
-    found = [tuple(s.shape[1:]) for s in state.sums] if isinstance(state, State) else None
-    if not isinstance(state, State) or found != list(shapes):
+def relative_weights(log_weights: Tensor, chunk: Sets, counts: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return exponentials relative to a level, times the counts, and that level.
+
+    Args:
+        log_weights: Exponents, `(total, heads, slots)`.
+        chunk: The items.
+        counts: How often each item counts.
+        level: What the exponents are relative to, `(b, heads, slots)`; None for the largest of each set.
+    """
+    # An item of count 0 is ignored, so it must not set the level.
+    log_weights = log_weights + log_counts(counts, log_weights.dtype)[:, None, None]
+    # The level cancels in the value and in the derivative, so it needs no graph.
+    level = segment_max(log_weights.detach(), chunk) if level is None else level
+    base = torch.where(level == -torch.inf, 0.0, level)
+    return (log_weights - base.index_select(0, chunk.layout.ids)).exp(), level
+
+
+def expect_sums(state: object, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Return the sums of a state; raise a StateError if those of one set do not have these shapes."""
+    actual = [tuple(s.shape[1:]) for s in state.sums] if isinstance(state, State) else None
+    if not isinstance(state, State) or actual != list(shapes):
         raise StateError(
-            f"this encoder keeps sums of shapes {list(shapes)} for a set, and cannot finish a {type(state).__name__} "
-            f"{'of other things' if found is None else f'with {found}'}; give a state that its own begin began"
+            f"this encoder needs a State with sums of shapes {list(shapes)} for each set, not a {type(state).__name__}"
+            f"{'' if actual is None else f' with {actual}'}; pass a state that started with its own begin()"
         )
     return state.sums
 
 
-def mean_of(weight: Tensor, total: Tensor) -> Tensor:
-    """Sums `(..., width)` divided by their weights: 0 for nothing, and NaN where there is NaN."""
-    # The sum of nothing is 0 already. To ask for weights above 0 would take NaN for nothing.
+def weighted_mean(weight: Tensor, total: Tensor) -> Tensor:
+    """Return sums `(..., dim)` divided by their weights: 0 for an empty set, and NaN where there is NaN."""
+    # The sum of an empty set is 0 already. A test for weights above 0 would treat NaN as empty.
     return total / torch.where(weight == 0, 1.0, weight)[..., None]
 
 
-def counted(chunk: Sets, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weight of all items of each set, `(b,)`."""
-    return segment_sum(weights.to(dtype), chunk)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that sums are kept in: half precision loses count after a few thousand items."""
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype for sums: half precision cannot count beyond a few thousand items."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def require_itemwise(phi: ItemEncoder, name: str) -> None:
-    """Refuse an item encoder whose features depend on the piece that an item comes in."""
+def check_itemwise(phi: ItemEncoder, name: str) -> None:
+    """Raise an OptionError for an item encoder whose features depend on the chunk that an item is in."""
     if not phi.itemwise:
         raise OptionError(
-            f"{name} reads a set in pieces, so phi must look at one item at a time; {type(phi).__name__} looks at the "
-            "others too. Use phi=MLPItems(in_dim, width), or put attention into the head: head=TransformerHead(dim)"
+            f"{name} reads a set in chunks, so phi must encode each item independently, but the features of "
+            f"{type(phi).__name__} depend on the other items. Use phi=MLPItems(in_dim, dim), or put attention into the "
+            "head: head=TransformerHead(dim)"
         )
 
 
-def refuse_batch_norm(encoder: ChunkedEncoder) -> None:
-    """Refuse an encoder that normalises items by the others of their chunk. The head sees whole sets only."""
+def check_no_batch_norm(encoder: ChunkedEncoder) -> None:
+    """Raise an OptionError if items are normalised by the others of their chunk. The head sees whole sets only."""
     for name, _ in batch_norms(encoder):
         if name.partition(".")[0] != "head":
             raise OptionError(

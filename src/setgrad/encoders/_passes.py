@@ -1,7 +1,7 @@
-"""Ways through the items of a batch of sets: at once, in kept chunks, or in chunks that are read again and again.
+"""Passes over the items of a batch of sets: in memory, or read again in chunks for every pass.
 
-An encoder says what it gathers (`ChunkedEncoder.encode`), a way says how the items come. So one definition serves
-whole sets, streams and shards on many machines.
+An encoder defines what it computes (`ChunkedEncoder.encode`); a `Passes` object defines how the items arrive. So one
+definition serves whole sets, streams and shards on many machines.
 """
 
 from __future__ import annotations
@@ -15,137 +15,139 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from setgrad.encoders._guard import check_finite
 from setgrad.encoders._max_state import MaxState, max_state
 from setgrad.encoders._state import State
-from setgrad.encoders._watch import require_finite
 from setgrad.sets import Sets
 
-# From items and what an earlier pass found, one row for each set, to what the items come as from then on.
-Change = Callable[[Sets, Tensor], Tensor]
-# From a chunk, the weights of its items, what they are compared with, and a level, to the state of the chunk alone.
-Read = Callable[[Sets, Tensor, Tensor | None, Tensor | None], State]
+# Maps items and the result of an earlier pass, one row for each set, to new values of the items.
+Transform = Callable[[Sets, Tensor], Tensor]
+# Maps a chunk, the counts of its items, the queries and a level to the state of the chunk.
+Reader = Callable[[Sets, Tensor, Tensor | None, Tensor | None], State]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Winners:
-    """Features of the items with the largest scores.
+class TopItems:
+    """The features of the items with the largest scores.
 
     Attributes:
-        rows: Features, `(m, width)`, the last row 0.
-        place: Row of the item with the largest score, `(b, scores)`; the last one where there is none.
+        features: Features, `(m, dim)`, with a last row of zeros.
+        index: Row of the item with the largest score, `(b, scores)`; the last row where there is no item.
     """
 
-    rows: Tensor
-    place: Tensor
+    features: Tensor
+    index: Tensor
 
     @property
-    def some(self) -> Tensor:
-        """Where there is an item, `(b, scores)`."""
-        return self.place < len(self.rows) - 1
+    def exists(self) -> Tensor:
+        """Whether there is an item, `(b, scores)`."""
+        return self.index < len(self.features) - 1
 
     @property
-    def held(self) -> Tensor:
-        """Features of the winners, `(b, scores, width)`."""
-        return self.rows[self.place]
+    def selected(self) -> Tensor:
+        """The features of the top items, `(b, scores, dim)`."""
+        return self.features[self.index]
 
-    def pick(self, x: Tensor) -> Tensor:
-        """Of numbers `(m, scores)`, one for each row and score, those of the winners: `(b, scores)`."""
-        return x.gather(0, self.place)
+    def gather(self, x: Tensor) -> Tensor:
+        """Return the entries of the top items, `(b, scores)`, from `(m, scores)`, one row for each row of features."""
+        return x.gather(0, self.index)
 
 
 class Passes(abc.ABC):
-    """A way through all items, which may be gone as often as an encoder needs."""
+    """All items of a batch of sets, for as many passes as an encoder needs."""
 
-    # What random slots are drawn from; None for torch's own generator.
-    slots: torch.Generator | None = None
-
-    @abc.abstractmethod
-    def through(self, features: Callable[[Sets], Tensor]) -> Passes:
-        """The same way, on which items come as their features."""
+    # Draws random slots; None for torch's global generator.
+    slot_generator: torch.Generator | None = None
 
     @abc.abstractmethod
-    def told(self, change: Change, found: Tensor) -> Passes:
-        """The same way, on which items are changed by what an earlier pass found, which gets a gradient too."""
+    def map(self, features: Callable[[Sets], Tensor]) -> Passes:
+        """Return passes over the features of the items."""
 
     @abc.abstractmethod
-    def sums(self, read: Read, queries: Tensor | None) -> State:
-        """One pass: the state of all items, with a gradient for the queries and for the encoder's parameters."""
+    def condition(self, transform: Transform, context: Tensor) -> Passes:
+        """Return passes over the items transformed by the result of an earlier pass, which gets a gradient too."""
 
     @abc.abstractmethod
-    def best(self, score: Callable[[Tensor], Tensor]) -> Winners:
-        """One pass: the items with the largest score, of those that come as features."""
+    def sums(self, read: Reader, queries: Tensor | None) -> State:
+        """Return the state of all items after one pass, with a gradient for the queries and the parameters."""
+
+    @abc.abstractmethod
+    def top_items(self, score: Callable[[Tensor], Tensor]) -> TopItems:
+        """Return the items with the largest scores after one pass; `score` maps `(total, dim)` to `(total, scores)`."""
 
 
 class Ranks(Protocol):
-    """What other processes have to do with a pass."""
+    """How the processes of a group combine the results of a pass."""
 
-    def settle(self, state: State) -> State:
-        """The same content at a level that all agree on."""
+    def synchronise(self, state: State) -> State:
+        """Return the same state relative to a level that all ranks agree on."""
 
     def total(self, state: State) -> State:
-        """The sum of settled states, with a gradient."""
+        """Return the sum of the synchronised states of all ranks, with a gradient."""
 
-    def largest(self, state: MaxState) -> MaxState:
-        """The state of the items of all."""
+    def maximum(self, state: MaxState) -> MaxState:
+        """Return the state of the items of all ranks."""
 
-    def gather(self, state: MaxState, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of features `(b, scores, width)` on each rank those of the winners, and where there are any."""
+    def gather(self, state: MaxState, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of the top items of all ranks, `(b, scores, dim)`, and whether there are any."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Kept(Passes):
-    """Chunks whose graphs are kept; whole sets are a single chunk."""
+class InMemoryPasses(Passes):
+    """Chunks whose graphs are kept in memory; whole sets are a single chunk."""
 
     chunks: Callable[[], Iterable[tuple[Sets, Tensor]]]
-    slots: torch.Generator | None = None
+    slot_generator: torch.Generator | None = None
     ranks: Ranks | None = None
-    # Whether to wait for the device and see that the sums are numbers, as streams do.
+    # Whether to wait for the device and check that the sums are finite, as streams do.
     checked: bool = False
 
     @staticmethod
-    def of(sets: Sets, weights: Tensor) -> Kept:
-        """Whole sets, and the weights of their items."""
-        return Kept(lambda: [(sets, weights)])
+    def of(sets: Sets, counts: Tensor) -> InMemoryPasses:
+        """Return passes over whole sets and the counts of their items."""
+        return InMemoryPasses(lambda: [(sets, counts)])
 
-    def through(self, features: Callable[[Sets], Tensor]) -> Kept:
-        """Features are computed once, whatever the number of passes."""
-        made = [(chunk.with_values(features(chunk)), weights) for chunk, weights in self.chunks()]
-        return replace(self, chunks=lambda: made)
+    def map(self, features: Callable[[Sets], Tensor]) -> InMemoryPasses:
+        """Compute the features once for all passes."""
+        mapped = [(chunk.with_values(features(chunk)), counts) for chunk, counts in self.chunks()]
+        return replace(self, chunks=lambda: mapped)
 
-    def told(self, change: Change, found: Tensor) -> Kept:
-        """Items are changed once."""
-        return self.through(lambda chunk: change(chunk, found))
+    def condition(self, transform: Transform, context: Tensor) -> InMemoryPasses:
+        """Transform the items once for all later passes."""
+        return self.map(lambda chunk: transform(chunk, context))
 
-    def sums(self, read: Read, queries: Tensor | None) -> State:
+    def sums(self, read: Reader, queries: Tensor | None) -> State:
         """Read every chunk with a graph."""
-        state = reduce(State.merge, (read(chunk, weights, queries, None) for chunk, weights in self.chunks()))
+        state = reduce(State.merge, (read(chunk, counts, queries, None) for chunk, counts in self.chunks()))
         if self.checked:
-            require_finite(*state.sums)
-        return state if self.ranks is None else self.ranks.total(self.ranks.settle(state))
+            check_finite(*state.sums)
+        return state if self.ranks is None else self.ranks.total(self.ranks.synchronise(state))
 
-    def best(self, score: Callable[[Tensor], Tensor]) -> Winners:
-        """Point at the features that won; they are there."""
-        made = list(self.chunks())
-        rows = torch.cat([chunk.values for chunk, _ in made])
-        number, states = 0, []
-        for chunk, weights in made:
-            # The items of this state are the numbers of rows.
-            numbers = torch.arange(number, number + chunk.layout.total, device=chunk.device)
+    def top_items(self, score: Callable[[Tensor], Tensor]) -> TopItems:
+        """Select from the features, which are in memory."""
+        chunks = list(self.chunks())
+        features = torch.cat([chunk.values for chunk, _ in chunks])
+        start, states = 0, []
+        for chunk, counts in chunks:
+            # The items of this state are row numbers.
+            rows = torch.arange(start, start + len(chunk.values), device=chunk.device)
             with torch.no_grad():
-                states.append(max_state(score(chunk.values), chunk.with_values(numbers), weights))
-            number += chunk.layout.total
-        found = reduce(MaxState.merge, states)
+                states.append(max_state(score(chunk.values), chunk.with_values(rows), counts))
+            start += len(rows)
+        state = reduce(MaxState.merge, states)
         if self.checked:
-            require_finite(found.value[found.number >= 0])
-        if self.ranks is not None:
-            held, some = self.ranks.gather(found, winners(rows, found.items, found.number >= 0).held)
-            places = torch.arange(some.numel(), device=some.device)
-            return winners(held.flatten(0, 1), places.reshape(some.shape), some)
-        return winners(rows, found.items, found.number >= 0)
+            check_finite(state.value[state.number >= 0])
+        top = padded_top_items(features, state.items, state.number >= 0)
+        if self.ranks is None:
+            return top
+        selected, exists = self.ranks.gather(state, top.selected)
+        index = torch.arange(exists.numel(), device=exists.device)
+        return padded_top_items(selected.flatten(0, 1), index.reshape(exists.shape), exists)
 
 
-def winners(rows: Tensor, place: Tensor, some: Tensor) -> Winners:
-    """With a row of zeros for sets without items to point at."""
-    return Winners(torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]), torch.where(some, place, len(rows)))
+def padded_top_items(features: Tensor, index: Tensor, exists: Tensor) -> TopItems:
+    """Return top items with a row of zeros for sets without items to point at."""
+    padded = torch.cat([features, features.new_zeros(1, *features.shape[1:])])
+    return TopItems(padded, torch.where(exists, index, len(features)))

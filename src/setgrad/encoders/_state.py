@@ -1,7 +1,8 @@
-"""What an encoder keeps of the items that it has read: sums, and the level that they are relative to.
+"""The state of a mergeable encoder: sums over the items read so far, and the level that they are relative to.
 
-States add up: reading a set in pieces, in any order, on any machine, and merging what was kept gives what reading it
-at once gives. Sums of exponentials are kept relative to the largest exponent so far, so that none can overflow.
+States add up: reading a set in chunks, in any order, on any machine, and merging the states gives the same result as
+reading the whole set. Sums of exponentials are kept relative to the largest exponent so far, so that they cannot
+overflow.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 from setgrad._files import read_tensors, write_tensors
 from setgrad.errors import ShapeError, StateError
 
-# What must be left of a sum after a subtraction, in units of rounding, for a few digits to be right.
-_LEFT = 1e3
+# The smallest part of a sum that may remain after a subtraction, in units of rounding, to keep a few correct digits.
+_MIN_REMAINDER = 1e3
 Peaks = tuple[Tensor, ...]
 _FORMAT = "setgrad encoder state 1"
 
@@ -30,13 +31,13 @@ class State:
 
     Attributes:
         sums: Tensors `(b, ...)` that add up over items.
-        level: Exponent `(b, heads, slots)` that the sums are relative to, -inf for sets without items; None where the
-            sums are absolute.
-        count: Weight of all items of each set, `(b,)`.
-        slots: What the items were compared with, `(slots, width)`; None for encoders without slots. States of
-            different slots cannot be merged.
-        peaks: Largest number that something was removed from, for each of `sums`: as the level, or `(b,)` without one.
-            Rounding since then is relative to it. None where nothing was removed.
+        level: Exponent `(b, heads, slots)` that the sums are relative to, -inf for sets without items; None if the sums
+            are absolute.
+        count: Number of items of each set, `(b,)`: the sum of their counts.
+        slots: The queries that the items were compared with, `(slots, dim)`; None for encoders without slots. States
+            with different slots cannot be merged.
+        peaks: For each of `sums`, the largest magnitude that something was removed from, in the shape of the level, or
+            `(b,)` without one. Rounding errors are relative to it. None if nothing was removed.
     """
 
     sums: tuple[Tensor, ...]
@@ -49,84 +50,96 @@ class State:
         return len(self.count)
 
     def merge(self, other: State) -> State:
-        """The state of all items of both. Associative, and `encoder.begin` is its identity."""
+        """Return the state of the items of both. Associative; the state of `encoder.begin` is the identity.
+
+        Raises:
+            ShapeError: If the states belong to different encoders or batches.
+            StateError: If they were built with different slots.
+        """
         self._check(other)
         if self.level is None or other.level is None:
             sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
-            return replace(self, sums=sums, count=self.count + other.count, peaks=_highest(self.peaks, other.peaks))
+            return replace(self, sums=sums, count=self.count + other.count, peaks=_maximum(self.peaks, other.peaks))
         level = torch.maximum(self.level, other.level)
-        mine, theirs = self.at(level), other.at(level)
-        sums = tuple(a + b for a, b in zip(mine.sums, theirs.sums, strict=True))
-        return State(sums, level, self.count + other.count, self.slots, _highest(mine.peaks, theirs.peaks))
+        left, right = self.at(level), other.at(level)
+        sums = tuple(a + b for a, b in zip(left.sums, right.sums, strict=True))
+        return State(sums, level, self.count + other.count, self.slots, _maximum(left.peaks, right.peaks))
 
     def at(self, level: Tensor) -> State:
-        """The same content relative to another level, which is not below its own."""
+        """Return the same state relative to another level, which must not be below its own."""
         if self.level is None:
             return self
-        factor = shrink(self.level, level)
+        base = torch.where(level == -torch.inf, 0.0, level)
+        factor = torch.where(self.level == -torch.inf, 0.0, (self.level - base).exp())
         peaks = None if self.peaks is None else tuple(p * factor for p in self.peaks)
-        return replace(self, sums=tuple(times(s, factor) for s in self.sums), level=level, peaks=peaks)
+        sums = tuple(s * factor.reshape(*factor.shape, *[1] * (s.dim() - factor.dim())) for s in self.sums)
+        return replace(self, sums=sums, level=level, peaks=peaks)
 
     def remove(self, other: State) -> State:
-        """The state without the items of another that was merged before.
+        """Return the state without the items of another state that was merged before, as for a sliding window.
 
-        Raises where too few digits would be left: those of the largest number of a set's sums count, and what was
-        removed before counts too. A set of which all items are removed is as it was at the beginning.
+        A set that loses all of its items gets the state of an empty set.
+
+        Raises:
+            StateError: If too few correct digits would remain, counted from the largest number of the sums of a set and
+                over all removals; or if the items were never merged.
+
+        Examples:
+            >>> from setgrad.encoders import DeepSets
+            >>> from setgrad.sets import Sets
+            >>> encoder = DeepSets(1, torch.nn.Identity())
+            >>> first, second = (encoder.update(encoder.begin(), Sets.from_list([[[x]]])) for x in (1.0, 2.0))
+            >>> encoder.finish(first.merge(second).remove(first)).tolist()
+            [[2.0]]
         """
         self._check(other)
-        never, rounding = False, _LEFT * torch.finfo(self.sums[0].dtype).eps
+        never_merged, rounding = False, _MIN_REMAINDER * torch.finfo(self.sums[0].dtype).eps
         if self.level is not None and other.level is not None:
-            # Items that are read anew, in other company, may have a level that is larger by rounding.
+            # Items that are read again in another chunk may have a level that is larger by rounding.
             slack = rounding * (1 + torch.where(self.level == -torch.inf, 0.0, self.level).abs())
-            never, other = bool((other.level > self.level + slack).any()), other.at(self.level)
+            never_merged, other = bool((other.level > self.level + slack).any()), other.at(self.level)
         sums = tuple(a - b for a, b in zip(self.sums, other.sums, strict=True))
-        left = replace(self, sums=sums, count=self.count - other.count, peaks=None)
-        some = left.count != 0
-        lost = some & ~(left.count >= rounding * self.count)
-        peaks = _highest(self.peaks, other.peaks, self._sizes(), other._sizes()) or ()
-        for size, peak in zip(left._sizes(), peaks, strict=True):
-            there = some.reshape(-1, *[1] * (size.dim() - 1))
-            # What is left of everything is rounding, and of something it is more.
-            wrong = torch.where(there, size < rounding * peak, size > rounding * peak)
+        rest = replace(self, sums=sums, count=self.count - other.count, peaks=None)
+        nonempty = rest.count != 0
+        lost = nonempty & ~(rest.count >= rounding * self.count)
+        peaks = _maximum(self.peaks, other.peaks, self._magnitudes(), other._magnitudes()) or ()
+        for size, peak in zip(rest._magnitudes(), peaks, strict=True):
+            filled = nonempty.reshape(-1, *[1] * (size.dim() - 1))
+            # An emptied set must leave rounding errors only, and any other set must leave more.
+            wrong = torch.where(filled, size < rounding * peak, size > rounding * peak)
             lost = lost | wrong.flatten(1).any(1) if wrong.dim() > 1 else lost | wrong
         if self.level is not None:
-            # Sums of exponentials come first, and none is negative.
-            lost = lost | (some & (sums[0] < 0).flatten(1).any(1))
-        if never or bool(lost.any()):
+            # The first sums are sums of exponentials, which are never negative.
+            lost = lost | (nonempty & (sums[0] < 0).flatten(1).any(1))
+        if never_merged or bool(lost.any()):
             raise StateError(
                 "the items to be removed hold nearly all of the weight, or were never merged: the rest would be "
-                "rounding. Read the remaining items anew, or keep states in float64"
+                "rounding errors. Read the remaining items again, or keep states in float64"
             )
-        return replace(left, peaks=peaks).only(some)
+        return replace(rest, peaks=peaks)._keep(nonempty)
 
-    def _sizes(self) -> Peaks:
-        """The largest number of each sum, in the shape of peaks."""
+    def _magnitudes(self) -> Peaks:
+        """Return the largest magnitude of each of the sums, in the shape of peaks."""
         axes = 1 if self.level is None else self.level.dim()
-        found = (s.detach().abs() for s in self.sums)
-        return tuple(s.flatten(axes).amax(-1) if s.dim() > axes else s for s in found)
+        sizes = (s.detach().abs() for s in self.sums)
+        return tuple(s.flatten(axes).amax(-1) if s.dim() > axes else s for s in sizes)
+
+    def _keep(self, nonempty: Tensor) -> State:
+        """Return the same state where `nonempty` `(b,)` is true, and the state of an empty set elsewhere."""
+        sums, peaks = (
+            tuple(torch.where(nonempty.reshape(-1, *[1] * (s.dim() - 1)), s, 0.0) for s in part)
+            for part in (self.sums, self.peaks or ())
+        )
+        level = None if self.level is None else torch.where(nonempty[:, None, None], self.level, -torch.inf)
+        return State(sums, level, torch.where(nonempty, self.count, 0.0), self.slots, peaks or None)
 
     def detach(self) -> State:
-        """The same numbers without a graph."""
+        """Return the same state without its graph."""
         level, slots = (None if t is None else t.detach() for t in (self.level, self.slots))
         return State(tuple(s.detach() for s in self.sums), level, self.count.detach(), slots, self.peaks)
 
-    def take(self, numbers: Tensor) -> State:
-        """The states of the sets with these numbers, `(m,)`."""
-        level = None if self.level is None else self.level[numbers]
-        peaks = None if self.peaks is None else tuple(p[numbers] for p in self.peaks)
-        return State(tuple(s[numbers] for s in self.sums), level, self.count[numbers], self.slots, peaks)
-
-    def only(self, some: Tensor) -> State:
-        """The same state where `some` `(b,)` is true, and that of nothing elsewhere."""
-        sums, peaks = (
-            tuple(torch.where(some.reshape(-1, *[1] * (s.dim() - 1)), s, 0.0) for s in part)
-            for part in (self.sums, self.peaks or ())
-        )
-        level = None if self.level is None else torch.where(some[:, None, None], self.level, -torch.inf)
-        return State(sums, level, torch.where(some, self.count, 0.0), self.slots, peaks or None)
-
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, to be read back by `State.load` and gone on with."""
+        """Write the state to a file, so that `State.load` can resume it."""
         named = {f"sums.{i}": s for i, s in enumerate(self.sums)} | {"count": self.count}
         named |= {f"peaks.{i}": p for i, p in enumerate(self.peaks or ())}
         named |= {name: t for name, t in (("level", self.level), ("slots", self.slots)) if t is not None}
@@ -134,7 +147,11 @@ class State:
 
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> State:
-        """Read a state that `save` wrote."""
+        """Return the state that `save` wrote.
+
+        Raises:
+            FileFormatError: If the file is missing, damaged or holds something else.
+        """
         named, _ = read_tensors(path, _FORMAT, remedy="write it again with state.save", device=device)
         sums, peaks = (
             tuple(named[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in named)))
@@ -144,33 +161,23 @@ class State:
 
     def _check(self, other: State) -> None:
         if not isinstance(other, State):
-            raise StateError(f"sums can be merged with those of another State, not with a {type(other).__name__}")
-        mine, theirs = ([tuple(s.shape) for s in state.sums] for state in (self, other))
-        if mine != theirs or (self.level is None) != (other.level is None):
+            raise StateError(f"a State can be merged with another State, not with a {type(other).__name__}")
+        shapes, others = ([tuple(s.shape) for s in state.sums] for state in (self, other))
+        if shapes != others or (self.level is None) != (other.level is None):
             raise ShapeError(
-                f"states of different encoders or batches cannot be merged: sums of shapes {mine} and {theirs}"
+                f"states of different encoders or batches cannot be merged: sums of shapes {shapes} and {others}"
             )
-        ours, others = self.slots, other.slots
-        if ours is others:
+        a, b = self.slots, other.slots
+        if a is b:
             return
-        if ours is None or others is None or ours.dtype != others.dtype or not torch.equal(ours, others):
+        if a is None or b is None or a.dtype != b.dtype or not torch.equal(a, b):
             raise StateError(
-                "these states were made with different slots: begin once, and give the other readers that state "
+                "these states were built with different slots: call begin once, and give that state to all readers "
                 "(state.save, State.load)"
             )
 
 
-def shrink(old: Tensor, level: Tensor) -> Tensor:
-    """Factor from one level to a higher one; 0 from none."""
-    return torch.where(old == -torch.inf, 0.0, (old - torch.where(level == -torch.inf, 0.0, level)).exp())
-
-
-def times(x: Tensor, factor: Tensor) -> Tensor:
-    """Sums `(b, ...)` times a factor for their first axes."""
-    return x * factor.reshape(*factor.shape, *[1] * (x.dim() - factor.dim()))
-
-
-def _highest(*many: Peaks | None) -> Peaks | None:
-    """The largest of each number; None if nobody knows any."""
-    known = [some for some in many if some is not None]
+def _maximum(*many: Peaks | None) -> Peaks | None:
+    """Return the elementwise maxima; None if all arguments are None."""
+    known = [peaks for peaks in many if peaks is not None]
     return reduce(lambda a, b: tuple(map(torch.maximum, a, b)), known) if known else None

@@ -1,4 +1,4 @@
-"""The default item encoder: residual attention, so that an item's features depend on what else is on offer."""
+"""The default item encoder: residual attention, so that the features of an item depend on the other items."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from typing import final
 from torch import Tensor, nn
 
 from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape
-from setgrad.encoders.attention import InducedAttention, SelfAttention
+from setgrad.encoders.attention import attention_blocks
 from setgrad.errors import OptionError
 from setgrad.sets import Layout, Sets, unpad
 
 
 @final
 class ContextItems(ItemEncoder):
-    """Attention over the whole set V, normalised and residual.
+    """An item encoder with residual, normalised attention over the whole set V.
 
-    `slots=None` uses full self-attention; a number uses that many inducing slots, and cost grows linearly with the
-    size of the set.
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        dim: Number of features to return.
+        layers: Number of attention blocks.
+        heads: Number of attention heads.
+        slots: Inducing slots of a block, with a cost that is linear in the size of the set; None for full
+            self-attention.
 
-    Example:
+    Raises:
+        OptionError: If `dim` is not a multiple of `heads`.
+
+    Examples:
         >>> phi = ContextItems(2, dim=16, slots=4)
         >>> phi(Sets.from_list([[[0.0, 1.0], [1.0, 0.0]], []])).shape
         torch.Size([2, 16])
@@ -44,15 +52,13 @@ class ContextItems(ItemEncoder):
         self.shape = item_shape(in_dim)
         self.out_dim = dim
         self.embed = nn.Linear(math.prod(self.shape), dim)
-        self.blocks = nn.ModuleList(
-            SelfAttention(dim, heads) if slots is None else InducedAttention(dim, heads, slots) for _ in range(layers)
-        )
+        self.blocks = attention_blocks(layers, dim, heads, slots)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, sets: Sets) -> Tensor:
-        """Embed the items, let them look at each other, and normalise."""
+        """Return the features of all items, `(total, dim)`."""
         embedded = self.embed(flat_quantities(sets, self.shape, self.embed.weight))
-        # Empty sets have no items and no features; without them every softmax has something to average.
+        # Without the empty sets, every softmax has something to average.
         lengths = sets.layout.host_lengths
         filled = sets.layout if lengths.all() else Layout.from_lengths(lengths[lengths > 0], sets.device)
         if not filled.total:

@@ -1,4 +1,4 @@
-"""DeepSets: a sum or a mean over items, then anything (Zaheer et al., 2017)."""
+"""DeepSets (Zaheer et al., 2017, arXiv:1703.06114): the sum or mean of the features of the items, then any head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, counted, mean_of, require_itemwise, sums_of, wide
+from setgrad.encoders._mergeable import MergeableEncoder, check_itemwise, expect_sums, sum_dtype, weighted_mean
 from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
 from setgrad.errors import OptionError, unknown_name
@@ -20,11 +20,20 @@ POOLING = ("sum", "mean")
 
 @final
 class DeepSets(MergeableEncoder):
-    """The sum or mean of phi over the items of a set; of nothing it is 0. `head` is any module on `(b, width)`.
+    """A set encoder that sums or averages the features of the items; an empty set gives 0.
 
-    Weights of items are summed as they are: where the sum is too large for float32, the mean is NaN.
+    Counts of items are summed as they are: where their sum overflows, the mean is NaN.
 
-    Example:
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        phi: Item encoder or module that encodes each item.
+        pooling: "sum" or "mean".
+        head: Any module on `(b, phi.out_dim)`; None to return that.
+
+    Raises:
+        OptionError: If the pooling is unknown.
+
+    Examples:
         >>> encoder = DeepSets(2, nn.Linear(2, 8), pooling="mean")
         >>> encoder(Sets.from_list([torch.zeros(5, 2), torch.zeros(0, 2)])).shape
         torch.Size([2, 8])
@@ -35,29 +44,33 @@ class DeepSets(MergeableEncoder):
     ) -> None:
         super().__init__()
         if pooling == "max":
-            raise OptionError("a maximum is no sum and has a state of its own; use MaxPool(in_dim, phi)")
+            raise OptionError("a maximum needs another kind of state than a sum; use MaxPool(in_dim, phi)")
         if pooling not in POOLING:
             raise unknown_name("pooling", pooling, POOLING)
         self.shape, self.mean = item_shape(in_dim), pooling == "mean"
         self.phi = item_encoder(phi, in_dim)
-        require_itemwise(self.phi, "DeepSets")
+        check_itemwise(self.phi, "DeepSets")
         self.head = head
 
     def queries(self, generator: torch.Generator | None = None) -> None:
-        """There are no slots."""
+        """Return None: there are no slots."""
 
-    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """Sum the features."""
-        features = self.features(chunk)
-        kind = wide(features.dtype)
-        total = segment_sum(features.to(kind) * weights.to(kind)[:, None], chunk)
-        return State((total,), None, counted(chunk, weights, kind), None)
+    def read(self, chunk: Sets, counts: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Return the sums of the features."""
+        return feature_sums(self.features(chunk), chunk, counts)
 
     def finish(self, state: State) -> Tensor:
-        """Divide if it is a mean, and apply the head."""
-        (total,) = sums_of(state, (self.phi.out_dim,))
+        """Return the sum or mean of a state, `(b, phi.out_dim)`, or the output of the head."""
+        (total,) = expect_sums(state, (self.phi.out_dim,))
         if self.mean:
-            # Weights whose sum is too large for the type have no mean that it could hold.
-            total = torch.where(state.count[:, None] == torch.inf, torch.nan, mean_of(state.count, total))
+            # A mean is undefined if the sum of the counts overflowed.
+            total = torch.where(state.count[:, None] == torch.inf, torch.nan, weighted_mean(state.count, total))
         pooled = total.to(next(self.parameters(), total).dtype)
         return pooled if self.head is None else self.head(pooled)
+
+
+def feature_sums(features: Tensor, chunk: Sets, counts: Tensor) -> State:
+    """Return the state of a chunk with one sum, over the features."""
+    dtype = sum_dtype(features.dtype)
+    counts = counts.to(dtype)
+    return State((segment_sum(features.to(dtype) * counts[:, None], chunk),), None, segment_sum(counts, chunk), None)

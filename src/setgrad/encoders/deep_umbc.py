@@ -1,10 +1,10 @@
-"""UMBC in several passes: the slots gather a set, the items look at the slots, and the slots gather again.
+"""UMBC in several passes: the slots gather a set, the items attend to the slots, and the slots gather again.
 
-One pass asks every set the same questions, and an item answers without knowing the others. Here the slots look at each
-other after a pass; then every item looks at the slots, which is how items of a set look at each other in linear time;
-and then the slots ask again, each with a question of its own. Every pass is a sum over items given the slots of the
-earlier ones, so that a set may be read in pieces of any partition, once for each pass. The code is not a function of
-one sum, and this is no mergeable encoder.
+In a single pass, all sets are read with the same queries, and an item is encoded without knowing the others. Here the
+slots attend to each other after a pass; then every item attends to the slots, which is how items of a set exchange
+information in linear time; and then the slots gather again, with queries that depend on the set. Given the slots of the
+earlier passes, every pass is a sum over items, so that a set may be read in chunks of any partition, once for each
+pass. The code is not a function of a single sum, so this is not a mergeable encoder.
 """
 
 from __future__ import annotations
@@ -15,38 +15,44 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad._deprecation import deprecated_string
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import ChunkedEncoder, require_itemwise, wide
+from setgrad.encoders._mergeable import ChunkedEncoder, check_itemwise, sum_dtype
 from setgrad.encoders._passes import Passes
-from setgrad.encoders._pooling import item_encoder, require_sizes
+from setgrad.encoders._pooling import check_attention_sizes, item_encoder
 from setgrad.encoders._state import State
-from setgrad.encoders.activations import ACTIVATIONS
+from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax, check_activation
 from setgrad.encoders.attention import FeedForward, SelfAttention, attend, join, split
-from setgrad.encoders.umbc import gathered, joined
-from setgrad.errors import OptionError, unknown_name
+from setgrad.encoders.umbc import join_heads, slot_sums
+from setgrad.errors import OptionError
 from setgrad.sets import Sets, unpad
 
-# How much sharper questions begin than torch's usual weights make them. Where all slots weigh all items alike, they
-# gather the same mean, and training takes long to tell them apart.
-_SHARP = 2.0
+# Factor on torch's usual initial weights of the queries. If all slots weigh all items alike, they gather the same mean,
+# and training takes long to separate them.
+_QUERY_SCALE = 2.0
 
 
 @final
 class DeepUMBC(ChunkedEncoder):
-    """Reads sets of any size, whole or in pieces, into `slots` vectors of `dim` numbers each, then applies the head.
+    """A set encoder that reads sets in several passes, whole or in chunks, into `slots` vectors of length `dim`.
 
     Args:
         in_dim: Number of features of an item, or its shape.
-        dim: Width inside.
-        slots: How many there are.
-        passes: How often the slots ask; a stream is read as often, and once more for each in the backward pass.
+        dim: Length of the vectors of slots and items.
+        slots: Number of slots.
+        passes: How often the slots gather the items. A stream is read as often, and once more for each pass in the
+            backward pass.
         layers: Blocks of self-attention among the slots after each pass.
-        heads: Attention heads.
-        activation: "softmax", "sigmoid", "slot-sigmoid", "slot-softmax" or "slot-exp", divided by its sum over the set.
-        phi: What is seen of an item before attention: an item-wise encoder or module; None for the item itself.
+        heads: Number of attention heads.
+        activation: How logits become attention weights, which are divided by their sum over the set: `Softmax()`,
+            `Sigmoid()`, `SlotSigmoid()`, `SlotSoftmax()` or `SlotExp()`.
+        phi: Item encoder or module that encodes each item before attention; None for the raw features.
         head: Any module on `(b, slots, dim)`; None to return the slots.
 
-    Example:
+    Raises:
+        OptionError: If an option is unknown or out of range.
+
+    Examples:
         >>> encoder = DeepUMBC(3, dim=8, slots=4, passes=2)
         >>> sets = Sets.from_list([torch.zeros(5, 3), torch.ones(2, 3)])
         >>> encoder(sets).shape
@@ -64,81 +70,81 @@ class DeepUMBC(ChunkedEncoder):
         passes: int = 3,
         layers: int = 1,
         heads: int = 4,
-        activation: str = "softmax",
+        activation: Activation | str = Softmax(),  # noqa: B008 -- a frozen value
         phi: nn.Module | None = None,
         head: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        require_sizes(dim, heads, slots)
+        check_attention_sizes(dim, heads, slots)
         if passes < 1 or layers < 0:
             raise OptionError(f"passes must be at least 1 and layers at least 0, not {passes} and {layers}")
-        if activation not in ACTIVATIONS:
-            raise unknown_name("activation", activation, ACTIVATIONS)
+        activation = deprecated_string("activation", activation, ACTIVATIONS, removed_in="0.3.0")
+        check_activation(activation)
         self.shape = item_shape(in_dim)
         self.phi = item_encoder(phi, in_dim)
-        require_itemwise(self.phi, "DeepUMBC")
+        check_itemwise(self.phi, "DeepUMBC")
         self.embed = nn.Linear(self.phi.out_dim, dim)
         self.slots = nn.Parameter(torch.randn(slots, dim))
-        self.gather = nn.ModuleList(Gather(dim, layers, heads, activation) for _ in range(passes))
-        self.tell = nn.ModuleList(Tell(dim, heads) for _ in range(passes - 1))
+        self.gather = nn.ModuleList(GatherItems(dim, layers, heads, activation) for _ in range(passes))
+        self.tell = nn.ModuleList(AttendToSlots(dim, heads) for _ in range(passes - 1))
         self.norm = nn.LayerNorm(dim)
         self.head = head
 
     def encode(self, passes: Passes) -> Tensor:
-        """Gather; then as often as there is something to tell, tell the items and gather again."""
-        passes, slots = passes.through(self._embedded), self.slots
+        """Return the slots `(b, slots, dim)` after all passes, or the output of the head."""
+        passes, slots = passes.map(self._embed), self.slots
         for number in range(len(self.gather)):
             if number:
-                passes = passes.told(self.tell[number - 1], slots)
+                passes = passes.condition(self.tell[number - 1], slots)
             slots = self.gather[number](passes, slots)
         out = self.norm(slots)
         return out if self.head is None else self.head(out)
 
-    def _embedded(self, sets: Sets) -> Tensor:
+    def _embed(self, sets: Sets) -> Tensor:
         return self.embed(self.features(sets))
 
 
 @final
-class Gather(nn.Module):
-    """The slots ask, the items answer, and the slots look at each other's answers."""
+class GatherItems(nn.Module):
+    """One pass: the slots attend to the items, then to each other."""
 
-    def __init__(self, dim: int, layers: int, heads: int, activation: str) -> None:
+    def __init__(self, dim: int, layers: int, heads: int, activation: Activation) -> None:
         super().__init__()
-        self.heads, self.activation = heads, ACTIVATIONS[activation]
+        self.heads, self.activation = heads, activation
         ask = nn.Linear(dim, dim)
         with torch.no_grad():
-            ask.weight.mul_(_SHARP)
+            ask.weight.mul_(_QUERY_SCALE)
         self.ask = nn.Sequential(nn.LayerNorm(dim), ask)
         self.read_items = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 2 * dim))
         self.out = nn.Linear(dim, dim)
         self.blocks = nn.ModuleList(SelfAttention(dim, heads) for _ in range(layers))
 
     def forward(self, passes: Passes, slots: Tensor) -> Tensor:
-        """One pass: the slots `(b, slots, dim)` after what they gathered."""
+        """Return the slots `(b, slots, dim)` after the pass."""
         state = passes.sums(self.read, self.ask(slots))
-        slots = slots + self.out(joined(*state.sums).to(slots.dtype))
+        slots = slots + self.out(join_heads(*state.sums).to(slots.dtype))
         for block in self.blocks:
             slots = block(slots, None)
         return slots
 
-    def read(self, items: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """Weigh the items for every slot and sum them up. Queries are `(slots, dim)`, or `(b, slots, dim)`."""
+    def read(self, items: Sets, counts: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Return the weighted sums of the items. Queries are `(slots, dim)`, or `(b, slots, dim)`."""
         if queries is None:
-            raise OptionError("items are asked by slots; give them")
+            raise OptionError("the slots attend to items with queries; pass them")
         keys, values = (part.unflatten(-1, (self.heads, -1)) for part in self.read_items(items.values).chunk(2, -1))
-        asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
-        if asked.dim() == 3:
-            logits = torch.einsum("thd,khd->thk", keys, asked)
+        scaled = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
+        if scaled.dim() == 3:
+            logits = torch.einsum("thd,khd->thk", keys, scaled)
         else:
             padded, _ = items.with_values(keys).padded()
-            logits = unpad(torch.einsum("bnhd,bkhd->bnhk", padded, asked), items)
-        kind = wide(values.dtype)
-        return gathered(self.activation(logits).to(kind), values.to(kind), items, weights, level, queries)
+            logits = unpad(torch.einsum("bnhd,bkhd->bnhk", padded, scaled), items)
+        dtype = sum_dtype(values.dtype)
+        return slot_sums(self.activation(logits).to(dtype), values.to(dtype), items, counts, level, queries)
 
 
 @final
-class Tell(nn.Module):
-    """Every item looks at the slots of its set, then changes on its own."""
+class AttendToSlots(nn.Module):
+    """Between two passes: every item attends to the slots of its set, followed by a feed-forward layer."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -148,8 +154,8 @@ class Tell(nn.Module):
         self.out, self.feed = nn.Linear(dim, dim), FeedForward(dim)
 
     def forward(self, items: Sets, slots: Tensor) -> Tensor:
-        """Items `(total, dim)` that know the slots `(b, slots, dim)`."""
-        asked, _ = items.with_values(self.ask(items.values)).padded()
+        """Return the items `(total, dim)` after attention to the slots `(b, slots, dim)`."""
+        queries, _ = items.with_values(self.ask(items.values)).padded()
         keys, values = (split(part, self.heads) for part in self.read_slots(slots).chunk(2, -1))
-        answers = unpad(join(attend(split(asked, self.heads), keys, values, None)), items)
+        answers = unpad(join(attend(split(queries, self.heads), keys, values, None)), items)
         return self.feed(items.values + self.out(answers))

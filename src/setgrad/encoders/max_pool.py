@@ -1,7 +1,7 @@
-"""DeepSets with a maximum (PointNet): per feature, the largest value over the items of a set.
+"""DeepSets with a maximum (PointNet, Qi et al., 2017, arXiv:1612.00593): the largest value of each feature in a set.
 
-A maximum is no sum, so it has a state of its own: the values, and the items that gave them. That is all its gradient
-needs. After a stream only those items are run again with a graph, at most one for each feature.
+A maximum is not a sum, so it has another kind of state: the values, and the items that they belong to. The gradient
+needs no more than that. After a stream only those items are run again with a graph, at most one for each feature.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._max_state import MaxState, max_state, require_maxima
+from setgrad.encoders._max_state import MaxState, check_max_state, max_state
 from setgrad.encoders._mergeable import (
     ChunkedEncoder,
-    item_weights,
-    refuse_batch_norm,
-    require_itemwise,
-    require_pieces,
-    weighed_items,
+    check_chunk,
+    check_itemwise,
+    check_no_batch_norm,
+    counted_items,
+    unit_counts,
 )
 from setgrad.encoders._passes import Passes
 from setgrad.encoders._pooling import item_encoder
@@ -29,16 +29,21 @@ from setgrad.sets import Sets
 
 @final
 class MaxPool(ChunkedEncoder):
-    """The maximum of phi over the items of a set; of nothing it is 0. `head` is any module on `(b, width)`.
+    """A set encoder that takes the maximum of each feature over the items of a set; an empty set gives 0.
 
-    Where several items share a maximum, the first gets the whole gradient. Items of weight 0 are left out; other
-    weights make no difference.
+    If several items share a maximum, the first gets the whole gradient. Items of count 0 are left out; other counts
+    make no difference.
 
-    In a stream "exact" reads the source once, without a graph, and differentiates only the items that gave a maximum,
-    which it keeps: as many as phi has features, at most. Nothing drawn could be cheaper, so "sample" does the same.
-    "full" keeps the graph of every chunk.
+    In a stream, "exact" reads the source once, without a graph, and differentiates only the items with a maximum, which
+    it keeps: at most as many as there are features. Sampling could not be cheaper, so "sample" does the same. "full"
+    keeps the graph of every chunk.
 
-    Example:
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        phi: Item encoder or module that encodes each item.
+        head: Any module on `(b, phi.out_dim)`; None to return that.
+
+    Examples:
         >>> encoder = MaxPool(2, nn.Linear(2, 8))
         >>> sets = Sets.from_list([torch.ones(5, 2), torch.zeros(0, 2)])
         >>> encoder(sets).shape
@@ -54,36 +59,50 @@ class MaxPool(ChunkedEncoder):
         super().__init__()
         self.shape = item_shape(in_dim)
         self.phi = item_encoder(phi, in_dim)
-        require_itemwise(self.phi, "MaxPool")
+        check_itemwise(self.phi, "MaxPool")
         self.head = head
 
     def encode(self, passes: Passes) -> Tensor:
-        """One pass, and a look at the winners."""
-        found = passes.through(self.features).best(lambda features: features)
-        return self._finish(found.pick(found.rows))
+        """Return the maxima `(b, phi.out_dim)` after one pass, or the output of the head."""
+        top = passes.map(self.features).top_items(lambda features: features)
+        return self._apply_head(top.gather(top.features))
 
     def begin(self, batch: int = 1) -> MaxState:
-        """The state of sets without items."""
-        nothing = self.nothing(batch)
-        refuse_batch_norm(self)
-        return self.read(nothing, item_weights(None, nothing))
+        """Return the state of empty sets."""
+        check_no_batch_norm(self)
+        empty = self.empty_sets(batch)
+        return self._read(empty, unit_counts(empty))
 
-    def update(self, state: MaxState, chunk: Sets, weights: Tensor | None = None) -> MaxState:
-        """The state after more items: `chunk` holds a piece, which may be empty, of each set of the batch."""
-        require_maxima(state, self.phi.out_dim)
-        chunk, weights = weighed_items(chunk, weights, self.phi)
-        require_pieces(chunk, len(state))
-        refuse_batch_norm(self)
-        return state.merge(self.read(chunk, weights))
+    def update(self, state: MaxState, chunk: Sets, counts: Tensor | None = None) -> MaxState:
+        """Return the state after more items.
 
-    def read(self, chunk: Sets, weights: Tensor) -> MaxState:
-        """The state of these items alone."""
-        return max_state(self.features(chunk), chunk.with_values(chunk.values.detach()), weights)
+        Args:
+            state: The state so far.
+            chunk: More items of each set of the batch, possibly none.
+            counts: How often each item counts, `(total,)`; 1 if None.
+
+        Raises:
+            ShapeError: If the chunk does not fit the batch.
+            DataError: If items are not finite.
+            StateError: If the state belongs to another encoder.
+        """
+        check_max_state(state, self.phi.out_dim)
+        chunk, counts = counted_items(chunk, counts, self.phi)
+        check_chunk(chunk, len(state))
+        check_no_batch_norm(self)
+        return state.merge(self._read(chunk, counts))
 
     def finish(self, state: MaxState) -> Tensor:
-        """The code of what was read."""
-        require_maxima(state, self.phi.out_dim)
-        return self._finish(torch.where(state.number >= 0, state.value, 0.0))
+        """Return the maxima of a state, `(b, phi.out_dim)`, or the output of the head.
 
-    def _finish(self, pooled: Tensor) -> Tensor:
+        Raises:
+            StateError: If the state belongs to another encoder.
+        """
+        check_max_state(state, self.phi.out_dim)
+        return self._apply_head(torch.where(state.number >= 0, state.value, 0.0))
+
+    def _read(self, chunk: Sets, counts: Tensor) -> MaxState:
+        return max_state(self.features(chunk), chunk.with_values(chunk.values.detach()), counts)
+
+    def _apply_head(self, pooled: Tensor) -> Tensor:
         return pooled if self.head is None else self.head(pooled)

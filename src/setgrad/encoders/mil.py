@@ -1,4 +1,7 @@
-"""Poolings of multiple-instance learning: attention (Ilse et al., 2018) and dual stream (Li et al., 2021)."""
+"""Poolings for multiple-instance learning: attention and dual stream.
+
+Ilse et al., 2018 (arXiv:1802.04712) and Li et al., 2021 (arXiv:2011.08939).
+"""
 
 from __future__ import annotations
 
@@ -12,37 +15,36 @@ from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import (
     ChunkedEncoder,
     MergeableEncoder,
-    counted,
-    item_weights,
-    log_weights,
-    mean_of,
-    require_itemwise,
-    sums_of,
-    wide,
+    check_itemwise,
+    expect_sums,
+    relative_weights,
+    sum_dtype,
+    unit_counts,
+    weighted_mean,
 )
-from setgrad.encoders._passes import Kept, Passes
+from setgrad.encoders._passes import InMemoryPasses, Passes
 from setgrad.encoders._pooling import item_encoder
 from setgrad.encoders._state import State
 from setgrad.errors import OptionError
-from setgrad.sets import Sets, segment_matmul, segment_max, segment_softmax, segment_sum, unpad
+from setgrad.sets import Sets, segment_matmul, segment_softmax, segment_sum, unpad
 
 
 @final
 class ABMIL(MergeableEncoder):
-    """Means of the items, weighed by a small network that looks at one item at a time.
+    """A set encoder that averages items with weights from a small network that sees one item at a time.
 
-    The weights are a softmax over the set, whose sum and level are kept in the state: bags may be read in pieces. The
-    mean of nothing is 0.
+    The weights are a softmax over the set, whose normaliser is part of the state, so that bags may be read in chunks.
+    An empty set gives 0.
 
     Args:
         in_dim: Number of features of an item, or its shape.
-        phi: What is seen of an item: an item-wise encoder or module; None for the item itself.
-        hidden: Width of the network that weighs items.
-        branches: Weightings; their means lie side by side.
+        phi: Item encoder or module that encodes each item; None for the raw features.
+        hidden: Hidden units of the network that weighs items.
+        branches: Number of weightings; their means are concatenated.
         gated: Whether the network multiplies its tanh features by a sigmoid gate.
-        head: Any module on `(b, branches * width)`.
+        head: Any module on `(b, branches * phi.out_dim)`; None to return that.
 
-    Example:
+    Examples:
         >>> encoder = ABMIL(3, nn.Linear(3, 8), head=nn.Linear(8, 1))
         >>> bags = Sets.from_list([torch.zeros(5, 3), torch.ones(2, 3)])
         >>> encoder(bags).shape, encoder.attention(bags).shape
@@ -62,52 +64,52 @@ class ABMIL(MergeableEncoder):
         super().__init__()
         self.shape = item_shape(in_dim)
         self.phi = item_encoder(phi, in_dim)
-        require_itemwise(self.phi, "ABMIL")
+        check_itemwise(self.phi, "ABMIL")
         self.look = nn.Linear(self.phi.out_dim, hidden)
         self.gate = nn.Linear(self.phi.out_dim, hidden) if gated else None
-        # A bias would move all exponents alike and change nothing.
+        # A bias would shift all exponents alike and change nothing.
         self.weigh = nn.Linear(hidden, branches, bias=False)
         self.head = head
 
     def queries(self, generator: torch.Generator | None = None) -> None:
-        """There are no slots."""
+        """Return None: there are no slots."""
 
-    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """Sum the items times the exponentials of their scores."""
+    def read(self, chunk: Sets, counts: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Return the sums of the items times the exponentials of their scores."""
         features = self.features(chunk)
-        return weighed_sum(self._scores(features).to(wide(features.dtype)), features, chunk, weights, level)
+        return softmax_sums(self._scores(features).to(sum_dtype(features.dtype)), features, chunk, counts, level)
 
     def finish(self, state: State) -> Tensor:
-        """Divide by the weights and apply the head."""
+        """Return the weighted means of a state, `(b, branches * phi.out_dim)`, or the output of the head."""
         branches = len(self.weigh.weight)
-        weight, total = sums_of(state, (branches, 1), (branches, 1, self.phi.out_dim))
-        pooled = mean_of(weight, total).flatten(1).to(self.look.weight.dtype)
+        weight, total = expect_sums(state, (branches, 1), (branches, 1, self.phi.out_dim))
+        pooled = weighted_mean(weight, total).flatten(1).to(self.look.weight.dtype)
         return pooled if self.head is None else self.head(pooled)
 
     def attention(self, sets: Sets) -> Tensor:
-        """The weights of the items, `(total, branches)`: they sum to 1 in every set that has items."""
+        """Return the weights of the items, `(total, branches)`; they sum to 1 in every nonempty set."""
         return segment_softmax(self._scores(self.features(sets)), sets)
 
     def _scores(self, features: Tensor) -> Tensor:
-        seen = torch.tanh(self.look(features))
-        return self.weigh(seen if self.gate is None else seen * torch.sigmoid(self.gate(features)))
+        hidden = torch.tanh(self.look(features))
+        return self.weigh(hidden if self.gate is None else hidden * torch.sigmoid(self.gate(features)))
 
 
 @final
 class DSMIL(ChunkedEncoder):
-    """Two streams: the score of the best item, and that of a mean weighed by likeness to the best item.
+    """A set encoder with two streams: the score of the best item, and the score of a mean weighted by likeness to it.
 
-    The best item, one for each class, must be known before the others can be compared with it: a stream is read
-    twice, and this is no mergeable encoder. Of equal scores the first item in order is the best. A bag without items
-    has 0 as its best score and 0 as its mean.
+    The best item, one for each class, must be known before the others are compared with it. So a stream is read twice,
+    and this is not a mergeable encoder. Of equal scores the first item is the best. An empty bag has a best score of 0
+    and a mean of 0.
 
     Args:
         in_dim: Number of features of an item, or its shape.
-        phi: What is seen of an item; None for the item itself.
-        classes: Scores of a bag.
-        hidden: Width in which items are compared.
+        phi: Item encoder or module that encodes each item; None for the raw features.
+        classes: Number of scores of a bag.
+        hidden: Dimension in which items are compared.
 
-    Example:
+    Examples:
         >>> encoder = DSMIL(3, nn.Linear(3, 8), classes=2)
         >>> bags = Sets.from_list([torch.zeros(5, 3), torch.zeros(0, 3)])
         >>> encoder(bags).shape
@@ -128,48 +130,42 @@ class DSMIL(ChunkedEncoder):
         super().__init__()
         self.shape = item_shape(in_dim)
         self.phi = item_encoder(phi, in_dim)
-        width = self.phi.out_dim
-        self.score, self.ask, self.value = nn.Linear(width, classes), nn.Linear(width, hidden), nn.Linear(width, width)
-        self.score_bag = nn.Linear(classes * width, classes)
+        dim = self.phi.out_dim
+        self.score, self.ask, self.value = nn.Linear(dim, classes), nn.Linear(dim, hidden), nn.Linear(dim, dim)
+        self.score_bag = nn.Linear(classes * dim, classes)
 
     def encode(self, passes: Passes) -> Tensor:
-        """The mean of both streams, `(b, classes)`."""
+        """Return the mean of both streams, `(b, classes)`."""
         best, bag = self._streams(passes)
         return (best + bag) / 2
 
     def streams(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Scores of the best items and of the weighed means, each `(b, classes)`; training uses a loss on either."""
-        return self._streams(Kept.of(sets, item_weights(None, sets)))
+        """Return the scores of the best items and of the weighted means, each `(b, classes)`, for a loss on both."""
+        return self._streams(InMemoryPasses.of(sets, unit_counts(sets)))
 
     def _streams(self, passes: Passes) -> tuple[Tensor, Tensor]:
-        passes = passes.through(self.features)
-        found = passes.best(self.score)
-        critical = found.held
-        # Each class looks at its own item.
+        passes = passes.map(self.features)
+        top = passes.top_items(self.score)
+        critical = top.selected
+        # Each class scores its own best item.
         scores = torch.einsum("bcw,cw->bc", critical, self.score.weight) + self.score.bias
-        state = passes.sums(self._read, torch.where(found.some[..., None], self.ask(critical), 0.0))
-        weight, total = state.sums
-        bag = self.score_bag(mean_of(weight, total).flatten(1).to(self.score.weight.dtype))
-        return torch.where(found.some, scores, 0.0), bag
+        state = passes.sums(self._read, torch.where(top.exists[..., None], self.ask(critical), 0.0))
+        bag = self.score_bag(weighted_mean(*state.sums).flatten(1).to(self.score.weight.dtype))
+        return torch.where(top.exists, scores, 0.0), bag
 
-    def _read(self, features: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """Sum the items times the exponentials of their likeness to the best one."""
+    def _read(self, features: Sets, counts: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Return the sums of the items times the exponentials of their likeness to the best one."""
         if queries is None:
-            raise OptionError("items are compared with the best one; give it")
-        kind, asked = wide(features.dtype), self.ask(features.values)
-        likeness = unpad(features.with_values(asked).padded()[0] @ queries.transpose(1, 2), features)
-        scores = (likeness * asked.shape[1] ** -0.5).to(kind)
-        return weighed_sum(scores, self.value(features.values), features, weights, level)
+            raise OptionError("items are compared with the best one; pass it as queries")
+        dtype, keys = sum_dtype(features.dtype), self.ask(features.values)
+        likeness = unpad(features.with_values(keys).padded()[0] @ queries.transpose(1, 2), features)
+        scores = (likeness * keys.shape[1] ** -0.5).to(dtype)
+        return softmax_sums(scores, self.value(features.values), features, counts, level)
 
 
-def weighed_sum(scores: Tensor, values: Tensor, chunk: Sets, weights: Tensor, level: Tensor | None) -> State:
-    """Sums of values `(total, width)` times the exponentials of scores `(total, branches)`, and of these."""
-    kind = scores.dtype
-    # An item of weight 0 is no item, and does not set the level.
-    scores = (scores + log_weights(weights, kind)[:, None])[..., None]
-    # The level cancels in value and in derivative, so it needs no graph.
-    level = segment_max(scores.detach(), chunk) if level is None else level
-    top = torch.where(level == -torch.inf, 0.0, level).index_select(0, chunk.layout.ids)
-    shares = (scores - top).exp()
-    total = segment_matmul(shares[..., 0].T, values.to(kind), chunk).transpose(0, 1)[:, :, None]
-    return State((segment_sum(shares, chunk), total), level, counted(chunk, weights, kind), None)
+def softmax_sums(scores: Tensor, values: Tensor, chunk: Sets, counts: Tensor, level: Tensor | None) -> State:
+    """Return the sums of the exponentials of scores `(total, branches)`, and of these times values `(total, dim)`."""
+    dtype = scores.dtype
+    weights, level = relative_weights(scores[..., None], chunk, counts, level)
+    total = segment_matmul(weights[..., 0].T, values.to(dtype), chunk).transpose(0, 1)[:, :, None]
+    return State((segment_sum(weights, chunk), total), level, segment_sum(counts.to(dtype), chunk), None)

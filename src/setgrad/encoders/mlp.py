@@ -1,4 +1,4 @@
-"""A multilayer perceptron on each item."""
+"""An item encoder with a multilayer perceptron on each item."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from typing import final
 
 from torch import Tensor, nn
 
-from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape, place_of
+from setgrad.encoders._base import ItemEncoder, first_tensor, flat_quantities, item_shape
 from setgrad.sets import Sets
 
 
 @final
 class MLPItems(ItemEncoder):
-    """Fully connected layers on each item, blind to the rest of its set."""
+    """Fully connected layers on each item, independent of the other items of its set.
+
+    Args:
+        in_dim: Number of features of an item, or its shape.
+        dim: Number of features to return, and units of every hidden layer.
+        layers: Number of linear layers.
+
+    Examples:
+        >>> MLPItems(2, dim=8)(Sets.from_list([[[0.0, 1.0]], []])).shape
+        torch.Size([1, 8])
+    """
 
     def __init__(self, in_dim: int | Sequence[int], dim: int = 256, layers: int = 3) -> None:
         super().__init__()
@@ -28,5 +38,5 @@ class MLPItems(ItemEncoder):
         self.layers = nn.Sequential(*parts[:-1])
 
     def forward(self, sets: Sets) -> Tensor:
-        """Apply the layers to all items."""
-        return self.layers(flat_quantities(sets, self.shape, place_of(self.layers)))
+        """Return the features of all items, `(total, dim)`."""
+        return self.layers(flat_quantities(sets, self.shape, first_tensor(self.layers)))

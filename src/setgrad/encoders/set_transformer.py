@@ -1,7 +1,7 @@
-"""The Set Transformer (Lee et al., 2019): items look at each other, a few seeds gather them, and look at each other.
+"""The Set Transformer (Lee et al., 2019, arXiv:1810.00825): attention among items, pooling by seeds, attention again.
 
-Padding is masked in every step, whatever it holds, and a set without items has a code: seeds that gathered nothing.
-The blocks are this room's own, which normalise before they attend.
+Padding is masked in every step, whatever it holds. For an empty set, the seeds gather nothing.
+The blocks are those of `attention.py`, which normalise before they attend.
 """
 
 from __future__ import annotations
@@ -12,58 +12,60 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import SetEncoder, log_weights, weighed_items
-from setgrad.encoders._pooling import item_encoder, item_features, require_sizes
-from setgrad.encoders.attention import FeedForward, InducedAttention, SelfAttention, attend, join, split
+from setgrad.encoders._mergeable import SetEncoder, counted_items, log_counts
+from setgrad.encoders._pooling import check_attention_sizes, item_encoder, item_features
+from setgrad.encoders.attention import FeedForward, SelfAttention, attend, attention_blocks, join, split
 from setgrad.sets import Sets
 
 
 @final
-class Seeds(nn.Module):
-    """Pooling by attention: `outputs` learned seeds gather the items of a set.
+class AttentionPool(nn.Module):
+    """Pooling by multi-head attention: `outputs` learned seeds attend to the items of a set.
 
-    Example:
-        >>> Seeds(8, outputs=2, heads=4)(torch.zeros(3, 5, 8), None, None).shape
+    Examples:
+        >>> AttentionPool(8, outputs=2, heads=4)(torch.zeros(3, 5, 8), None, None).shape
         torch.Size([3, 2, 8])
     """
 
-    def __init__(self, width: int, *, outputs: int = 1, heads: int = 4) -> None:
+    def __init__(self, dim: int, *, outputs: int = 1, heads: int = 4) -> None:
         super().__init__()
         self.heads = heads
-        self.seeds = nn.Parameter(torch.randn(outputs, width) * width**-0.5)
-        self.feed_items, self.norm_items = FeedForward(width), nn.LayerNorm(width)
-        self.norm_seeds, self.ask = nn.LayerNorm(width), nn.Linear(width, width)
-        self.read_items, self.out = nn.Linear(width, 2 * width), nn.Linear(width, width)
-        self.feed = FeedForward(width)
+        self.seeds = nn.Parameter(torch.randn(outputs, dim) * dim**-0.5)
+        self.feed_items, self.norm_items = FeedForward(dim), nn.LayerNorm(dim)
+        self.norm_seeds, self.ask = nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.read_items, self.out = nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.feed = FeedForward(dim)
 
-    def forward(self, x: Tensor, seen: Tensor | None, some: Tensor | None) -> Tensor:
-        """From items `(b, n, width)`, masked as for blocks, to `(b, outputs, width)`.
+    def forward(self, x: Tensor, mask: Tensor | None, nonempty: Tensor | None) -> Tensor:
+        """Return seeds `(b, outputs, dim)` that attended to items `(b, n, dim)`, masked as for blocks.
 
-        Sets of which `some` `(b, 1)` is false have no items: their seeds gather nothing.
+        The seeds of sets for which `nonempty` `(b, 1)` is false gather nothing.
         """
-        asked = self.ask(self.norm_seeds(self.seeds)).expand(x.shape[0], -1, -1)
-        read = self.read_items(self.norm_items(self.feed_items(x)))
-        q, k, v = (split(part, self.heads) for part in (asked, *read.chunk(2, -1)))
-        gathered = attend(q, k, v, None if seen is None else seen[:, None, None])
-        if some is not None:
-            gathered = torch.where(some[..., None, None], gathered, 0.0)
+        queries = self.ask(self.norm_seeds(self.seeds)).expand(x.shape[0], -1, -1)
+        projected = self.read_items(self.norm_items(self.feed_items(x)))
+        q, k, v = (split(part, self.heads) for part in (queries, *projected.chunk(2, -1)))
+        gathered = attend(q, k, v, None if mask is None else mask[:, None, None])
+        if nonempty is not None:
+            gathered = torch.where(nonempty[..., None, None], gathered, 0.0)
         return self.feed(self.seeds + self.out(join(gathered)))
 
 
 @final
 class TransformerHead(nn.Module):
-    """The Set Transformer from vectors on: a head for the slots of UMBC, `(b, slots, dim)` to `(b, outputs, dim)`.
+    """The Set Transformer on vectors: a head for the slots of UMBC, from `(b, slots, dim)` to `(b, outputs, dim)`.
 
     Args:
-        dim: Width of the vectors.
-        outputs: Seeds that gather them.
-        layers: Blocks before the seeds.
+        dim: Length of the vectors.
+        outputs: Number of seeds that pool them.
+        layers: Blocks before the pooling.
         decode: Blocks of self-attention among the seeds.
-        heads: Attention heads.
-        slots: Inducing slots of the blocks before the seeds, whose cost is then linear; None for full attention.
+        heads: Number of attention heads.
+        slots: Inducing slots of the blocks before the pooling, with linear cost; None for full attention.
 
-    Example:
+    Raises:
+        OptionError: If an option is out of range.
+
+    Examples:
         >>> from setgrad.encoders import UMBC
         >>> encoder = UMBC(3, dim=8, slots=4, head=TransformerHead(8, outputs=2))
         >>> encoder(Sets.from_list([torch.zeros(5, 3)])).shape
@@ -81,32 +83,30 @@ class TransformerHead(nn.Module):
         slots: int | None = None,
     ) -> None:
         super().__init__()
-        require_sizes(dim, heads, outputs, "outputs")
-        self.blocks = nn.ModuleList(
-            SelfAttention(dim, heads) if slots is None else InducedAttention(dim, heads, slots) for _ in range(layers)
-        )
-        self.seeds = Seeds(dim, outputs=outputs, heads=heads)
+        check_attention_sizes(dim, heads, outputs, "outputs")
+        self.blocks = attention_blocks(layers, dim, heads, slots)
+        self.seeds = AttentionPool(dim, outputs=outputs, heads=heads)
         self.decoder = nn.ModuleList(SelfAttention(dim, heads) for _ in range(decode))
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Codes `(b, outputs, dim)` of `(b, n, dim)`.
+        """Return codes `(b, outputs, dim)` of vectors `(b, n, dim)`.
 
-        `mask` `(b, n)` is true where an item is real, or the logarithm of how often it counts, -inf where it is not.
+        `mask` `(b, n)` is true for real vectors, or holds the logarithms of their counts, -inf for padding.
         """
         if not x.shape[1]:
             x = x.new_zeros(x.shape[0], 1, x.shape[2])
             mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        seen = some = None
+        nonempty = None
         if mask is not None:
             real = mask if mask.dtype == torch.bool else mask > -torch.inf
-            # Padding may hold anything, even NaN, which 0 times would not make 0.
-            x, some = torch.where(real[..., None], x, 0.0), real.any(1, keepdim=True)
-            # A set without items attends to its padding, or the softmax would be NaN: 1 is true, or one weight for all.
-            seen = mask.masked_fill(~some, 1)
+            # Padding may hold anything, even NaN, which stays NaN times 0.
+            x, nonempty = torch.where(real[..., None], x, 0.0), real.any(1, keepdim=True)
+            # An empty set attends to its padding, or the softmax would be NaN: 1 is true, or an equal weight for all.
+            mask = mask.masked_fill(~nonempty, 1)
         for block in self.blocks:
-            x = block(x, seen)
-        x = self.seeds(x, seen, some)
+            x = block(x, mask)
+        x = self.seeds(x, mask, nonempty)
         for block in self.decoder:
             x = block(x, None)
         return self.norm(x)
@@ -114,22 +114,25 @@ class TransformerHead(nn.Module):
 
 @final
 class SetTransformer(SetEncoder):
-    """Attention over whole sets of any size. It cannot read a set in pieces; as the head of UMBC it can.
+    """A set encoder with attention over whole sets of any size.
 
-    `DeepUMBC` is its nearest kin that reads a set in pieces.
+    It cannot read a set in chunks. `TransformerHead` as the head of UMBC can, and `DeepUMBC` is similar.
 
     Args:
         in_dim: Number of features of an item, or its shape.
-        dim: Width inside.
-        outputs: Vectors of a code.
-        layers: Blocks before the seeds.
+        dim: Length of the vectors.
+        outputs: Number of vectors of a code.
+        layers: Blocks before the pooling.
         decode: Blocks of self-attention among the seeds.
-        heads: Attention heads.
+        heads: Number of attention heads.
         slots: Inducing slots of the blocks (ISAB); None for full attention (SAB).
-        phi: What is seen of an item; None for the item itself.
+        phi: Item encoder or module that encodes each item; None for the raw features.
         head: Any module on `(b, outputs, dim)`; None to return that.
 
-    Example:
+    Raises:
+        OptionError: If an option is out of range.
+
+    Examples:
         >>> encoder = SetTransformer(3, dim=8, outputs=2, slots=4)
         >>> encoder(Sets.from_list([torch.zeros(5, 3), torch.zeros(0, 3)])).shape
         torch.Size([2, 2, 8])
@@ -149,19 +152,20 @@ class SetTransformer(SetEncoder):
         head: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.shape = item_shape(in_dim)
         self.phi = item_encoder(phi, in_dim)
         self.embed = nn.Linear(self.phi.out_dim, dim)
         self.attend = TransformerHead(dim, outputs=outputs, layers=layers, decode=decode, heads=heads, slots=slots)
         self.head = head
 
-    def forward(self, sets: Sets, weights: Tensor | None = None) -> Tensor:
-        """Codes `(b, outputs, dim)`, or what the head makes of them. `weights` `(total,)`: how often an item counts."""
-        sets, counts = weighed_items(sets, weights, self.phi)
-        features = item_features(self.phi, sets, self.shape, self.embed.weight)
-        x, real = sets.with_values(self.embed(features)).padded()
+    def forward(self, sets: Sets, counts: Tensor | None = None) -> Tensor:
+        """Return codes `(b, outputs, dim)`, or the output of the head.
+
+        `counts` `(total,)` is how often each item counts; 1 if None.
+        """
+        sets, item_counts = counted_items(sets, counts, self.phi)
+        x, real = sets.with_values(self.embed(item_features(self.phi, sets, self.embed.weight))).padded()
         mask = None if sets.layout.uniform else real
-        if weights is not None:
-            mask, _ = sets.with_values(log_weights(counts, x.dtype)).padded(fill=-torch.inf)
+        if counts is not None:
+            mask, _ = sets.with_values(log_counts(item_counts, x.dtype)).padded(fill=-torch.inf)
         out = self.attend(x, mask)
         return out if self.head is None else self.head(out)

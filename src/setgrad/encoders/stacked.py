@@ -1,4 +1,4 @@
-"""One item encoder after another, such as a network on each image and then attention over the set."""
+"""Two item encoders in sequence, such as a network on each image followed by attention over the set."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from setgrad.sets import Sets
 
 @final
 class Stacked(ItemEncoder):
-    """Encode with `first`, and hand the features to `then` as sets of items.
+    """An item encoder that encodes with `first`, then passes the features to `then` as items.
 
-    Example:
+    Args:
+        first: Encodes the items.
+        then: Encodes the features of `first`.
+
+    Raises:
+        ShapeError: If `then` does not read as many features as `first` returns.
+
+    Examples:
         >>> import torch
         >>> from setgrad.encoders import ContextItems, ImageItems
         >>> phi = Stacked(ImageItems((3, 64, 64), 32), ContextItems(32, 16))
@@ -25,12 +32,12 @@ class Stacked(ItemEncoder):
 
     def __init__(self, first: ItemEncoder, then: ItemEncoder) -> None:
         super().__init__()
-        # ItemWise reads whatever its module reads, and says nothing about it.
-        reads = getattr(then, "shape", (first.out_dim,))
-        if reads != (first.out_dim,):
+        # An encoder without a shape reads items of any shape.
+        shape = getattr(then, "shape", (first.out_dim,))
+        if shape != (first.out_dim,):
             raise ShapeError(
-                f"the first encoder gives {first.out_dim} features, but the second reads items of shape {reads}; "
-                f"make it with in_dim={first.out_dim}"
+                f"the first encoder gives {first.out_dim} features, but the second reads items of shape {shape}; "
+                f"build it with in_dim={first.out_dim}"
             )
         self.first = first
         self.then = then
@@ -38,5 +45,5 @@ class Stacked(ItemEncoder):
         self.itemwise = first.itemwise and then.itemwise
 
     def forward(self, sets: Sets) -> Tensor:
-        """Apply both."""
+        """Return the features of all items, `(total, then.out_dim)`."""
         return self.then(sets.with_values(self.first(sets)))

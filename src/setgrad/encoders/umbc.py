@@ -1,8 +1,8 @@
-"""UMBC: slots attend to the items of a set, which may come in pieces of any partition (paper 001).
+"""UMBC, universally mini-batch consistent set encoding (Willette et al., 2023, arXiv:2208.12401).
 
-The published code bounds exponents at 10, which changes the function; here sums of weights are kept relative to the
-largest of them, so that the result is the plain quotient for any logits. With `activation="slot-sigmoid"` and
-`normalize="none"` it is the slot set encoder (SSE).
+Slots attend to the items of a set, which may arrive in chunks of any partition. The published code bounds exponents at
+10, which changes the function. Here sums of weights are kept relative to the largest of them, so that the result is the
+exact quotient for any logits. With `activation=SlotSigmoid()` and `normalize=False` it is the slot set encoder (SSE).
 """
 
 from __future__ import annotations
@@ -14,51 +14,53 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad._deprecation import deprecated_string
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import (
     MergeableEncoder,
-    counted,
-    log_weights,
-    mean_of,
-    require_itemwise,
-    sums_of,
-    wide,
+    check_itemwise,
+    expect_sums,
+    relative_weights,
+    sum_dtype,
+    weighted_mean,
 )
-from setgrad.encoders._pooling import item_encoder, require_sizes
+from setgrad.encoders._pooling import check_attention_sizes, item_encoder, slot_logits
 from setgrad.encoders._state import State
-from setgrad.encoders.activations import ACTIVATIONS
-from setgrad.errors import OptionError, unknown_name
-from setgrad.sets import Sets, segment_matmul, segment_max, segment_sum
-
-NORMALIZE = ("set", "none")
+from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax, check_activation
+from setgrad.errors import OptionError
+from setgrad.sets import Sets, segment_matmul, segment_sum
 
 
 @final
 class UMBC(MergeableEncoder):
-    """Reads sets of any size, whole or in pieces, into `slots` vectors of `dim` numbers each, then applies the head.
+    """A set encoder that reads sets of any size, whole or in chunks, into `slots` vectors of length `dim`.
 
     Args:
         in_dim: Number of features of an item, or its shape.
-        dim: Width of the slots.
-        slots: How many there are.
-        heads: Attention heads.
-        activation: "softmax", "sigmoid", "slot-sigmoid", "slot-softmax" or "slot-exp".
-        normalize: "set" divides by the sum of the weights, "none" leaves the sum (for bounded activations).
-        random: Draw the slots from a learned normal distribution while training; its mean in evaluation.
-        residual: Add the projected slots to what they gathered.
-        phi: What is seen of an item before attention: an item-wise encoder or module; None for the item itself.
+        dim: Length of a slot vector.
+        slots: Number of slots.
+        heads: Number of attention heads.
+        activation: How logits become attention weights: `Softmax()`, `Sigmoid()`, `SlotSigmoid()`, `SlotSoftmax()` or
+            `SlotExp()`.
+        normalize: Whether to divide by the sum of the weights; False needs a bounded activation.
+        random: Whether to draw the slots from a learned normal distribution while training; evaluation uses its mean.
+        residual: Whether to add the projected slots to the result of attention.
+        phi: Item encoder or module that encodes each item before attention; None for the raw features.
         head: Any module on `(b, slots, dim)`; None to return the slots.
 
-    Example:
+    Raises:
+        OptionError: If an option is unknown or out of range.
+
+    Examples:
         >>> import setgrad as sg
         >>> encoder = UMBC(3, dim=8, slots=4)
         >>> sets = sg.Sets.from_list([torch.zeros(5, 3), torch.ones(2, 3)])
         >>> encoder(sets).shape
         torch.Size([2, 4, 8])
         >>> state = encoder.begin(batch=2)
-        >>> for piece in (sets.take([0, 1]),):
-        ...     state = encoder.update(state, piece)
-        >>> torch.allclose(encoder.finish(state), encoder(sets))
+        >>> state = encoder.update(state, sg.Sets.from_list([torch.zeros(2, 3), torch.ones(2, 3)]))
+        >>> state = encoder.update(state, sg.Sets.from_list([torch.zeros(3, 3), torch.zeros(0, 3)]))
+        >>> torch.allclose(encoder.finish(state), encoder(sets), atol=1e-6)
         True
     """
 
@@ -69,27 +71,25 @@ class UMBC(MergeableEncoder):
         slots: int = 16,
         *,
         heads: int = 4,
-        activation: str = "softmax",
-        normalize: str = "set",
+        activation: Activation | str = Softmax(),  # noqa: B008 -- a frozen value
+        normalize: bool | str = True,
         random: bool = False,
         residual: bool = True,
         phi: nn.Module | None = None,
         head: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        require_sizes(dim, heads, slots)
-        if activation not in ACTIVATIONS:
-            raise unknown_name("activation", activation, ACTIVATIONS)
-        if normalize not in NORMALIZE:
-            raise unknown_name("normalize", normalize, NORMALIZE)
-        self.activation, self.normalize = ACTIVATIONS[activation], normalize == "set"
+        check_attention_sizes(dim, heads, slots)
+        self.activation = deprecated_string("activation", activation, ACTIVATIONS, removed_in="0.3.0")
+        self.normalize = deprecated_string("normalize", normalize, {"set": True, "none": False}, removed_in="0.3.0")
+        check_activation(self.activation)
         if not (self.activation.bounded or self.normalize):
-            raise OptionError("a sum of exponentials without normalisation has no bound; use normalize='set'")
+            raise OptionError("a sum of exponentials without normalisation has no bound; use normalize=True")
         self.shape, self.heads, self.residual, self.random = item_shape(in_dim), heads, residual, random
         self.phi = item_encoder(phi, in_dim)
-        require_itemwise(self.phi, "UMBC")
+        check_itemwise(self.phi, "UMBC")
         self.slots = nn.Parameter(torch.randn(slots, dim) * dim**-0.5)
-        # Softplus of this is the deviation; it starts near a tenth of the slots' own.
+        # Softplus of this is the standard deviation; it starts at about a tenth of the slots' own.
         self.spread = nn.Parameter(torch.full((slots, dim), math.log(math.expm1(0.1 * dim**-0.5)))) if random else None
         self.norm_slots, self.ask = nn.LayerNorm(dim), nn.Linear(dim, dim)
         self.read_items = nn.Linear(self.phi.out_dim, 2 * dim)
@@ -97,72 +97,65 @@ class UMBC(MergeableEncoder):
         self.head = head
 
     def queries(self, generator: torch.Generator | None = None) -> Tensor:
-        """The projected slots, `(slots, dim)`."""
+        """Return the projected slots, `(slots, dim)`."""
         slots: Tensor = self.slots
         if self.spread is not None and self.training:
             noise = torch.randn(slots.shape, generator=generator, device=slots.device, dtype=slots.dtype)
             slots = slots + torch.nn.functional.softplus(self.spread) * noise
         return self.ask(self.norm_slots(slots))
 
-    def read(self, chunk: Sets, weights: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
-        """Weigh the items for every slot and sum them up."""
+    def read(self, chunk: Sets, counts: Tensor, queries: Tensor | None, level: Tensor | None) -> State:
+        """Return the weighted sums of the items for every slot."""
         if queries is None:
-            raise OptionError("UMBC reads with slots; start from encoder.begin()")
-        features = self.features(chunk)
-        keys, values = (part.unflatten(-1, (self.heads, -1)) for part in self.read_items(features).chunk(2, -1))
-        asked = queries.unflatten(-1, (self.heads, -1)) * keys.shape[-1] ** -0.5
-        kind = wide(values.dtype)
-        weighed = self.activation(torch.einsum("thd,khd->thk", keys, asked)).to(kind)
-        return gathered(weighed, values.to(kind), chunk, weights, level, queries, normalize=self.normalize)
+            raise OptionError("UMBC reads with slots; start with encoder.begin()")
+        logits, values = slot_logits(self.read_items(self.features(chunk)), queries, self.heads)
+        dtype = sum_dtype(values.dtype)
+        log_weights = self.activation(logits).to(dtype)
+        return slot_sums(log_weights, values.to(dtype), chunk, counts, level, queries, normalize=self.normalize)
 
     def finish(self, state: State) -> Tensor:
-        """Divide by the weights, add the slots, normalise, and apply the head."""
-        slots, width = len(self.slots), self.slots.shape[1] // self.heads
-        weight, total = sums_of(state, (self.heads, slots), (self.heads, slots, width))
-        found = joined(weight, total, normalize=self.normalize).to(self.norm.weight.dtype)
+        """Return the normalised slots of a state, `(b, slots, dim)`, or the output of the head."""
+        slots, head_dim = len(self.slots), self.slots.shape[1] // self.heads
+        weight, total = expect_sums(state, (self.heads, slots), (self.heads, slots, head_dim))
+        gathered = join_heads(weight, total, normalize=self.normalize).to(self.norm.weight.dtype)
         if self.residual and state.slots is not None:
-            found = found + state.slots
-        out = self.norm(found)
+            gathered = gathered + state.slots
+        out = self.norm(gathered)
         return out if self.head is None else self.head(out)
 
 
-def gathered(
-    logs: Tensor,
+def slot_sums(
+    log_weights: Tensor,
     values: Tensor,
     chunk: Sets,
-    weights: Tensor,
+    counts: Tensor,
     level: Tensor | None,
     queries: Tensor,
     *,
     normalize: bool = True,
 ) -> State:
-    """What slots gather of a chunk: the sums of the weights and of the values times these, for each head.
+    """Return the state of a chunk: for each head, the sums of the attention weights and of the weighted values.
 
     Args:
-        logs: Logarithms of the weights that slots give to items, `(total, heads, slots)`.
-        values: What items give, `(total, heads, width)`, of the same type.
+        log_weights: Logarithms of the attention weights, `(total, heads, slots)`.
+        values: Values of the items, `(total, heads, dim)`, of the same dtype.
         chunk: The items.
-        weights: How often each item counts.
+        counts: How often each item counts.
         level: What the logarithms are relative to, `(b, heads, slots)`; None for the largest of each set.
         queries: Kept in the state.
-        normalize: Whether the quotient of the sums is asked for, in which the level cancels.
+        normalize: Whether the sums will be divided by each other, so that the level cancels.
     """
-    kind = logs.dtype
     if normalize:
-        # An item of weight 0 is no item, and does not set the level.
-        logs = logs + log_weights(weights, kind)[:, None, None]
-        # The level cancels in value and in derivative, so it needs no graph.
-        level = segment_max(logs.detach(), chunk) if level is None else level
-        top = torch.where(level == -torch.inf, 0.0, level)
-        weighed = (logs - top.index_select(0, chunk.layout.ids)).exp()
+        weights, level = relative_weights(log_weights, chunk, counts, level)
     else:
-        weighed = logs.exp() * weights.to(kind)[:, None, None]
+        weights = log_weights.exp() * counts.to(log_weights.dtype)[:, None, None]
     heads = range(values.shape[1])
-    totals = [segment_matmul(weighed[:, h].T, values[:, h], chunk).transpose(0, 1) for h in heads]
-    return State((segment_sum(weighed, chunk), torch.stack(totals, 1)), level, counted(chunk, weights, kind), queries)
+    totals = [segment_matmul(weights[:, h].T, values[:, h], chunk).transpose(0, 1) for h in heads]
+    count = segment_sum(counts.to(log_weights.dtype), chunk)
+    return State((segment_sum(weights, chunk), torch.stack(totals, 1)), level, count, queries)
 
 
-def joined(weight: Tensor, total: Tensor, *, normalize: bool = True) -> Tensor:
-    """Sums of all heads as slots `(b, slots, dim)`, divided by their weights if they are to be."""
-    mean = mean_of(weight, total) if normalize else total
+def join_heads(weight: Tensor, total: Tensor, *, normalize: bool = True) -> Tensor:
+    """Return the sums of all heads as slots `(b, slots, dim)`, divided by their weights if `normalize` is true."""
+    mean = weighted_mean(weight, total) if normalize else total
     return mean.transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""The item encoder for images that the default goes with: what is seen, and where."""
+"""The default item encoder for images: a convolutional network plus a linear map of the pixels."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from setgrad.sets import Sets
 
 @final
 class PixelCNNItems(ItemEncoder):
-    """The network of `ImageItems`, plus a linear map of all pixels, on each image `(channels, height, width)`.
+    """The network of `ImageItems` plus a linear map of all pixels, on each image `(channels, height, width)`.
 
-    The network keeps the largest value of each channel and forgets where it was: right for things that move about, such
-    as handwriting. The linear map knows every place: right for pictures that lie on each other, such as faces, and soon
-    learned from few of them.
+    The network keeps the largest value of each channel and loses its position, which suits content that moves, such as
+    handwriting. The linear map knows every position: it suits aligned images, such as faces, and learns from few.
 
-    Example:
+    Args:
+        in_dim: Shape of an image, `(channels, height, width)`.
+        dim: Number of features to return.
+
+    Examples:
         >>> import torch
         >>> phi = PixelCNNItems((1, 28, 28), dim=16)
         >>> phi(Sets.from_lengths(torch.zeros(3, 1, 28, 28), [2, 0, 1])).shape
@@ -35,5 +38,5 @@ class PixelCNNItems(ItemEncoder):
         self.pixels = nn.Linear(math.prod(self.shape), dim)
 
     def forward(self, sets: Sets) -> Tensor:
-        """The sum of both."""
+        """Return the features of all images, `(total, dim)`: the sum of both parts."""
         return self.network(sets) + self.pixels(flat_quantities(sets, self.shape, self.pixels.weight))

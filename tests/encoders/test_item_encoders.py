@@ -1,6 +1,8 @@
-"""What every item encoder owes, for every encoder in the table and both kinds of attention."""
+"""The contract of item encoders, for every encoder in the table and both kinds of attention."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +12,10 @@ from setgrad.encoders import ITEM_ENCODERS, ContextItems, ImageItems, ItemWise, 
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Sets
 
-# Shapes of the items of encoders that do not read three numbers. Pairs are letters: see test_sequences.py.
+# Item shapes of encoders that do not read three numbers. Pairs are tokens: see test_sequences.py.
 SHAPES = dict.fromkeys(("image", "pixel-cnn", "stacked"), (1, 3, 4))
-CASES = {
-    **{
-        name: (lambda name=name, cls=cls: cls(SHAPES.get(name, 3), 16))
-        for name, cls in ITEM_ENCODERS.items()
-        if name != "pair"
-    },
+CASES: dict[str, Callable[[], Any]] = {
+    **{name: partial(cls, SHAPES.get(name, 3), 16) for name, cls in ITEM_ENCODERS.items() if name != "pair"},
     "induced": lambda: ContextItems(3, 16, slots=4),
     "item-wise": lambda: ItemWise(nn.Sequential(nn.Linear(3, 5), nn.Tanh()), 3),
     "stacked": lambda: Stacked(ImageItems((1, 3, 4), 6), ContextItems(6, 16)),
@@ -37,10 +35,10 @@ def encoder(name, seeded):
 
 @pytest.fixture
 def items(name):
-    return partial(draw, shape=SHAPES.get(name, (3,)))
+    return partial(random_sets, shape=SHAPES.get(name, (3,)))
 
 
-def draw(sizes, seed=0, shape=(3,)):
+def random_sets(sizes, seed=0, shape=(3,)):
     generator = torch.Generator().manual_seed(seed)
     return Sets.from_lengths(torch.randn(sum(sizes), *shape, generator=generator, dtype=torch.float64), sizes)
 
@@ -52,21 +50,21 @@ def test_one_row_for_each_item(encoder, items):
     assert encoder(items([0, 0])).shape == (0, encoder.out_dim)
 
 
-def test_batch_mates_and_padding_make_no_difference(encoder, items):
+def test_other_sets_of_the_batch_and_padding_make_no_difference(encoder, items):
     sets = items([4, 0, 1, 7, 4])
     together = sets.with_values(encoder(sets))
     for number in range(len(sets)):
         torch.testing.assert_close(together[number], encoder(sets[number : number + 1]), rtol=1e-10, atol=1e-12)
 
 
-def test_features_move_with_the_items(encoder, items):
+def test_features_are_permutation_equivariant(encoder, items):
     sets = items([6, 3])
     order = torch.tensor([5, 2, 0, 1, 4, 3, 8, 6, 7])
     moved = encoder(sets.with_values(sets.values[order]))
     torch.testing.assert_close(moved, encoder(sets)[order], rtol=1e-10, atol=1e-12)
 
 
-def test_gradients_of_a_ragged_batch_are_finite_and_right(encoder, items, seeded):
+def test_gradients_of_a_ragged_batch_are_finite_and_correct(encoder, items, seeded):
     sets = items([3, 0, 2])
 
     def features(values):
@@ -78,50 +76,50 @@ def test_gradients_of_a_ragged_batch_are_finite_and_right(encoder, items, seeded
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in encoder.parameters())
 
 
-def test_items_take_the_type_of_the_weights(encoder, items):
+def test_items_are_converted_to_the_dtype_of_the_encoder(encoder, items):
     sets = items([3, 0, 2])
-    wanted = encoder.float()(sets.to(torch.float32))
-    assert torch.equal(encoder(sets), wanted)
-    assert wanted.dtype == torch.float32
+    expected = encoder.float()(sets.to(torch.float32))
+    assert torch.equal(encoder(sets), expected)
+    assert expected.dtype == torch.float32
 
 
-def test_bytes_are_no_quantities_until_somebody_says_so(name, encoder, items):
+def test_integers_are_rejected_until_converted(name, encoder, items):
     if name == "item-wise":
-        pytest.skip("a module of the user's own may read names")
+        pytest.skip("a wrapped module may read tokens")
     sets = items([3]).to(torch.uint8)
-    with pytest.raises(DataError, match=r"items are torch.uint8; .* give sets.to\(torch.float32\)"):
+    with pytest.raises(DataError, match=r"items are torch.uint8; .* pass sets.to\(torch.float32\)"):
         encoder(sets)
     assert encoder(sets.to(torch.float32)).shape == (3, encoder.out_dim)
 
 
 @pytest.mark.parametrize("slots", [None, 4])
-def test_context_sees_the_other_items(slots, seeded):
+def test_context_features_depend_on_the_other_items(slots, seeded):
     with seeded(0):
         encoder = ContextItems(3, 16, slots=slots).double()
-    sets = draw([4])
-    other = sets.values.clone()
-    other[3] += 1
-    assert (encoder(sets)[0] - encoder(sets.with_values(other))[0]).abs().max() > 1e-4
+    sets = random_sets([4])
+    changed = sets.values.clone()
+    changed[3] += 1
+    assert (encoder(sets)[0] - encoder(sets.with_values(changed))[0]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("slots", [None, 4])
 def test_ragged_sets_in_float16(slots, seeded):
     with seeded(0):
-        encoder = ContextItems(3, 16, slots=slots)
-    # Pieces of which some hold no item of the shorter set.
+        encoder: Any = ContextItems(3, 16, slots=slots)
+    # Some of these chunks hold no item of the shorter set.
     for block in encoder.blocks:
         block.chunk = 2
-    sets = draw([5, 1]).to(torch.float32)
-    wanted = encoder(sets)
+    sets = random_sets([5, 1]).to(torch.float32)
+    expected = encoder(sets)
     with torch.autocast("cpu", torch.float16):
-        torch.testing.assert_close(encoder(sets).float(), wanted, rtol=0, atol=2e-2)
-    torch.testing.assert_close(encoder.half()(sets.to(torch.float16)).float(), wanted, rtol=0, atol=2e-2)
+        torch.testing.assert_close(encoder(sets).float(), expected, rtol=0, atol=2e-2)
+    torch.testing.assert_close(encoder.half()(sets.to(torch.float16)).float(), expected, rtol=0, atol=2e-2)
 
 
-def test_pieces_of_a_long_set_give_the_same_features_and_gradients(seeded):
+def test_chunks_of_a_long_set_give_the_same_features_and_gradients(seeded):
     with seeded(0):
         encoder = ContextItems(3, 16, slots=4).double()
-    sets = draw([50, 31])
+    sets = random_sets([50, 31])
 
     def run(chunk):
         for block in encoder.blocks:
@@ -131,8 +129,8 @@ def test_pieces_of_a_long_set_give_the_same_features_and_gradients(seeded):
         out.square().sum().backward()
         return [out.detach(), *[p.grad.clone() for p in encoder.parameters()]]
 
-    for whole, pieces in zip(run(1000), run(7), strict=True):
-        torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-11)
+    for whole, chunked in zip(run(1000), run(7), strict=True):
+        torch.testing.assert_close(chunked, whole, rtol=1e-9, atol=1e-11)
 
 
 def test_items_of_any_shape(seeded):
@@ -144,7 +142,7 @@ def test_items_of_any_shape(seeded):
         encoder(Sets.from_list([[[1.0, 2.0, 3.0]]]))
 
 
-def test_bad_options():
+def test_invalid_options_are_rejected():
     with pytest.raises(OptionError, match="multiple of heads"):
         ContextItems(3, 10, heads=4)
     with pytest.raises(OptionError, match="at least one feature"):
@@ -153,7 +151,7 @@ def test_bad_options():
         ItemWise(nn.Flatten(0), 3)
 
 
-def test_a_module_is_looked_at_without_being_changed(seeded):
+def test_wrapping_a_module_does_not_change_it(seeded):
     with seeded(0):
         module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout().eval()).double()
     encoder = ItemWise(module, 3)
@@ -162,11 +160,11 @@ def test_a_module_is_looked_at_without_being_changed(seeded):
     assert module[1].num_batches_tracked == 0
 
 
-def test_a_module_that_does_not_fit_the_items_is_named(seeded):
+def test_a_module_that_does_not_fit_the_items_is_rejected(seeded):
     with seeded(0):
         phi = torch.nn.Linear(5, 8)
     with pytest.raises(ShapeError, match=r"phi cannot read items of shape \(3,\)"):
         ItemWise(phi, in_dim=3)
     assert phi.training
-    with pytest.raises(ShapeError, match=r"reads items of shape \(5,\), but the sets hold items of \(3,\)"):
+    with pytest.raises(ShapeError, match=r"reads items of shape \(5,\), but the sets hold items of shape \(3,\)"):
         ItemWise(phi, in_dim=5)(Sets.from_list([torch.zeros(2, 3)]))
