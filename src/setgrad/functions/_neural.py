@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from setgrad.encoders.again import computed_again
+from setgrad.encoders._checkpoint import checkpointed
 from setgrad.errors import OptionError
 from setgrad.functions._linearise import linearise_gains, with_and_without
 from setgrad.functions._set_function import BoundSetFunction
@@ -123,7 +123,7 @@ class NeuralBoundFunction(BoundSetFunction, abc.ABC):
         if bits.shape[1] <= step:
             return compute(bits, *items)
         chunks = zip(bits.split(step, 1), *(x.split(step) for x in items), strict=True)
-        return torch.cat([computed_again(compute, *chunk) for chunk in chunks], 1)
+        return torch.cat([checkpointed(compute, *chunk) for chunk in chunks], 1)
 
 
 def make_perceptron(in_dim: int, hidden: Sequence[int]) -> nn.Sequential:
