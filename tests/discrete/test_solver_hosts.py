@@ -380,7 +380,7 @@ def test_losses_of_pyepo_itself() -> None:
     # The subgradient of SPO+ for the largest product is 2 (z(2 c - c*) - z*).
     expected = 2 * (TopK(2)(2 * costs.detach() - truth) - best)
     torch.testing.assert_close(costs.grad, expected)
-    theirs = pyepo.model.ort.knapsackModel(weights=np.array([[3.0, 4.0, 2.0, 5.0]]), at_most=np.array([7.0]))
+    theirs = pyepo.model.ort.knapsackModel(weights=np.array([[3.0, 4.0, 2.0, 5.0]]), capacity=np.array([7.0]))
     theta = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(FromPyEPO(theirs)(theta), Knapsack([3, 4, 2, 5], 7)(theta))
 

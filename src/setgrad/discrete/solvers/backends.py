@@ -145,7 +145,7 @@ class ORTools(Backend):
     def find(self, program: Program) -> tuple[Array | None, Status]:
         """Build the model, solve it, read the point."""
         linear = need("ortools.linear_solver.pywraplp")
-        model = linear.CombinatorialSolver.CreateSolver(self.engine)
+        model = linear.Solver.CreateSolver(self.engine)
         if model is None:
             raise OptionError(f"OR-Tools has no engine {self.engine!r}; try SCIP or SAT")
         if self.time_limit is not None:
