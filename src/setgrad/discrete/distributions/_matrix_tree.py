@@ -1,8 +1,8 @@
-"""The matrix-tree theorem in logarithms: nodes are eliminated one by one, and no number is ever subtracted.
+"""The matrix-tree theorem in log space: nodes are eliminated one by one, without subtractions.
 
-The weight of all spanning trees is a determinant of the Laplacian. Eliminating a node v multiplies it by the sum W of
-the weights at v, and adds w(i, v) w(j, v) / W to the weight of each edge {i, j} that is left. All terms are positive,
-so weights of any range keep their digits, which a determinant by LU does not.
+The total weight of all spanning trees is a determinant of the Laplacian. Eliminating a node v multiplies it by the sum
+W of the weights at v, and adds w(i, v) w(j, v) / W to the weight of each remaining edge {i, j}. All terms are positive,
+so weights of any range keep their digits, unlike in a determinant by LU.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._logs import log_add
+from setgrad.discrete.distributions._log_space import log_add
 from setgrad.discrete.noise import Gumbel
 
 
 def eliminate(weights: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Log of the summed weight of all spanning trees, and what sampling needs of each step.
+    """Return the log of the total weight of all spanning trees, and the quantities of each step that sampling needs.
 
     Args:
-        weights: Log-weights of the edges, (*batch, n, n), symmetric and finite; the diagonal is not read.
+        weights: Log-weights of the edges, (*batch, n, n), symmetric and finite; the diagonal is ignored.
 
     Returns:
         The log-sums (*batch), and for the nodes n - 1, ..., 1 the log-weights of their edges to the nodes before them,
-        (*batch, v), with the share of each new weight that leads through v, (*batch, v, v).
+        (*batch, v), with the fraction of each new weight that goes through v, (*batch, v, v).
     """
     total = weights.new_zeros(weights.shape[:-2])
     steps = []
@@ -38,10 +38,10 @@ def eliminate(weights: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
 
 @torch.no_grad()
 def sample_trees(steps: list[tuple[Tensor, Tensor]], samples: int, generator: torch.Generator | None) -> Tensor:
-    """Undo the elimination: put the nodes back into a tree, one by one.
+    """Sample trees by undoing the elimination: add the nodes back to a tree, one by one.
 
-    An edge that led through v is cut. Each piece of the tree that remains is tied to v at one of its nodes, drawn by
-    the weight of its edge to v.
+    An edge that goes through v is removed. Each remaining component of the tree is connected to v at one of its nodes,
+    drawn by the weight of its edge to v.
 
     Returns:
         Adjacency matrices of bool, (samples, *batch, n, n).
@@ -50,22 +50,22 @@ def sample_trees(steps: list[tuple[Tensor, Tensor]], samples: int, generator: to
     tree = torch.zeros((samples, *first.shape[:-1], 1, 1), dtype=torch.bool, device=first.device)
     for row, share in reversed(steps):
         v = row.shape[-1]
-        chance = torch.rand(tree.shape, dtype=row.dtype, device=row.device, generator=generator).triu(1)
-        kept = tree & (chance + chance.mT >= share)
-        pieces = connected(kept)
+        uniform = torch.rand(tree.shape, dtype=row.dtype, device=row.device, generator=generator).triu(1)
+        remaining = tree & (uniform + uniform.mT >= share)
+        components = connected(remaining)
         noise = Gumbel().sample((samples, *row.shape), dtype=row.dtype, device=row.device, generator=generator)
-        # Measured from the best edge of its piece: noise would be lost on a weight of another magnitude.
-        scores = row - torch.where(pieces, row[..., None, :], -torch.inf).amax(-1) + noise
-        best = torch.where(pieces, scores[..., None, :], -torch.inf).amax(-1)
+        # Relative to the best edge of the component: noise would be lost on a weight of another magnitude.
+        scores = row - torch.where(components, row[..., None, :], -torch.inf).amax(-1) + noise
+        best = torch.where(components, scores[..., None, :], -torch.inf).amax(-1)
         grown = tree.new_zeros((*tree.shape[:-2], v + 1, v + 1))
-        grown[..., :v, :v] = kept
+        grown[..., :v, :v] = remaining
         grown[..., v, :v] = grown[..., :v, v] = scores == best
         tree = grown
     return tree
 
 
 def connected(adjacent: Tensor) -> Tensor:
-    """Which nodes a path joins, for adjacency matrices of bool: paths of twice the length in each round."""
+    """Return which nodes are connected, for adjacency matrices of bool; each round doubles the length of paths."""
     n = adjacent.shape[-1]
     reach = adjacent | torch.eye(n, dtype=torch.bool, device=adjacent.device)
     length = 1
