@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +96,7 @@ def _table(rows: list[object]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).unique(dim=0)
 
 
-def binary(n: int, keep: Callable[[Tensor], bool] = lambda row: True) -> Tensor:
+def binary(n: int, keep: Callable[[Tensor], bool | Tensor] = lambda row: True) -> Tensor:
     """All vectors of zeros and ones of length n that pass."""
     every = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * n)
     return torch.stack([row for row in every if keep(row)])
@@ -220,15 +221,15 @@ class FakeModel:
         return FakeModel("min" if self.modelSense == 1 else "max")
 
 
-def _from_pyepo(sense: str = "min", **options: str) -> CombinatorialSolver:
+def _from_pyepo(sense: str = "min", **options: Any) -> CombinatorialSolver:
     return PyEPOSolver(FakeModel(sense), **options)
 
 
-def _callable(sense: str = "max", **options: str) -> CombinatorialSolver:
+def _callable(sense: str = "max", **options: Any) -> CombinatorialSolver:
     return CallableSolver(TopK(2, sense=sense), sense=sense, **options)
 
 
-def _callable_in_pool(sense: str = "max", **options: str) -> CombinatorialSolver:
+def _callable_in_pool(sense: str = "max", **options: Any) -> CombinatorialSolver:
     one = TopK(2, sense=sense)
     return CallableSolver(lambda c: one(torch.from_numpy(c)).numpy(), sense=sense, pool=WorkerPool(2), **options)
 

@@ -10,7 +10,9 @@ import pickle
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -116,9 +118,9 @@ def test_scale_of_theta_does_not_change_the_solution(backend: Backend, scale: fl
 
 def test_programs_with_nan_raise_and_without_constraints_work() -> None:
     theta = torch.tensor([1.0, 2.0])
-    for wrong in ({"A": [[torch.nan, 1.0]], "upper": [1.0]}, {"A": [[1.0, 1.0]], "upper": [torch.nan]}):
+    for A, upper in (([[torch.nan, 1.0]], [1.0]), ([[1.0, 1.0]], [torch.nan])):
         with pytest.raises(OptionError, match="holds NaN"):
-            IntegerProgram(**wrong)
+            IntegerProgram(A, upper)
     assert IntegerProgram(np.zeros((0, 2)), upper=np.zeros(0))(theta).tolist() == [1, 1]
 
 
@@ -274,9 +276,9 @@ def test_callable_may_modify_its_argument() -> None:
 def test_callable_gets_theta_unchanged_in_both_senses() -> None:
     theta = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
     for sense in ("max", "min"):
-        args: list[torch.Tensor] = []
-        CallableSolver(lambda t, args=args: args.append(t) or torch.zeros_like(t), sense=sense, dims=2)(theta)
-        assert torch.equal(args[0], theta)
+        function = Mock(side_effect=torch.zeros_like)
+        CallableSolver(function, sense=sense, dims=2)(theta)
+        assert torch.equal(function.call_args.args[0], theta)
 
 
 def test_callable_with_instances_of_two_axes() -> None:
@@ -324,22 +326,22 @@ def test_pyepo_model_without_a_solution(workers: int) -> None:
 
 
 @pytest.fixture
-def pyepo(monkeypatch: pytest.MonkeyPatch) -> None:
+def pyepo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """PyEPO if it is installed, else the part of it that the adapter uses."""
     adapters._model_class.cache_clear()
     if importlib.util.find_spec("pyepo") is None:
 
         class optModel:
             def __init__(self) -> None:
-                self._model, self.x = self._getModel()
+                self._model, self.x = self._getModel()  # type: ignore[attr-defined]
 
             @property
             def num_cost(self) -> int:
                 return len(self.x)
 
         package, model, opt = (types.ModuleType(name) for name in ("pyepo", "pyepo.model", "pyepo.model.opt"))
-        package.EPO = types.SimpleNamespace(ModelSense=int)
-        opt.optModel = optModel
+        vars(package)["EPO"] = types.SimpleNamespace(ModelSense=int)
+        vars(opt)["optModel"] = optModel
         for module in (package, model, opt):
             monkeypatch.setitem(sys.modules, module.__name__, module)
     yield

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ from tests.waits import count_syncs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
-CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
 NOISES: list[Noise] = [Gumbel(), Normal(), SumOfGamma(2), Antithetic(Gumbel()), Tempered(Normal(), 2.0)]
 
 
@@ -114,7 +115,7 @@ def random_numbers_from_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kind, "sample", _sample)
     rand = torch.rand
 
-    def on_cpu(shape: object, *, device: object = None, generator: object = None, dtype: object = None) -> Tensor:
+    def on_cpu(shape: Any, *, device: Any = None, generator: object = None, dtype: Any = None) -> Tensor:
         return rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(1)).to(device)
 
     monkeypatch.setattr(torch, "rand", on_cpu)
@@ -176,7 +177,7 @@ def test_distributions_agree(case: DistributionCase) -> None:
         q, p = case.build(leaf), case.build(others.to(device))
         z = q.sample(7)
         values = [q.log_prob(z), q.marginals, q.entropy(), q.kl(p)]
-        (grad,) = torch.autograd.grad(sum(value.square().sum() for value in values), leaf)
+        (grad,) = torch.autograd.grad(torch.stack([value.square().sum() for value in values]).sum(), leaf)
         results[device] = [part.detach() for part in (z, q.mode, *values, grad)]
     for cpu, gpu in zip(results["cpu"], results["cuda"], strict=True):
         assert gpu.is_cuda
@@ -227,8 +228,7 @@ def test_half_precision_under_autocast(seeded: Callable[..., AbstractContextMana
 def test_masked_training_step_does_not_wait_for_the_gpu(case: Case) -> None:
     """Except relaxations, which check theta once for invalid input."""
     theta = draws(5, N).cuda().requires_grad_()
-    options = {"solver": TopK(2, on_failure="mask")} if case.solves else {}
-    layer = case.build(**options).cuda()
+    layer: Any = case.build(solver=TopK(2, on_failure="mask") if case.solves else None).cuda()
     layer.generator = torch.Generator("cuda").manual_seed(0)
 
     def step() -> None:

@@ -1,6 +1,7 @@
 """Blackbox, IMLE, AIMLE and LPGD against their formulas, written out in loops."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from setgrad.discrete.estimators import (
     PerInstanceRule,
     PublishedRule,
     ReferenceCodeRule,
+    StepRule,
 )
 from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.projections import MeanProjection
@@ -90,7 +92,7 @@ def test_relative_steps_do_not_depend_on_the_scale_of_the_loss() -> None:
 
 @pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
 @pytest.mark.parametrize("central", [False, True])
-def test_adaptive_steps_do_not_depend_on_the_scale_of_the_loss(mode: str, central: bool) -> None:
+def test_adaptive_steps_do_not_depend_on_the_scale_of_the_loss(mode: StepRule, central: bool) -> None:
     """Also in single precision, where the square of 1e-25 is 0 and that of 1e25 is infinite."""
     theta, noise, grads = (draws(*shape, seed=seed).float() for seed, shape in enumerate([(B, N), *[(S, B, N)] * 2]))
     grads[0, 1] *= 1e-4
@@ -108,7 +110,7 @@ def test_adaptive_steps_do_not_depend_on_the_scale_of_the_loss(mode: str, centra
 
 
 @pytest.mark.parametrize("mode", [PublishedRule(), ReferenceCodeRule()], ids=str)
-def test_batch_with_very_different_gradients(mode: str) -> None:
+def test_batch_with_very_different_gradients(mode: StepRule) -> None:
     """The instances share one lambda, which agrees with double precision."""
     theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
     grads[:, 1] *= 1e-24
@@ -172,19 +174,18 @@ def converged_statistic(layer: AIMLE) -> float:
     ("central", "target", "start"), [(False, 0.5, 1.0), (True, 1.0, 0.01), (True, 1.0, 30.0), (False, 2.0, 0.01)]
 )
 def test_statistic_converges_to_its_target(central: bool, target: float, start: float) -> None:
-    options = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
+    options: dict[str, Any] = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
     layer = AIMLE(TopK(3), central=central, target=target, alpha=start, **options)
     assert converged_statistic(layer) == pytest.approx(target, rel=0.05)
 
 
 @pytest.mark.parametrize("mode", [PublishedRule(), ReferenceCodeRule()], ids=str)
 @pytest.mark.parametrize("start", [0.1, 1.0])
-def test_statistic_of_published_rules_converges_to_its_target(mode: str, start: float) -> None:
+def test_statistic_of_published_rules_converges_to_its_target(mode: StepRule, start: float) -> None:
     # With the default rates convergence would take thousands of steps.
-    options = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
-    assert converged_statistic(AIMLE(TopK(3), mode=mode, rate=2e-2, alpha=start, **options)) == pytest.approx(
-        1.0, rel=0.05
-    )
+    options: dict[str, Any] = {"noise": Gumbel(), "samples": 4, "generator": torch.Generator().manual_seed(0)}
+    layer = AIMLE(TopK(3), mode=mode, rate=2e-2, alpha=start, **options)
+    assert converged_statistic(layer) == pytest.approx(1.0, rel=0.05)
 
 
 @pytest.mark.parametrize(("k", "expected"), [(1, 1.0), (8, 2.0)])
@@ -248,7 +249,7 @@ def test_instances_without_gradient_are_not_counted() -> None:
 
 @pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
 @pytest.mark.parametrize("central", [False, True])
-def test_masked_instance_does_not_affect_others(mode: str, central: bool) -> None:
+def test_masked_instance_does_not_affect_others(mode: StepRule, central: bool) -> None:
     theta, noise, grads = draws(B, N), draws(S, B, N, seed=1), draws(S, B, N, seed=2)
     nonfinite, others = theta.clone(), [0, 2, 3]
     nonfinite[1, 0] = math.nan
@@ -267,7 +268,7 @@ def test_masked_instance_does_not_affect_others(mode: str, central: bool) -> Non
 
 
 @pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
-def test_empty_batch_does_not_change_the_state(mode: str) -> None:
+def test_empty_batch_does_not_change_the_state(mode: StepRule) -> None:
     layer = AIMLE(TopK(K), noise=Fixed(draws(S, 0, N)), samples=S, mode=mode)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     leaf = torch.zeros(0, N, dtype=torch.float64, requires_grad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -135,7 +136,7 @@ def test_derivatives_with_an_excluded_entry(case: DistributionCase, quantity: st
 
 def check_derivatives(function: Callable[[Tensor], Tensor], logits: Tensor, wide: bool, seeded: Callable) -> None:
     # Differences of values of several hundred have a larger rounding error.
-    tolerance = {"rtol": 1e-3, "atol": 1e-4} if wide else {"rtol": 1e-5, "atol": 1e-7}
+    tolerance: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4} if wide else {"rtol": 1e-5, "atol": 1e-7}
     with seeded(0):
         assert gradcheck(function, logits.requires_grad_(), fast_mode=True, **tolerance)
         assert gradgradcheck(function, logits, fast_mode=True, **tolerance)
@@ -252,15 +253,16 @@ def test_impossible_choices_raise() -> None:
 
 def test_kl_between_different_kinds_of_points_raises() -> None:
     three, four = torch.zeros(3), torch.zeros(4)
-    for actual, other in (
+    pairs: list[tuple[Any, Any]] = [
         (KSubset(four, 1), KSubset(four, 2)),
         (KSubset(four, 1), KSubset(three, 1)),
         (Categorical(four), Categorical(three)),
         (PlackettLuce(four, 2), PlackettLuce(four, 1)),
         (RandomSpanningTree(torch.zeros(3, 3)), RandomSpanningTree(torch.zeros(4, 4))),
-    ):
+    ]
+    for one, other in pairs:
         with pytest.raises((OptionError, ShapeError), match="no divergence"):
-            actual.kl(other)
+            one.kl(other)
 
 
 @every_law

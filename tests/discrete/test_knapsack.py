@@ -121,9 +121,15 @@ def test_single_precision_does_not_raise_the_budget_of_long_lists() -> None:
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """The programs that HiGHS solves."""
-    solved_programs, find = [], HiGHS.find
-    monkeypatch.setattr(HiGHS, "find", lambda self, program: solved_programs.append(program) or find(self, program))
-    return solved_programs
+    solved: list[Program] = []
+    find = HiGHS.find
+
+    def record(self: HiGHS, program: Program) -> tuple[np.ndarray | None, Status]:
+        solved.append(program)
+        return find(self, program)
+
+    monkeypatch.setattr(HiGHS, "find", record)
+    return solved
 
 
 def test_one_cut_excludes_many_infeasible_sets(programs: list[Program]) -> None:

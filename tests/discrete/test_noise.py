@@ -8,7 +8,17 @@ import pytest
 import torch
 from scipy import stats
 
-from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, Tempered
+from setgrad.discrete.noise import (
+    Antithetic,
+    Gumbel,
+    Logistic,
+    Noise,
+    NoNoise,
+    Normal,
+    PairedNoise,
+    SumOfGamma,
+    Tempered,
+)
 from setgrad.discrete.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -75,13 +85,13 @@ DISTRIBUTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("noise", "case"), DISTRIBUTIONS, ids=[str(noise) for noise, _ in DISTRIBUTIONS])
+@pytest.mark.parametrize(("noise", "distribution"), DISTRIBUTIONS, ids=[str(noise) for noise, _ in DISTRIBUTIONS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_follows_its_distribution(noise: Noise, case: stats.rv_continuous, dtype: torch.dtype) -> None:
+def test_noise_follows_its_distribution(noise: Noise, distribution: stats.rv_continuous, dtype: torch.dtype) -> None:
     drawn = noise.sample((20_000,), dtype=dtype, generator=seed()).double().numpy()
     # The halves of antithetic draws depend on each other; each half is independent.
     for part in (drawn[:10_000], drawn[10_000:]):
-        assert stats.kstest(part, case.cdf).statistic < 0.0195
+        assert stats.kstest(part, distribution.cdf).statistic < 0.0195
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -118,14 +128,16 @@ def test_gumbel_noise_samples_the_softmax() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "case"), [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm()), (Logistic(), stats.logistic())], ids=str
+    ("noise", "distribution"),
+    [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm()), (Logistic(), stats.logistic())],
+    ids=str,
 )
 @pytest.mark.parametrize("samples", [6, 7])
-def test_antithetic_draws(noise: Noise, case: stats.rv_continuous, samples: int) -> None:
+def test_antithetic_draws(noise: PairedNoise, distribution: stats.rv_continuous, samples: int) -> None:
     """Pairs are the quantiles of u and 1 - u; the last of an odd number has no partner."""
     drawn = Antithetic(noise).sample((samples, 1000), dtype=torch.float64, generator=seed())
     half = (samples + 1) // 2
-    low, high = case.cdf(drawn[: samples - half].numpy()), case.cdf(drawn[half:].numpy())
+    low, high = distribution.cdf(drawn[: samples - half].numpy()), distribution.cdf(drawn[half:].numpy())
     assert abs(low + high - 1).max() < 1e-12
     assert drawn.unique(dim=0).shape == drawn.shape
 
@@ -141,9 +153,9 @@ def test_antithetic_draws_lower_the_variance() -> None:
 
 def test_invalid_input_raises() -> None:
     with pytest.raises(OptionError, match=r"cannot draw antithetic pairs.*Logistic\(\)"):
-        Antithetic(SumOfGamma(3))
+        Antithetic(SumOfGamma(3))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"Tempered\(Antithetic"):
-        Antithetic(Tempered(Gumbel(), 2.0))
+        Antithetic(Tempered(Gumbel(), 2.0))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="axis of samples"):
         Antithetic(Gumbel()).sample(())
     for k, terms in ((0, 10), (3, 0)):

@@ -1,6 +1,7 @@
 """Half precision and extreme numbers: solutions and gradients agree with single precision."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from setgrad.discrete import (
     SpanningTree,
     TopK,
 )
-from setgrad.discrete.estimators import PerInstanceRule, PublishedRule, ReferenceCodeRule
+from setgrad.discrete.estimators import PerInstanceRule, PublishedRule, ReferenceCodeRule, StepRule
 from setgrad.errors import OptionError, ShapeError, SolverError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
@@ -52,7 +53,7 @@ def test_half_precision_is_single_precision_rounded(case: Case, dtype: torch.dty
     z, grad = pulled(case.build(), theta, slope)
     truth, expected = pulled(case.build(), theta.float(), slope.float())
     assert z.dtype == grad.dtype == dtype
-    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps}
+    close: dict[str, Any] = {"rtol": 2 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps}
     torch.testing.assert_close(z.float(), truth, **close)
     torch.testing.assert_close(grad.float(), expected, **close)
 
@@ -75,7 +76,7 @@ def test_fenchel_young_loss_does_not_overflow(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
-def test_large_theta_in_half_precision(mode: str) -> None:
+def test_large_theta_in_half_precision(mode: StepRule) -> None:
     theta, slope = (30 * draws(16, 600)).half(), (0.02 * draws(16, 600, seed=1)).half()
     actual = [
         pulled(AIMLE(TopK(2), noise=None, mode=mode, alpha=0.5), theta.to(dtype), slope)[1].double()
@@ -87,9 +88,9 @@ def test_large_theta_in_half_precision(mode: str) -> None:
 
 @halves
 @pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
-def test_state_adapts_in_a_half_precision_model(mode: str, dtype: torch.dtype) -> None:
+def test_state_adapts_in_a_half_precision_model(mode: StepRule, dtype: torch.dtype) -> None:
     theta, slope = draws(5, N).to(dtype), draws(5, N, seed=1)
-    actual = []
+    actual: list[AIMLE] = []
     for layer in (AIMLE(TopK(2), noise=None, mode=mode, alpha=0.9, rate=1e-4, target=3.0) for _ in range(2)):
         actual.append(layer.to(dtype) if actual else layer)
         for _ in range(5):

@@ -105,7 +105,7 @@ def test_parameters_of_one_entry_do_not_broadcast() -> None:
 
 def test_integer_input_of_a_loss_raises() -> None:
     with pytest.raises(ShapeError, match="not list"):
-        FenchelYoung(TopK(2), noise=None)([1.0, 2.0], torch.ones(2))  # type: ignore[arg-type]
+        FenchelYoung(TopK(2), noise=None)([1.0, 2.0], torch.ones(2))
     theta = torch.ones(3, N, dtype=torch.long)
     for layer in (FenchelYoung(TopK(2), noise=None), FenchelYoung(TopK(2), noise=Gumbel())):
         with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):

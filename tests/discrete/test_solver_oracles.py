@@ -178,9 +178,9 @@ def test_largest_floats_are_compared_correctly(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: TopK(2.0),
+        lambda: TopK(2.0),  # type: ignore[arg-type]
         lambda: TopK(True),
-        lambda: CardinalityRange(0, 1.5),
+        lambda: CardinalityRange(0, 1.5),  # type: ignore[arg-type]
         lambda: PartitionMatroid([0, 0, 0], at_most=1.5),
         lambda: GraphPath([(0.5, 1.7)], 0, 1),
     ],

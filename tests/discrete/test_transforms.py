@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_constant_temperature_is_not_in_the_state_dict() -> None:
     assert not IMLE(TopK(2), noise=Tempered(Gumbel(), 0.5)).state_dict()
 
 
-def run(layer: nn.Module, theta: Tensor) -> tuple[Tensor, Tensor]:
+def run(layer: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
     leaf = theta.clone().requires_grad_()
     z = layer(leaf)
     (grad,) = torch.autograd.grad((z**2 * torch.arange(N)).sum(), leaf)

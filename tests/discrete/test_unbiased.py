@@ -36,7 +36,7 @@ NOISES = [Gumbel(), Tempered(Gumbel(), 0.7), Antithetic(Gumbel()), Tempered(Anti
 @pytest.mark.parametrize("samples", [2, 5])
 def test_perturbed_argmax_with_gumbel_noise_is_a_softmax(noise: Noise, reduce: bool, samples: int) -> None:
     theta, slope = draws(6), draws(6, seed=1)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(ArgMax(), noise=noise, samples=samples, reduce=reduce, generator=generator())
     values, grads = per_copy(lambda t: layer(t) @ slope, theta)
     leaf = theta.clone().requires_grad_()
@@ -59,7 +59,7 @@ def test_perturbed_top_k_with_gumbel_noise_is_plackett_luce(noise: Noise) -> Non
 @pytest.mark.parametrize("noise", [Normal(), Antithetic(Normal()), Tempered(Normal(), 2.0)], ids=str)
 def test_perturbed_argmax_of_two_with_normal_noise_is_a_normal_cdf(noise: Noise) -> None:
     theta = torch.tensor([0.3, -0.5], dtype=torch.float64)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(ArgMax(), noise=noise, samples=4, generator=generator())
     values, grads = per_copy(lambda t: layer(t)[:, 0], theta)
     z = 0.8 / (scale * math.sqrt(2))
@@ -88,11 +88,12 @@ def test_baseline_uses_samples_with_independent_noise(mirrored: bool, samples: i
 
 def test_leave_one_out_lowers_the_variance() -> None:
     theta, slope = draws(6), 3 + draws(6, seed=1)
-    spread = []
-    for reduce in (True, False):
+
+    def variance(*, reduce: bool) -> Tensor:
         layer = Perturbed(ArgMax(), noise=Gumbel(), samples=10, reduce=reduce, generator=generator())
-        spread.append(per_copy(lambda t, layer=layer: layer(t) @ slope, theta)[1].var(0).sum())
-    assert spread[0] < 0.5 * spread[1]
+        return per_copy(lambda t: layer(t) @ slope, theta)[1].var(0).sum()
+
+    assert variance(reduce=True) < 0.5 * variance(reduce=False)
 
 
 def test_fenchel_young_is_the_log_partition() -> None:
@@ -160,15 +161,13 @@ def test_score_functions_of_subsets(name: str, samples: int) -> None:
 
 def test_control_variates_lower_the_variance() -> None:
     theta = draws(6)
-    spread = {
-        name: per_copy(lambda t, m=make: m(samples=6, generator=generator())(t, nonlinear_loss), theta)[1]
-        .var(0)
-        .sum()
-        .item()
-        for name, make in SCORES.items()
-    }
-    assert spread["rloo"] < 0.2 * spread["reinforce"]
-    assert spread["SFESS"] == pytest.approx(spread["rloo"])
+
+    def variance(name: str) -> float:
+        layer = SCORES[name](samples=6, generator=generator())
+        return per_copy(lambda t: layer(t, nonlinear_loss), theta)[1].var(0).sum().item()
+
+    assert variance("rloo") < 0.2 * variance("reinforce")
+    assert variance("SFESS") == pytest.approx(variance("rloo"))
     # For a linear loss the variance is 0.
     slope = draws(6, seed=1)
     _, grads = per_copy(lambda t: SFESS(3, samples=2, generator=generator())(t, lambda z: z @ slope), theta, copies=20)

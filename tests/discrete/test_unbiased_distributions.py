@@ -40,7 +40,7 @@ def test_score_functions(case: DistributionCase, baseline: bool) -> None:
 @pytest.mark.parametrize("k", [1, 2])
 def test_perturbed_top_k_of_eight(noise: Noise, k: int) -> None:
     theta, slope = draws(8), draws(8, seed=1)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(TopK(k), noise=noise, samples=16, generator=generator())
     values, grads = per_copy(lambda t: layer(t) @ slope, theta)
     leaf = theta.clone().requires_grad_()
@@ -53,7 +53,7 @@ def test_perturbed_top_k_of_eight(noise: Noise, k: int) -> None:
 @pytest.mark.parametrize("reduce", [True, False])
 def test_perturbed_thresholds_with_logistic_noise_are_sigmoids(noise: Noise, reduce: bool) -> None:
     theta, slope = draws(8), draws(8, seed=1)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(Threshold(), noise=noise, samples=4, reduce=reduce, generator=generator())
     values, grads = per_copy(lambda t: layer(t) @ slope, theta)
     leaf = theta.clone().requires_grad_()
