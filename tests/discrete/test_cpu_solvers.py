@@ -119,7 +119,7 @@ def test_scale_of_theta_does_not_change_the_solution(backend: Backend, scale: fl
 def test_programs_with_nan_raise_and_without_constraints_work() -> None:
     theta = torch.tensor([1.0, 2.0])
     for A, upper in (([[torch.nan, 1.0]], [1.0]), ([[1.0, 1.0]], [torch.nan])):
-        with pytest.raises(OptionError, match="holds NaN"):
+        with pytest.raises(OptionError, match="contains NaN"):
             IntegerProgram(A, upper)
     assert IntegerProgram(np.zeros((0, 2)), upper=np.zeros(0))(theta).tolist() == [1, 1]
 

@@ -261,7 +261,7 @@ def test_kl_between_different_kinds_of_points_raises() -> None:
         (RandomSpanningTree(torch.zeros(3, 3)), RandomSpanningTree(torch.zeros(4, 4))),
     ]
     for one, other in pairs:
-        with pytest.raises((OptionError, ShapeError), match="no divergence"):
+        with pytest.raises((OptionError, ShapeError), match="no KL divergence"):
             one.kl(other)
 
 

@@ -225,5 +225,5 @@ def test_integers_beyond_a_dtype_raise() -> None:
 
 def test_single_precision_budgets_allow_for_rounding() -> None:
     assert Knapsack([0.1, 0.2, 0.6], budget=torch.tensor(0.9))(torch.ones(3)).tolist() == [1, 1, 1]
-    with pytest.raises(OptionError, match="divide all by one number"):
+    with pytest.raises(OptionError, match="divide weights and budget"):
         Knapsack(torch.tensor([2**60, 7]), budget=2**60)

@@ -99,7 +99,7 @@ def test_parameters_of_one_entry_do_not_broadcast() -> None:
         PartitionMatroid([0], 1)(torch.ones(3))
     with pytest.raises(ShapeError, match="does not broadcast"):
         IntegerProgram([[1.0, 0.0], [0.0, 1.0]], upper=[2.0], max_value=3.0)(torch.ones(2))
-    with pytest.raises(OptionError, match="edges_a must hold whole numbers"):
+    with pytest.raises(OptionError, match="edges_a must contain whole numbers"):
         GraphMatching(2, 2, edges_a=[(0.7, 1.2)], edges_b=[(0, 1)])
 
 
@@ -151,7 +151,7 @@ def test_counts_must_be_integers(make: Callable[[], object]) -> None:
 
 def test_nan_threshold_raises() -> None:
     for threshold in (float("nan"), torch.tensor([[0.0], [float("nan")]])):
-        with pytest.raises(OptionError, match="threshold holds NaN"):
+        with pytest.raises(OptionError, match="threshold contains NaN"):
             Threshold(threshold)
 
 

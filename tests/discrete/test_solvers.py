@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -159,11 +160,12 @@ def test_invalid_theta_raises(problem: Problem) -> None:
         problem.solver(torch.tensor(1.0))
 
 
-def test_unknown_names_raise() -> None:
+@pytest.mark.parametrize("make", [partial(TopK, 2), Threshold, SpanningTree], ids=str)
+def test_unknown_names_raise(make: Callable[..., CombinatorialSolver]) -> None:
     with pytest.raises(OptionError, match="choose one of: max, min"):
-        TopK(2, sense="most")
+        make(sense="most")
     with pytest.raises(OptionError, match="choose one of: raise, warn, mask"):
-        TopK(2, on_failure="ignore")
+        make(on_failure="ignore")
 
 
 def test_wrong_shape_of_points_raises() -> None:

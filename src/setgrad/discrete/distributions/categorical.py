@@ -76,7 +76,8 @@ class Categorical(Distribution):
         """
         if other.logits.shape[-1] != self.logits.shape[-1]:
             raise ShapeError(
-                f"no divergence between choices of {self.logits.shape[-1]} and of {other.logits.shape[-1]} items"
+                f"no KL divergence between choices of {self.logits.shape[-1]} and of {other.logits.shape[-1]} "
+                "items; both numbers must be the same"
             )
         impossible = ((self.logits > -torch.inf) & (other.logits == -torch.inf)).any(-1)
         value = (self.marginals * (self._log_probs - other._log_probs)).sum(-1)

@@ -99,8 +99,8 @@ class KSubset(Distribution):
         """
         if other.k != self.k or other.logits.shape[-1:] != self.logits.shape[-1:]:
             raise OptionError(
-                f"no divergence between {self.k} of {self.logits.shape[-1]} and {other.k} of {other.logits.shape[-1]} "
-                "items: both must be the same"
+                f"no KL divergence between {self.k} of {self.logits.shape[-1]} and {other.k} of "
+                f"{other.logits.shape[-1]} items: both must be the same"
             )
         means = self.marginals
         scores = (means * (self._shifted(self.logits) - other._shifted(other.logits))).sum(-1)

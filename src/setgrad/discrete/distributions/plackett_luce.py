@@ -114,7 +114,7 @@ class PlackettLuce(Distribution):
         """
         if other.places != self.places or other.logits.shape[-1] != self.logits.shape[-1]:
             raise OptionError(
-                f"no divergence between {self.places} of {self.logits.shape[-1]} places and {other.places} of "
+                f"no KL divergence between {self.places} of {self.logits.shape[-1]} places and {other.places} of "
                 f"{other.logits.shape[-1]}: both must be the same"
             )
         impossible = ((self.logits > -torch.inf) & (other.logits == -torch.inf)).any(-1) & (self.places > 0)

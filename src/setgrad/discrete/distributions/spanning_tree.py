@@ -103,7 +103,8 @@ class RandomSpanningTree(Distribution):
         """
         if other.logits.shape[-1] != self.logits.shape[-1]:
             raise ShapeError(
-                f"no divergence between trees of {self.logits.shape[-1]} and of {other.logits.shape[-1]} nodes"
+                f"no KL divergence between trees of {self.logits.shape[-1]} and of {other.logits.shape[-1]} "
+                "nodes; both numbers must be the same"
             )
         # Every edge of a connected graph is part of a spanning tree.
         impossible = (self._edges & ~other._edges).flatten(-2).any(-1)

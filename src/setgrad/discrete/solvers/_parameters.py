@@ -23,7 +23,7 @@ def as_integers(name: str, value: Any) -> Tensor:
     tensor = as_tensor(value)
     integers = tensor.long()
     if not bool((integers == tensor).all()):
-        raise OptionError(f"{name} must hold whole numbers")
+        raise OptionError(f"{name} must contain whole numbers only")
     return integers
 
 

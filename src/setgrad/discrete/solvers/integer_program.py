@@ -59,7 +59,7 @@ class IntegerProgram(CombinatorialSolver):
             raise ShapeError(f"A must be (*batch, constraints, n), got shape {tuple(as_tensor(self.A).shape)}")
         for name in ("A", "upper", "lower", "min_value", "max_value"):
             if getattr(self, name) is not None and bool(as_tensor(getattr(self, name)).isnan().any()):
-                raise OptionError(f"{name} holds NaN")
+                raise OptionError(f"{name} contains NaN")
 
     def check(self, theta: Tensor) -> None:
         """Raise a ShapeError if theta has another number of variables than A."""

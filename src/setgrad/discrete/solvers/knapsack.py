@@ -66,14 +66,14 @@ class Knapsack(CombinatorialSolver):
         super().__post_init__()
         weights, budget = as_tensor(self.weights), as_tensor(self.budget)
         if not (weights.isfinite().all() and (weights >= 0).all()):
-            raise OptionError("weights must be finite and 0 or more; an item that must not be taken gets theta below 0")
+            raise OptionError("weights must be finite and 0 or more; exclude an item by a theta below 0")
         if budget.isnan().any():
-            raise OptionError("budget holds NaN")
+            raise OptionError("budget contains NaN")
         if weights.ndim == 0:
             raise ShapeError("weights must be (*batch, n), one for each item, not one number")
         if not weights.is_floating_point() and weights.numel() and int(weights.max()) > _LARGEST:
             raise OptionError(
-                f"whole weights must be at most {_LARGEST}, as floats hold them; divide all by one number"
+                f"whole weights must be at most {_LARGEST}, the largest in double precision; divide weights and budget"
             )
         object.__setattr__(self, "_whole", _integer_steps(weights, budget))
 

@@ -34,8 +34,9 @@ class Threshold(CombinatorialSolver):
     threshold: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if as_tensor(self.threshold).isnan().any():
-            raise OptionError("threshold holds NaN")
+            raise OptionError("threshold contains NaN")
 
     def solve(self, theta: Tensor) -> Tensor:
         """Compare theta with the threshold, whose sign changes with theta's for sense "min"."""
