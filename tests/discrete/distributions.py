@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.distributions import Categorical, Distribution, KSubset, PlackettLuce, RandomSpanningTree
+from tests.discrete.oracles import subsets
+from tests.discrete.problems import trees
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,28 +79,10 @@ def drawn(places: int) -> Callable[[Tensor, Tensor], Tensor]:
     return log_probs
 
 
-def subsets(n: int, k: int) -> Tensor:
-    return torch.tensor([row for row in itertools.product((0.0, 1.0), repeat=n) if sum(row) == k], dtype=torch.float64)
-
-
 def rankings(n: int, places: int) -> Tensor:
     """All ways to fill the places; items that are not placed have the rank places + 1."""
     rows = {tuple(min(rank, places + 1) for rank in row) for row in itertools.permutations(range(1, n + 1))}
     return torch.tensor(sorted(rows), dtype=torch.float64)
-
-
-def trees(n: int) -> Tensor:
-    """All spanning trees of n nodes: n - 1 edges whose union-find ends with one root."""
-    matrices = []
-    for edges in itertools.combinations(itertools.combinations(range(n), 2), n - 1):
-        root = list(range(n))
-        matrix = torch.zeros(n, n, dtype=torch.float64)
-        for i, j in edges:
-            root = [root[j] if r == root[i] else r for r in root]
-            matrix[i, j] = matrix[j, i] = 1
-        if len(set(root)) == 1:
-            matrices.append(matrix)
-    return torch.stack(matrices)
 
 
 def k_subset(n: int, k: int) -> DistributionCase:

@@ -14,25 +14,25 @@ from setgrad.discrete.distributions._log_space import log_add
 from setgrad.discrete.noise import Gumbel
 
 
-def eliminate(weights: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+def eliminate(log_weights: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Return the log of the total weight of all spanning trees, and the quantities of each step that sampling needs.
 
     Args:
-        weights: Log-weights of the edges, (*batch, n, n), symmetric and finite; the diagonal is ignored.
+        log_weights: Log-weights of the edges, (*batch, n, n), symmetric and finite; the diagonal is ignored.
 
     Returns:
         The log-sums (*batch), and for the nodes n - 1, ..., 1 the log-weights of their edges to the nodes before them,
         (*batch, v), with the fraction of each new weight that goes through v, (*batch, v, v).
     """
-    total = weights.new_zeros(weights.shape[:-2])
+    total = log_weights.new_zeros(log_weights.shape[:-2])
     steps = []
-    for v in range(weights.shape[-1] - 1, 0, -1):
-        row = weights[..., v, :v]
+    for v in range(log_weights.shape[-1] - 1, 0, -1):
+        row = log_weights[..., v, :v]
         degree = row.logsumexp(-1)
         through = row[..., :, None] + row[..., None, :] - degree[..., None, None]
-        weights = log_add(weights[..., :v, :v], through)
+        log_weights = log_add(log_weights[..., :v, :v], through)
         total = total + degree
-        steps.append((row.detach(), (through - weights).detach().exp()))
+        steps.append((row.detach(), (through - log_weights).detach().exp()))
     return total, steps
 
 

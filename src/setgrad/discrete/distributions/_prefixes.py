@@ -35,7 +35,6 @@ def prefixes(logits: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor, Tens
             f"this quantity has no closed form, and summing over the 2^{n} sets of {n} items would take too long (the "
             f"maximum is {MAX_ITEMS}); estimate it as a mean over sample(), with log_prob()"
         )
-    weights = logits[..., None, :]
     masses = torch.ones((*logits.shape[:-1], 1), dtype=logits.dtype, device=logits.device)
     for size in range(length):
         placed = list(combinations(range(n), size))
@@ -43,7 +42,7 @@ def prefixes(logits: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor, Tens
         if size:
             rows.scatter_(1, torch.tensor(placed), True)
         rows = rows.to(logits.device)
-        following = torch.where(rows, FLOOR, weights).log_softmax(-1)
+        following = torch.where(rows, FLOOR, logits[..., None, :]).log_softmax(-1)
         yield masses, rows, following
         places = {items: place for place, items in enumerate(combinations(range(n), size + 1))}
         targets = torch.tensor(

@@ -128,7 +128,7 @@ class RandomSpanningTree(Distribution):
     def _steps(self) -> list[tuple[Tensor, Tensor]]:
         """The elimination steps in double precision, for sampling; cached because samples need no graph."""
         with torch.no_grad():
-            return eliminate(self._weights(self.logits).double())[1]
+            return eliminate(self._log_weights(self.logits).double())[1]
 
     @property
     def _largest(self) -> Tensor:
@@ -140,12 +140,12 @@ class RandomSpanningTree(Distribution):
         """Return logits minus the largest, which changes no probability, because all trees have n - 1 edges; else 0."""
         return torch.where(self._edges, torch.where(self._edges, logits, 0) - self._largest, 0)
 
-    def _weights(self, logits: Tensor) -> Tensor:
+    def _log_weights(self, logits: Tensor) -> Tensor:
         known = self._scores(logits)
         return torch.where(self._edges, known + known.mT, FLOOR)
 
     def _log_sum(self, logits: Tensor) -> Tensor:
         """Return the log-partition of the scores."""
-        total, _ = eliminate(self._weights(logits))
+        total, _ = eliminate(self._log_weights(logits))
         # With a single node the sum does not depend on the logits, but autograd needs a path.
         return total + 0 * self._scores(logits).sum((-2, -1))

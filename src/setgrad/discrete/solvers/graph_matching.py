@@ -12,7 +12,7 @@ from torch import Tensor
 
 from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._limits import batch_slices, scale_for_sum
-from setgrad.discrete.solvers._parameters import as_integers
+from setgrad.discrete.solvers._parameters import as_integers, check_counts
 from setgrad.errors import OptionError, ShapeError
 
 # Numbers in memory at a time.
@@ -69,8 +69,7 @@ class GraphMatching(CombinatorialSolver):
         super().__post_init__()
         if not 1 <= self.nodes_a <= self.nodes_b:
             raise OptionError(f"GraphMatching needs 1 <= nodes_a <= nodes_b, got {self.nodes_a} and {self.nodes_b}")
-        if self.starts < 1:
-            raise OptionError(f"starts must be 1 or more, got {self.starts}")
+        check_counts(1, starts=self.starts)
         a, b = _edges("edges_a", self.edges_a, self.nodes_a), _edges("edges_b", self.edges_b, self.nodes_b)
         if len(b.unique(dim=0)) < len(b):
             raise OptionError("edges_b contains an edge twice; keep one of each")

@@ -11,7 +11,7 @@ from torch import Tensor
 from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.solvers._held_karp import shortest_tours
 from setgrad.discrete.solvers._limits import scale_for_sum
-from setgrad.discrete.solvers._parameters import check_square
+from setgrad.discrete.solvers._parameters import check_counts, check_square
 from setgrad.discrete.solvers._tour_local_search import local_search_tours
 from setgrad.errors import OptionError
 
@@ -54,8 +54,7 @@ class TSP(CombinatorialSolver):
         super().__post_init__()
         if not 0 <= self.exact_up_to <= 16:
             raise OptionError(f"exact_up_to must be 0 to 16, got {self.exact_up_to}: the table has 2^n rows")
-        if self.starts < 1:
-            raise OptionError(f"starts must be 1 or more, got {self.starts}")
+        check_counts(1, starts=self.starts)
 
     def check(self, theta: Tensor) -> None:
         """Raise a ShapeError if instances are not square, or have fewer than 3 cities."""
