@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import TSP, Assignment, CombinatorialSolver, GraphPath, GridPath, HostPool, Knapsack, TopK
+from setgrad.discrete import TSP, Assignment, CombinatorialSolver, GraphPath, GridPath, Knapsack, TopK, WorkerPool
 
 # The step of Blackbox; weights of the loss are at most 1.
 LAMBDA = 0.5
@@ -182,7 +182,7 @@ def assignment(n: int) -> Task:
         z[linear_sum_assignment(costs.reshape(n, n), maximize=True)] = 1
         return z.reshape(-1)
 
-    return Task(f"assignment, {n} x {n}", n**2, (n, n), lambda workers: Assignment(HostPool(workers)), lambda: solve)
+    return Task(f"assignment, {n} x {n}", n**2, (n, n), lambda workers: Assignment(WorkerPool(workers)), lambda: solve)
 
 
 class _Dijkstra:

@@ -21,10 +21,16 @@ from setgrad.discrete import (
     Gumbel,
     GumbelSoftmax,
     Identity,
+    MeanProjection,
     Noise,
+    PerInstanceRule,
+    Projection,
+    PublishedRule,
     ReinMax,
     RelaxedTopK,
     SoftSub,
+    StdProjection,
+    StepRule,
     SumOfGamma,
     Tempered,
     TopK,
@@ -155,14 +161,14 @@ def _imle(central: bool) -> Model:
     return Model(make, knobs=(1.0, 10.0, 100.0), noises=SOLVER_NOISES)
 
 
-def _aimle(central: bool, mode: str, targets: tuple[float, ...]) -> Model:
+def _aimle(central: bool, mode: StepRule, targets: tuple[float, ...]) -> Model:
     def make(s: Setting) -> GradientEstimator:
         return AIMLE(s.solver, noise=s.noise, samples=s.samples, central=central, mode=mode, target=s.knob)
 
     return Model(make, knobs=targets, noises=SOLVER_NOISES, stateful=True)
 
 
-def _identity(projection: str | None) -> Model:
+def _identity(projection: Projection | None) -> Model:
     def make(s: Setting) -> GradientEstimator:
         return Identity(s.solver, noise=s.noise, samples=s.samples, projection=projection)
 
@@ -190,13 +196,13 @@ MODELS = {
     "sfess": Model(lambda s: Scored(s.k, s.samples, linear=True), fewest=2),
     "rloo": Model(lambda s: Scored(s.k, s.samples, linear=False), fewest=2),
     "simple": Model(lambda s: SIMPLE(s.k, samples=s.samples)),
-    "aimle central": _aimle(True, "default", (1.0,)),
-    "aimle forward": _aimle(False, "default", (1.0,)),
-    "aimle central paper": _aimle(True, "paper", PAPER_TARGETS),
+    "aimle central": _aimle(True, PerInstanceRule(), (1.0,)),
+    "aimle forward": _aimle(False, PerInstanceRule(), (1.0,)),
+    "aimle central paper": _aimle(True, PublishedRule(), PAPER_TARGETS),
     "imle central": _imle(True),
     "imle forward": _imle(False),
-    "identity std": _identity("std"),
-    "identity mean": _identity("mean"),
+    "identity std": _identity(StdProjection()),
+    "identity mean": _identity(MeanProjection()),
     "identity (ste)": _identity(None),
     "gumbel-softmax": _gumbel_softmax(False),
     "straight-through gumbel": _gumbel_softmax(True),

@@ -20,6 +20,7 @@ from setgrad.discrete import (
     RelaxedTopK,
     ScoreFunction,
     SoftSub,
+    StdProjection,
     SumOfGamma,
     TopK,
 )
@@ -43,7 +44,7 @@ def make_chooser(method: str, k: int, samples: int, lam: float | None, device: t
         "aimle f": lambda: AIMLE(solver, noise=gamma, samples=samples, central=False),
         "aimle c": lambda: AIMLE(solver, noise=gamma, samples=samples),
         "identity": lambda: Identity(solver, noise=gamma, samples=samples),
-        "identity std": lambda: Identity(solver, projection="std", noise=gamma, samples=samples),
+        "identity std": lambda: Identity(solver, projection=StdProjection(), noise=gamma, samples=samples),
         "ste": lambda: Identity(solver, noise=Gumbel(), samples=samples),
         "softsub": lambda: SoftSub(k, samples=samples),
         "softsub hard": lambda: SoftSub(k, samples=samples, hard=True),

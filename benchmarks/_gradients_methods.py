@@ -21,12 +21,20 @@ from setgrad.discrete import (
     GumbelSoftmax,
     Identity,
     KSubset,
+    MeanProjection,
     Noise,
+    NormProjection,
+    PerInstanceRule,
     Perturbed,
+    Projection,
+    PublishedRule,
+    ReferenceCodeRule,
     ReinMax,
     RelaxedTopK,
     ScoreFunction,
     SoftSub,
+    StdProjection,
+    StepRule,
     SumOfGamma,
     TopK,
 )
@@ -85,7 +93,7 @@ def _score(baseline: bool) -> Callable[[Setting], nn.Module]:
     return lambda s: ScoreFunction(lambda theta: KSubset(theta, s.k), samples=s.samples, baseline=baseline)
 
 
-def _identity(projection: str | None) -> Callable[[Setting], nn.Module]:
+def _identity(projection: Projection | None) -> Callable[[Setting], nn.Module]:
     return lambda s: Identity(TopK(s.k), projection=projection, noise=s.make_noise(), samples=s.samples)
 
 
@@ -93,7 +101,7 @@ def _imle(central: bool) -> Callable[[Setting], nn.Module]:
     return lambda s: IMLE(TopK(s.k), noise=s.make_noise(), samples=s.samples, lam=s.knob, central=central)
 
 
-def _aimle(mode: str, central: bool) -> Callable[[Setting], nn.Module]:
+def _aimle(mode: StepRule, central: bool) -> Callable[[Setting], nn.Module]:
     return lambda s: AIMLE(TopK(s.k), noise=s.make_noise(), samples=s.samples, mode=mode, central=central)
 
 
@@ -117,9 +125,11 @@ class CopiedSoftSub(nn.Module):
         return total
 
 
+RULES = {"default": PerInstanceRule(), "paper": PublishedRule(), "reference": ReferenceCodeRule()}
+PROJECTIONS = {"mean": MeanProjection(), "norm": NormProjection(), "std": StdProjection()}
 ADAPTIVE: dict[str, Method] = {
-    f"aimle {mode} {side}": Method(_aimle(mode, central), noisy=True)
-    for mode in ("default", "paper", "reference")
+    f"aimle {mode} {side}": Method(_aimle(rule, central), noisy=True)
+    for mode, rule in RULES.items()
     for side, central in SIDES.items()
 }
 METHODS: dict[str, Method] = {
@@ -127,7 +137,7 @@ METHODS: dict[str, Method] = {
     **ADAPTIVE,
     "blackbox": Method(lambda s: Blackbox(TopK(s.k), lam=s.knob), knob="lambda", least=0),
     "ste (identity)": Method(_identity(None), noisy=True),
-    **{f"identity {p}": Method(_identity(p), noisy=True) for p in ("mean", "norm", "std")},
+    **{f"identity {name}": Method(_identity(p), noisy=True) for name, p in PROJECTIONS.items()},
     "sfe": Method(_score(False), scored=True),
     "rloo": Method(_score(True), scored=True, least=2),
     "sfess": Method(lambda s: SFESS(s.k, samples=s.samples), scored=True, least=2),

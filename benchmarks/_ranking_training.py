@@ -18,7 +18,7 @@ from benchmarks._pixels import shifted
 from benchmarks._ranking_methods import CLASSIFIER, MODELS, PLAIN
 from benchmarks._replicas import Replicas, make_adam
 from setgrad.datasets._anomaly import _read_mnist, _read_olivetti
-from setgrad.discrete import Ranking, recall_at
+from setgrad.discrete import Ranking, recall_at_k
 from setgrad.selector._fit import resolve_device
 
 # Times that validation classes are asked during a training run.
@@ -213,7 +213,7 @@ def score(codes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     similarities, relevant = without_self(codes @ codes.mT, labels)
     ranks = Ranking()(similarities)
     relevant = relevant.expand_as(ranks)
-    recall = recall_at(ranks, relevant, k=1).mean(-1)
+    recall = recall_at_k(ranks, relevant, k=1).mean(-1)
     return 100 * average_precision(ranks, relevant).mean(-1), 100 * recall
 
 

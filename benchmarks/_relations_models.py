@@ -17,6 +17,7 @@ from setgrad.discrete import (
     RandomSpanningTree,
     ScoreFunction,
     SpanningTree,
+    StdProjection,
     StraightThrough,
     SumOfGamma,
 )
@@ -59,7 +60,7 @@ def make_chooser(method: str, particles: int, samples: int, lam: float | None, d
         "aimle f": lambda: AIMLE(solver, noise=gamma, samples=samples, central=False),
         "aimle c": lambda: AIMLE(solver, noise=gamma, samples=samples),
         "identity": lambda: Identity(solver, noise=gamma, samples=samples),
-        "identity std": lambda: Identity(solver, projection="std", noise=gamma, samples=samples),
+        "identity std": lambda: Identity(solver, projection=StdProjection(), noise=gamma, samples=samples),
         "perturbed": lambda: lambda theta: Perturbed(solver, noise=Gumbel(), samples=samples)(theta)[None],
         "sst": lambda: lambda theta: _marginals(with_gumbel(theta, samples)),
         "sst hard": lambda: lambda theta: through(with_gumbel(theta, samples)),

@@ -48,7 +48,17 @@ from benchmarks._decisions import (
 from benchmarks._fits import Place, Record
 from benchmarks._keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
 from benchmarks._trials import add_trial_options, chosen, run_and_show
-from setgrad.discrete import Assignment, CombinatorialSolver, Gumbel, InformedMargin, NoiseMargin, Normal, Tempered
+from setgrad.discrete import (
+    Assignment,
+    CombinatorialSolver,
+    Gumbel,
+    InformedMargin,
+    NoiseMargin,
+    Normal,
+    NormProjection,
+    StdProjection,
+    Tempered,
+)
 from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/matching.jsonl")
@@ -76,13 +86,13 @@ METHODS: dict[str, Method] = {
     "cross-entropy": _cross_entropy,
     "sinkhorn": _sinkhorn,
     **_margins("identity", identity),
-    **_margins("identity norm", identity, projection="norm"),
-    "identity std": partial(identity, loss=l1, projection="std"),
+    **_margins("identity norm", identity, projection=NormProjection()),
+    "identity std": partial(identity, loss=l1, projection=StdProjection()),
     "identity linear": partial(identity, loss=linear_hamming),
-    "identity linear std": partial(identity, loss=linear_hamming, projection="std"),
+    "identity linear std": partial(identity, loss=linear_hamming, projection=StdProjection()),
     **_margins("blackbox 10", blackbox, lam=10.0),
     "blackbox 1": partial(blackbox, loss=l1, lam=1.0),
-    "blackbox 10 norm": partial(blackbox, loss=l1, lam=10.0, projection="norm"),
+    "blackbox 10 norm": partial(blackbox, loss=l1, lam=10.0, projection=NormProjection()),
     "imle 10": partial(imle, loss=l1, noise=Gumbel(), lam=10.0),
     "aimle": partial(aimle, loss=l1, noise=Gumbel()),
     "fenchel-young 1": partial(fenchel_young, noise=Tempered(Normal(), 1.0)),

@@ -47,7 +47,7 @@ from benchmarks._decisions import (
 from benchmarks._fits import Place, Record
 from benchmarks._terrain import CostNetwork, maps
 from benchmarks._trials import add_trial_options, chosen, run_and_show
-from setgrad.discrete import GridPath, NoiseMargin, Normal, SumOfGamma, Tempered
+from setgrad.discrete import GridPath, NoiseMargin, Normal, NormProjection, SumOfGamma, Tempered
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
 
@@ -65,15 +65,15 @@ def methods(size: int) -> dict[str, Method]:
     return {
         "two-stage (oracle)": two_stage,
         "identity": partial(identity, loss=l1),
-        "identity norm": partial(identity, loss=l1, projection="norm"),
+        "identity norm": partial(identity, loss=l1, projection=NormProjection()),
         "identity noise 0.2": partial(identity, loss=l1, margin=NoiseMargin(0.2)),
-        "identity norm noise 0.02": partial(identity, loss=l1, projection="norm", margin=NoiseMargin(0.02)),
+        "identity norm noise 0.02": partial(identity, loss=l1, projection=NormProjection(), margin=NoiseMargin(0.02)),
         "identity linear": partial(identity, loss=linear_hamming),
-        "identity linear norm": partial(identity, loss=linear_hamming, projection="norm"),
+        "identity linear norm": partial(identity, loss=linear_hamming, projection=NormProjection()),
         "blackbox 0.3": partial(blackbox, loss=l1, lam=0.3),
         "blackbox 3": partial(blackbox, loss=l1, lam=3.0),
         "blackbox 0.3 linear": partial(blackbox, loss=linear_hamming, lam=0.3),
-        "blackbox 0.3 norm": partial(blackbox, loss=l1, lam=0.3, projection="norm"),
+        "blackbox 0.3 norm": partial(blackbox, loss=l1, lam=0.3, projection=NormProjection()),
         "blackbox 0.3 noise 0.2": partial(blackbox, loss=l1, lam=0.3, margin=NoiseMargin(0.2)),
         "imle 0.3": partial(imle, loss=l1, noise=gamma, lam=0.3),
         "imle 3": partial(imle, loss=l1, noise=gamma, lam=3.0),

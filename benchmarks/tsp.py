@@ -49,7 +49,7 @@ from benchmarks._decisions import (
 from benchmarks._fits import Place, Record
 from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets._folder import data_folder, read_arrays
-from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, Tempered
+from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, StdProjection, Tempered
 from setgrad.errors import OptionError
 from setgrad.selector._fit import resolve_device
 
@@ -57,7 +57,7 @@ USUAL = Path("benchmarks/results/tsp.jsonl")
 FLAGS = 100
 CITIES = (5, 10)
 _LEARN: dict[str, Callable[..., Criterion]] = {
-    "identity std": partial(identity, projection="std"),
+    "identity std": partial(identity, projection=StdProjection()),
     "identity": identity,
 }
 METHODS: dict[str, Method] = {
@@ -66,7 +66,7 @@ METHODS: dict[str, Method] = {
         for name, way in _LEARN.items()
         for width in (0.0, 0.1, 0.2, 0.5)
     },
-    "identity std linear": partial(identity, loss=linear_hamming, projection="std"),
+    "identity std linear": partial(identity, loss=linear_hamming, projection=StdProjection()),
     "blackbox 0.4": partial(blackbox, loss=l1, lam=0.4),
     "blackbox 4": partial(blackbox, loss=l1, lam=4.0),
     "blackbox 0.4 noise 0.2": partial(blackbox, loss=l1, lam=0.4, margin=NoiseMargin(0.2)),

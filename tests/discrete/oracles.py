@@ -1,4 +1,4 @@
-"""Truth for estimators by listing all points, noise that is given, and a check of means."""
+"""Exact gradients by listing all points, fixed noise, and a check of means."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def draws(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def per_copy(layer: Callable[[Tensor], Tensor], theta: Tensor, copies: int = 4000) -> tuple[Tensor, Tensor]:
+    """Return values and gradients of a loss (copies,) for copies of one theta."""
+    leaf = theta.expand(copies, *theta.shape).clone().requires_grad_()
+    values = layer(leaf)
+    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+
 def product(theta: Tensor, z: Tensor) -> float:
     return float((theta * z).sum())
 
@@ -28,15 +39,13 @@ def product(theta: Tensor, z: Tensor) -> float:
 @final
 @dataclass(frozen=True)
 class Fixed(Noise):
-    """The same values again and again: (S, *batch, *instance)."""
+    """Noise with fixed values: (S, *batch, *instance)."""
 
     values: Tensor
 
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        assert shape == self.values.shape
-        return self.values.to(dtype)
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        assert empty.shape == self.values.shape
+        return self.values.to(empty.dtype)
 
 
 @final
@@ -73,7 +82,7 @@ def subsets(n: int, k: int) -> Tensor:
 
 
 def exact_gradient(theta: Tensor, points: Tensor, loss: Loss) -> Tensor:
-    """Gradient of the mean loss under p(z) in proportion to exp(<theta, z>), for theta (*batch, n)."""
+    """Gradient of the mean loss for p(z) proportional to exp(<theta, z>), for theta (*batch, n)."""
     theta = theta.detach().requires_grad_()
     chances = (theta @ points.T).softmax(-1)
     mean = (chances * loss(points)).sum()
@@ -95,9 +104,9 @@ def plackett_luce(theta: Tensor, k: int) -> Tensor:
 
 
 def assert_mean(values: Tensor, truth: Tensor, *, errors: float = 4.0) -> None:
-    """The mean over the first axis is the truth within some standard errors, in each entry."""
+    """The mean over the first axis is within a few standard errors of the exact value, in each entry."""
     spread = values.std(0) / len(values) ** 0.5
     off = (values.mean(0) - truth).abs()
     assert (off <= errors * spread + 1e-12).all(), f"off by {(off / (spread + 1e-300)).max():.1f} standard errors"
-    # A spread as large as the truth would let anything pass.
+    # With a standard error as large as the exact value, anything would pass.
     assert spread.max() < 0.2 * truth.abs().max()

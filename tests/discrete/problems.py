@@ -1,4 +1,4 @@
-"""ONE table of small discrete problems with all their allowed points: the oracle of solvers and estimators."""
+"""Small combinatorial problems with a list of all feasible points, which the tests compare with."""
 
 from __future__ import annotations
 
@@ -6,46 +6,47 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from setgrad.discrete import CombinatorialSolver
 from setgrad.discrete.solvers import (
     TSP,
     ArgMax,
     Assignment,
+    CallableSolver,
     CardinalityRange,
-    CombinatorialSolver,
-    Custom,
-    FromPyEPO,
     GraphMatching,
     GraphPath,
     GridPath,
-    HostPool,
     IntegerProgram,
     Knapsack,
     Matroid,
     PartitionMatroid,
+    PyEPOSolver,
     Ranking,
     SpanningTree,
     Threshold,
     TopK,
+    WorkerPool,
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A solver of an instance so small that all its allowed points can be listed."""
+    """A solver for instances that are small enough to list all feasible points."""
 
     name: str
-    # Builds the solver; `sense` and `on_failure` may be given.
+    # Builds the solver; takes `sense` and `on_failure`.
     build: Callable[..., CombinatorialSolver]
     # (p, *instance), float64
     points: Tensor
-    # Whether the solver finds the best point only where costs (scores of the other sign) are not negative.
+    # Whether the solver is exact only for costs (negative scores) of 0 or more.
     costs: bool = False
-    # Among equal points the one that is 1 at the lowest index where they differ.
-    leftmost: bool = False
+    # Whether ties go to the point that is 1 at the lowest index where they differ.
+    lowest_index_first: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -60,13 +61,13 @@ class Problem:
         return self.points.shape[1:]
 
     def draw(self, *batch: int, seed: int = 0, dtype: torch.dtype = torch.float64, sense: str | None = None) -> Tensor:
-        """Normal theta without ties; where the solver takes only costs, their absolute values."""
+        """Normal theta without ties; absolute values if the solver takes only costs."""
         generator = torch.Generator().manual_seed(seed)
         theta = torch.randn(*batch, *self.shape, generator=generator, dtype=torch.float64).to(dtype)
         return self._allowed(theta, sense)
 
     def draw_ties(self, *batch: int, seed: int = 0, sense: str | None = None) -> Tensor:
-        """Small whole numbers: sums are exact, and many points are equally good."""
+        """Small integers: sums are exact, and many points are equally good."""
         generator = torch.Generator().manual_seed(seed)
         theta = torch.randint(-2, 3, (*batch, *self.shape), generator=generator).double()
         return self._allowed(theta, sense)
@@ -77,7 +78,7 @@ class Problem:
         return theta.abs() if (sense or self.solver.sense) == "min" else -theta.abs()
 
     def products(self, theta: Tensor) -> Tensor:
-        """<theta, z> for every allowed point: (*batch, p)."""
+        """<theta, z> for every feasible point: (*batch, p)."""
         return theta.double().flatten(-len(self.shape)) @ self.points.flatten(1).T
 
     def best(self, theta: Tensor, sense: str | None = None) -> Tensor:
@@ -95,8 +96,8 @@ def _table(rows: list[object]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).unique(dim=0)
 
 
-def binary(n: int, keep: Callable[[Tensor], bool] = lambda row: True) -> Tensor:
-    """All 0/1 vectors of length n that pass."""
+def binary(n: int, keep: Callable[[Tensor], bool | Tensor] = lambda row: True) -> Tensor:
+    """All vectors of zeros and ones of length n that pass."""
     every = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * n)
     return torch.stack([row for row in every if keep(row)])
 
@@ -107,7 +108,7 @@ def permutations(n: int) -> Tensor:
 
 
 def matchings(rows: int, columns: int) -> Tensor:
-    """All ways to give every row a column of its own."""
+    """All ways to give every row a different column."""
     every = torch.tensor(list(itertools.permutations(range(columns), rows)))
     return torch.nn.functional.one_hot(every, columns).double()
 
@@ -115,38 +116,38 @@ def matchings(rows: int, columns: int) -> Tensor:
 def trees(n: int) -> Tensor:
     """Adjacency of all spanning trees of n nodes: n - 1 edges that connect them."""
     pairs = list(itertools.combinations(range(n), 2))
-    found = []
+    points = []
     for chosen in itertools.combinations(pairs, n - 1):
         z = torch.zeros(n, n, dtype=torch.float64)
         for i, j in chosen:
             z[i, j] = z[j, i] = 1
         if torch.linalg.matrix_power(torch.eye(n, dtype=torch.float64) + z, n).all():
-            found.append(z)
-    return torch.stack(found)
+            points.append(z)
+    return torch.stack(points)
 
 
 def tours(n: int) -> Tensor:
     """Adjacency of all round trips."""
-    found = torch.zeros(math.factorial(n - 1), n, n, dtype=torch.float64)
-    for z, rest in zip(found, itertools.permutations(range(1, n)), strict=True):
+    points = torch.zeros(math.factorial(n - 1), n, n, dtype=torch.float64)
+    for z, rest in zip(points, itertools.permutations(range(1, n)), strict=True):
         for i, j in itertools.pairwise((0, *rest, 0)):
             z[i, j] = z[j, i] = 1
-    return found.unique(dim=0)
+    return points.unique(dim=0)
 
 
 def simple_paths(edges: list[tuple[int, int]], start: int, goal: int) -> list[list[int]]:
-    """The numbers of the edges of every path that meets no node twice."""
+    """The numbers of the edges of every path that visits no node twice."""
 
-    def go_on(node: int, seen: frozenset[int]) -> Iterator[list[int]]:
+    def extend(node: int, visited: frozenset[int]) -> Iterator[list[int]]:
         if node == goal:
             yield []
             return
         for number, (source, target) in enumerate(edges):
-            if source == node and target not in seen:
-                for rest in go_on(target, seen | {target}):
+            if source == node and target not in visited:
+                for rest in extend(target, visited | {target}):
                     yield [number, *rest]
 
-    return list(go_on(start, frozenset({start})))
+    return list(extend(start, frozenset({start})))
 
 
 def edge_paths(edges: list[tuple[int, int]], start: int, goal: int) -> Tensor:
@@ -160,8 +161,8 @@ def grid_paths(height: int, width: int, neighbours: int) -> Tensor:
     reach = {4: lambda r, c: abs(r) + abs(c) == 1, 8: lambda r, c: max(abs(r), abs(c)) == 1}[neighbours]
     edges = [(i, j) for i, a in enumerate(cells) for j, b in enumerate(cells) if reach(a[0] - b[0], a[1] - b[1])]
     paths = simple_paths(edges, 0, len(cells) - 1)
-    found = torch.stack([_marks(len(cells), [0, *(edges[number][1] for number in path)]) for path in paths])
-    return found.unique(dim=0).reshape(-1, height, width)
+    points = torch.stack([_marks(len(cells), [0, *(edges[number][1] for number in path)]) for path in paths])
+    return points.unique(dim=0).reshape(-1, height, width)
 
 
 def _marks(n: int, where: list[int]) -> Tensor:
@@ -172,14 +173,14 @@ def graph_matchings(
     nodes_a: int, nodes_b: int, edges_a: list[tuple[int, int]], edges_b: list[tuple[int, int]]
 ) -> Tensor:
     """Pairs of nodes, then pairs of edges, of all matchings."""
-    found = []
+    points = []
     for x in matchings(nodes_a, nodes_b):
         y = [x[u, p] * x[v, q] for u, v in edges_a for p, q in edges_b]
-        found.append(torch.cat([x.flatten(), torch.stack(y)]))
-    return torch.stack(found)
+        points.append(torch.cat([x.flatten(), torch.stack(y)]))
+    return torch.stack(points)
 
 
-# A graph with circles (0-1-2-0 among them), one without, and the edges of a complete graph on 4 nodes.
+# A graph with cycles (such as 0-1-2-0), one without, and the edges of a complete graph on 4 nodes.
 CIRCULAR = [(0, 1), (1, 2), (2, 0), (0, 2), (2, 3), (1, 3), (3, 1), (3, 4), (2, 4)]
 ACYCLIC = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4), (0, 4)]
 COMPLETE = list(itertools.combinations(range(4), 2))
@@ -187,7 +188,7 @@ INCIDENCE = torch.stack([_marks(4, [i]) - _marks(4, [j]) for i, j in COMPLETE])
 
 
 def is_forest(masks: Tensor) -> Tensor:
-    """Independent rows of the incidence matrix make no circle."""
+    """Independent rows of the incidence matrix form no cycle."""
     return torch.linalg.matrix_rank(INCIDENCE.to(masks.device) * masks[..., None]) == masks.sum(-1)
 
 
@@ -202,7 +203,7 @@ def _at_most_one_each(row: Tensor) -> bool:
 
 
 class FakeModel:
-    """What PyEPO calls an optModel: two of four entries, one instance at a time."""
+    """A PyEPO optModel: two of four entries, one instance at a time."""
 
     num_cost = 4
 
@@ -220,17 +221,17 @@ class FakeModel:
         return FakeModel("min" if self.modelSense == 1 else "max")
 
 
-def _from_pyepo(sense: str = "min", **options: str) -> CombinatorialSolver:
-    return FromPyEPO(FakeModel(sense), **options)
+def _from_pyepo(sense: str = "min", **options: Any) -> CombinatorialSolver:
+    return PyEPOSolver(FakeModel(sense), **options)
 
 
-def _custom(sense: str = "max", **options: str) -> CombinatorialSolver:
-    return Custom(TopK(2, sense=sense), sense=sense, **options)
+def _callable(sense: str = "max", **options: Any) -> CombinatorialSolver:
+    return CallableSolver(TopK(2, sense=sense), sense=sense, **options)
 
 
-def _custom_on_host(sense: str = "max", **options: str) -> CombinatorialSolver:
+def _callable_in_pool(sense: str = "max", **options: Any) -> CombinatorialSolver:
     one = TopK(2, sense=sense)
-    return Custom(lambda c: one(torch.from_numpy(c)).numpy(), sense=sense, pool=HostPool(2), **options)
+    return CallableSolver(lambda c: one(torch.from_numpy(c)).numpy(), sense=sense, pool=WorkerPool(2), **options)
 
 
 two_of_four = binary(4, lambda row: row.sum() == 2)
@@ -242,8 +243,8 @@ MATCHING = (3, 3, [(0, 1), (1, 2)], [(0, 1), (1, 0), (1, 2), (2, 1)])
 SMALLER = (2, 3, [(0, 1)], [(0, 1), (1, 2), (2, 0)])
 
 PROBLEMS = [
-    Problem("argmax", ArgMax, binary(5, lambda row: row.sum() == 1), leftmost=True),
-    Problem("top-2", lambda **o: TopK(2, **o), binary(6, lambda row: row.sum() == 2), leftmost=True),
+    Problem("argmax", ArgMax, binary(5, lambda row: row.sum() == 1), lowest_index_first=True),
+    Problem("top-2", lambda **o: TopK(2, **o), binary(6, lambda row: row.sum() == 2), lowest_index_first=True),
     Problem("ranking", Ranking, permutations(4)),
     Problem("threshold", Threshold, binary(5)),
     Problem("1 to 3", lambda **o: CardinalityRange(1, 3, **o), binary(5, lambda row: 1 <= row.sum() <= 3)),
@@ -264,13 +265,13 @@ PROBLEMS = [
         "partition bases",
         lambda **o: PartitionMatroid(GROUPS, bases=True, **o),
         binary(6, lambda row: _at_most_one_each(row) and row.sum() == 3),
-        leftmost=True,
+        lowest_index_first=True,
     ),
     Problem("forest", lambda **o: Matroid(is_forest, **o), binary(6, lambda row: bool(is_forest(row)))),
     Problem("graph matching", lambda **o: GraphMatching(*MATCHING, **o), graph_matchings(*MATCHING)),
     Problem("smaller graph", lambda **o: GraphMatching(*SMALLER, **o), graph_matchings(*SMALLER)),
     Problem("integer program", lambda **o: IntegerProgram(ROWS, [5.0, 1.0], **o), program),
-    Problem("custom", _custom, two_of_four, leftmost=True),
-    Problem("custom on the host", _custom_on_host, two_of_four, leftmost=True),
-    Problem("from PyEPO", _from_pyepo, two_of_four, leftmost=True),
+    Problem("callable", _callable, two_of_four, lowest_index_first=True),
+    Problem("callable in a pool", _callable_in_pool, two_of_four, lowest_index_first=True),
+    Problem("from PyEPO", _from_pyepo, two_of_four, lowest_index_first=True),
 ]

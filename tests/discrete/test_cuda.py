@@ -1,4 +1,4 @@
-"""Every solver, estimator and law on a GPU: what the CPU gives, and no waiting where none was agreed."""
+"""Every solver, estimator and distribution on a GPU: the results of the CPU, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,9 @@ from setgrad.discrete import (
     IMLE,
     SFESS,
     Antithetic,
-    Custom,
+    CallableSolver,
     FenchelYoung,
     Gumbel,
-    HostPool,
     Identity,
     InformedMargin,
     Knapsack,
@@ -32,35 +32,33 @@ from setgrad.discrete import (
     SumOfGamma,
     Tempered,
     TopK,
-    hamming,
+    WorkerPool,
+    hamming_loss,
     loglog_rank_loss,
     recall_loss,
     regret,
 )
 from setgrad.errors import OptionError
+from tests.discrete.distributions import DISTRIBUTIONS, DistributionCase
 from tests.discrete.estimators import CASES, Case, N
-from tests.discrete.laws import LAWS, Law
 from tests.discrete.oracles import Fixed, draws
 from tests.discrete.problems import PROBLEMS, Problem
 from tests.waits import count_syncs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
-CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
 NOISES: list[Noise] = [Gumbel(), Normal(), SumOfGamma(2), Antithetic(Gumbel()), Tempered(Normal(), 2.0)]
 
 
 @dataclass(frozen=True, eq=False)
 class FromCPU(Noise):
-    """Draws on the CPU, from a seed, and moves: torch's generators differ between devices."""
+    """Seeded draws on the CPU, moved to the device: torch's generators differ between devices."""
 
     noise: Noise
 
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        seeded = torch.Generator().manual_seed(0)
-        return self.noise.draw(shape, dtype=dtype, device=torch.device("cpu"), generator=seeded).to(device)
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.noise.draw(empty.cpu(), torch.Generator().manual_seed(0)).to(empty.device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -68,12 +66,12 @@ class FromCPU(Noise):
 def test_solvers_agree(problem: Problem, dtype: torch.dtype) -> None:
     for theta in (problem.draw(20, seed=1, dtype=dtype), problem.draw_ties(20, seed=2).to(dtype)):
         solver = problem.solver
-        here, there = solver.run(theta), solver.run(theta.cuda())
-        assert there.value.is_cuda
-        assert there.status.is_cuda
-        assert there.value.dtype == dtype
-        assert torch.equal(there.value.cpu(), here.value)
-        assert torch.equal(there.status.cpu(), here.status)
+        cpu, gpu = solver.run(theta), solver.run(theta.cuda())
+        assert gpu.value.is_cuda
+        assert gpu.status.is_cuda
+        assert gpu.value.dtype == dtype
+        assert torch.equal(gpu.value.cpu(), cpu.value)
+        assert torch.equal(gpu.status.cpu(), cpu.status)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -81,12 +79,12 @@ def test_masks_agree(problem: Problem) -> None:
     theta = problem.draw(3, seed=6)
     theta[1].view(-1)[0] = torch.nan
     solver = problem.build(on_failure="mask")
-    here, there = solver.run(theta), solver.run(theta.cuda())
-    assert torch.equal(there.value.cpu(), here.value)
-    assert torch.equal(there.status.cpu(), here.status)
+    cpu, gpu = solver.run(theta), solver.run(theta.cuda())
+    assert torch.equal(gpu.value.cpu(), cpu.value)
+    assert torch.equal(gpu.status.cpu(), cpu.status)
 
 
-def test_parameters_on_either_device() -> None:
+def test_parameters_may_be_on_either_device() -> None:
     theta, weights = draws(4, 5), torch.tensor([3, 1, 4, 2, 2])
     truth = Knapsack(weights, 6)(theta)
     for parameter, input_ in itertools.product((weights, weights.cuda()), (theta, theta.cuda())):
@@ -95,11 +93,11 @@ def test_parameters_on_either_device() -> None:
         assert torch.equal(real.cpu(), Knapsack(0.1 * weights.double(), 0.6)(theta))
 
 
-def test_functions_that_answer_on_the_cpu() -> None:
+def test_callable_may_return_cpu_tensors() -> None:
     theta = draws(4, 5)
-    solver = Custom(lambda t: TopK(2)(t.cpu()))
+    solver = CallableSolver(lambda t: TopK(2)(t.cpu()))
     assert torch.equal(solver(theta.cuda()).cpu(), TopK(2)(theta))
-    pooled = Custom(lambda c: c == c.max(), pool=HostPool(2))
+    pooled = CallableSolver(lambda c: c == c.max(), pool=WorkerPool(2))
     assert torch.equal(pooled(theta.cuda()).cpu(), TopK(1)(theta))
 
 
@@ -111,13 +109,13 @@ def answer(layer: nn.Module, theta: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture
-def same_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise and uniform draws from the CPU, whatever the device."""
+def random_numbers_from_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw all random numbers on the CPU, whatever the device."""
     for kind in (Gumbel, Normal, SumOfGamma, Antithetic, Tempered):
         monkeypatch.setattr(kind, "sample", _sample)
     rand = torch.rand
 
-    def on_cpu(shape: object, *, device: object = None, generator: object = None, dtype: object = None) -> Tensor:
+    def on_cpu(shape: Any, *, device: Any = None, generator: object = None, dtype: Any = None) -> Tensor:
         return rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(1)).to(device)
 
     monkeypatch.setattr(torch, "rand", on_cpu)
@@ -134,62 +132,62 @@ def _sample(
     return Noise.sample(FromCPU(self), shape, dtype=dtype, device=device)
 
 
-@pytest.mark.usefixtures("same_chance")
+@pytest.mark.usefixtures("random_numbers_from_cpu")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_estimators_agree(case: Case) -> None:
     theta, b = draws(5, N), draws(5, N, seed=1)
     layers = {device: case.build() for device in ("cpu", "cuda")}
     for layer in layers.values():
         layer.generator = None
-    found = {device: answer(layer.to(device), theta.to(device), b.to(device)) for device, layer in layers.items()}
-    for here, there in zip(found["cpu"], found["cuda"], strict=True):
-        torch.testing.assert_close(there, here, **CLOSE)
-    for here, there in zip(layers["cpu"].buffers(), layers["cuda"].buffers(), strict=True):
-        assert there.is_cuda
-        torch.testing.assert_close(there.cpu(), here)
+    results = {device: answer(layer.to(device), theta.to(device), b.to(device)) for device, layer in layers.items()}
+    for cpu, gpu in zip(results["cpu"], results["cuda"], strict=True):
+        torch.testing.assert_close(gpu, cpu, **CLOSE)
+    for cpu, gpu in zip(layers["cpu"].buffers(), layers["cuda"].buffers(), strict=True):
+        assert gpu.is_cuda
+        torch.testing.assert_close(gpu.cpu(), cpu)
 
 
-@pytest.mark.usefixtures("same_chance")
+@pytest.mark.usefixtures("random_numbers_from_cpu")
 def test_losses_with_solvers_agree() -> None:
     theta, b, plane = draws(5, N), TopK(2)(draws(5, N, seed=1)), PlaneProjection(torch.ones(N))
     makes: list[Callable[[Tensor, Tensor], Tensor]] = [
         lambda x, t: FenchelYoung(TopK(2), noise=Gumbel(), samples=4)(x, t).sum(),
         lambda x, t: SFESS(2, samples=4)(x, lambda z: ((z - t) ** 2).sum(-1)).sum(),
-        lambda x, t: hamming(Identity(TopK(2), margin=InformedMargin(0.2))(x, target=t), t).sum(),
+        lambda x, t: hamming_loss(Identity(TopK(2), margin=InformedMargin(0.2))(x, target=t), t).sum(),
         lambda x, t: regret(Identity(TopK(2), projection=plane)(x), x.detach() + t, solver=TopK(2)).sum(),
         lambda x, t: recall_loss(Identity(Ranking())(x), t, k=2).sum(),
         lambda x, t: loglog_rank_loss(Identity(Ranking())(x), t).sum(),
     ]
     for make in makes:
-        found = []
+        results = []
         for device in ("cpu", "cuda"):
             leaf = theta.to(device).requires_grad_()
             value = make(leaf, b.to(device))
-            found.append((value.detach().cpu(), torch.autograd.grad(value, leaf)[0].cpu()))
-        torch.testing.assert_close(found[1], found[0], **CLOSE)
+            results.append((value.detach().cpu(), torch.autograd.grad(value, leaf)[0].cpu()))
+        torch.testing.assert_close(results[1], results[0], **CLOSE)
 
 
-@pytest.mark.usefixtures("same_chance")
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_laws_agree(law: Law) -> None:
-    logits, others = law.draw(3), law.draw(3, seed=1)
-    found: dict[str, list[Tensor]] = {}
+@pytest.mark.usefixtures("random_numbers_from_cpu")
+@pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
+def test_distributions_agree(case: DistributionCase) -> None:
+    logits, others = case.draw(3), case.draw(3, seed=1)
+    results: dict[str, list[Tensor]] = {}
     for device in ("cpu", "cuda"):
         leaf = logits.to(device).requires_grad_()
-        q, p = law.build(leaf), law.build(others.to(device))
+        q, p = case.build(leaf), case.build(others.to(device))
         z = q.sample(7)
         values = [q.log_prob(z), q.marginals, q.entropy(), q.kl(p)]
-        (grad,) = torch.autograd.grad(sum(value.square().sum() for value in values), leaf)
-        found[device] = [part.detach() for part in (z, q.mode, *values, grad)]
-    for here, there in zip(found["cpu"], found["cuda"], strict=True):
-        assert there.is_cuda
-        torch.testing.assert_close(there.cpu(), here, **CLOSE)
+        (grad,) = torch.autograd.grad(torch.stack([value.square().sum() for value in values]).sum(), leaf)
+        results[device] = [part.detach() for part in (z, q.mode, *values, grad)]
+    for cpu, gpu in zip(results["cpu"], results["cuda"], strict=True):
+        assert gpu.is_cuda
+        torch.testing.assert_close(gpu.cpu(), cpu, **CLOSE)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_samples_have_the_law_with_a_generator_of_the_device(law: Law) -> None:
+@pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
+def test_samples_follow_the_distribution_with_a_gpu_generator(case: DistributionCase) -> None:
     generator = torch.Generator("cuda").manual_seed(0)
-    q = law.build(law.draw().cuda())
+    q = case.build(case.draw().cuda())
     draws_ = 4000
     z = q.sample(draws_, generator=generator).cpu()
     error = (z.var(0) / draws_).sqrt()
@@ -197,17 +195,17 @@ def test_samples_have_the_law_with_a_generator_of_the_device(law: Law) -> None:
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)
-def test_noise_has_its_law_with_a_generator_of_the_device(noise: Noise) -> None:
-    there = noise.sample((40_000, 2), device="cuda", generator=torch.Generator("cuda").manual_seed(0))
-    here = noise.sample((40_000, 2), generator=torch.Generator().manual_seed(0))
-    assert there.is_cuda
-    assert abs(there.mean().item() - here.mean().item()) < 0.05
-    assert there.std().item() == pytest.approx(here.std().item(), rel=0.03)
+def test_noise_follows_its_distribution_with_a_gpu_generator(noise: Noise) -> None:
+    gpu = noise.sample((40_000, 2), device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    cpu = noise.sample((40_000, 2), generator=torch.Generator().manual_seed(0))
+    assert gpu.is_cuda
+    assert abs(gpu.mean().item() - cpu.mean().item()) < 0.05
+    assert gpu.std().item() == pytest.approx(cpu.std().item(), rel=0.03)
     with pytest.raises(OptionError, match="generator lives on cpu"):
         noise.sample((2,), device="cuda", generator=torch.Generator())
 
 
-def test_margins_are_drawn_on_the_device() -> None:
+def test_margins_are_drawn_on_the_gpu() -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     layer = Identity(TopK(2), margin=NoiseMargin(0.2), generator=generator)
     assert (layer(draws(5, N).cuda()).sum(-1) == 2).all()
@@ -227,11 +225,10 @@ def test_half_precision_under_autocast(seeded: Callable[..., AbstractContextMana
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.name.startswith("SIMPLE")], ids=str)
-def test_a_masked_training_step_never_waits(case: Case) -> None:
-    """But for relaxations, which look once at theta to refuse what has no answer."""
+def test_masked_training_step_does_not_wait_for_the_gpu(case: Case) -> None:
+    """Except relaxations, which check theta once for invalid input."""
     theta = draws(5, N).cuda().requires_grad_()
-    options = {"solver": TopK(2, on_failure="mask")} if case.solves else {}
-    layer = case.build(**options).cuda()
+    layer: Any = case.build(solver=TopK(2, on_failure="mask") if case.solves else None).cuda()
     layer.generator = torch.Generator("cuda").manual_seed(0)
 
     def step() -> None:
@@ -242,7 +239,7 @@ def test_a_masked_training_step_never_waits(case: Case) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_failure_costs_one_wait_for_each_call_of_the_solver() -> None:
+def test_raise_policy_waits_once_for_each_solver_call() -> None:
     theta = draws(5, N).cuda().requires_grad_()
     layer = IMLE(TopK(2), noise=Fixed(draws(3, 5, N, seed=1).cuda()), samples=3, central=True)
     layer(theta).sum().backward()
@@ -252,6 +249,6 @@ def test_a_failure_costs_one_wait_for_each_call_of_the_solver() -> None:
 @pytest.mark.parametrize("k", [1, 100])
 def test_many_items(k: int) -> None:
     logits = 3 * torch.randn(2, 10_000, generator=torch.Generator().manual_seed(0))
-    here, there = KSubset(logits.double(), k), KSubset(logits.double().cuda(), k)
-    torch.testing.assert_close(there.marginals.cpu(), here.marginals, rtol=1e-8, atol=1e-12)
-    assert (there.sample(2, generator=torch.Generator("cuda").manual_seed(0)).sum(-1) == k).all()
+    cpu, gpu = KSubset(logits.double(), k), KSubset(logits.double().cuda(), k)
+    torch.testing.assert_close(gpu.marginals.cpu(), cpu.marginals, rtol=1e-8, atol=1e-12)
+    assert (gpu.sample(2, generator=torch.Generator("cuda").manual_seed(0)).sum(-1) == k).all()

@@ -1,4 +1,4 @@
-"""What every estimator owes, over one table."""
+"""Properties that every estimator must have."""
 
 import copy
 from functools import partial
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from setgrad.discrete.estimators import AIMLE, IMLE, LPGD, Blackbox, Identity, Perturbed, SoftSub
+from setgrad.discrete.estimators import AIMLE, IMLE, LPGD, Blackbox, Envelope, Perturbed, SoftSub
 from setgrad.discrete.noise import Gumbel, NoNoise, SumOfGamma
 from setgrad.discrete.solvers.top_k import ArgMax, TopK
 from setgrad.errors import DerivativeError, OptionError, SetgradError, SolverError
@@ -43,7 +43,7 @@ def test_shapes_and_dtypes(case: Case, batch: tuple[int, ...], dtype: torch.dtyp
     assert z.dtype == grad.dtype == dtype
     assert grad.isfinite().all()
     torch.testing.assert_close(z.sum(-1), torch.full_like(z[..., 0], case.k))
-    allowed = (z == 0) | (z == 1) if case.hard else (z >= 0) & (z <= case.most)
+    allowed = (z == 0) | (z == 1) if case.hard else (z >= 0) & (z <= case.largest)
     assert allowed.all()
 
 
@@ -61,17 +61,17 @@ def test_empty_batches(case: Case) -> None:
 
 
 @sampled
-def test_generators(case: Case) -> None:
+def test_generators_are_reproducible(case: Case) -> None:
     theta = draws(5, N)
     first, again, other = (case.build(seed=seed)(theta) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    given = case.build(seed=1)(theta, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(first, given)
+    with_generator = case.build(seed=1)(theta, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(first, with_generator)
 
 
 @cases
-def test_an_instance_does_not_see_the_others(case: Case) -> None:
+def test_instance_does_not_depend_on_its_batch(case: Case) -> None:
     theta, b = draws(5, N), draws(5, N, seed=1)
     z, grad = gradient(case, theta, b)
     theta[1:], b[1:] = 10 * draws(4, N, seed=2), 7 * draws(4, N, seed=3)
@@ -84,19 +84,19 @@ def test_an_instance_does_not_see_the_others(case: Case) -> None:
 
 
 @sampled
-def test_scale_does_not_depend_on_the_samples(case: Case) -> None:
+def test_gradient_scale_does_not_depend_on_the_samples(case: Case) -> None:
     copies = 2000
     theta, b = draws(N).expand(copies, N), draws(N, seed=1).expand(copies, N)
-    # A mean of solutions enters the loss squared, so its gradient has a bias that falls with the samples.
+    # The square of a mean of solutions has a bias that falls with the number of samples.
     slope = draws(N, seed=1)
-    found = []
+    actual = []
     for samples, seed in ((2, 0), (8, 1)):
         leaf = theta.clone().requires_grad_()
         layer = case.build(samples=samples, seed=seed).eval()
         z = layer(leaf)
         each = ((z - b) ** 2).sum(-1) if case.axis else z @ slope
-        found.append(torch.autograd.grad((each.mean(0) if case.axis else each).sum(), leaf)[0])
-    one, many = found
+        actual.append(torch.autograd.grad((each.mean(0) if case.axis else each).sum(), leaf)[0])
+    one, many = actual
     error = ((one.var(0) + many.var(0)) / copies).sqrt()
     assert ((one.mean(0) - many.mean(0)).abs() <= 4 * error + 1e-12).all()
     assert error.max() < 0.2 * many.mean(0).abs().max()
@@ -104,7 +104,7 @@ def test_scale_does_not_depend_on_the_samples(case: Case) -> None:
 
 @solving
 @pytest.mark.parametrize("sense", ["max", "min"])
-def test_calls_of_the_solver(case: Case, sense: str) -> None:
+def test_number_of_solver_calls(case: Case, sense: str) -> None:
     solver = TopK(2, sense=sense)
     theta = draws(5, N).requires_grad_()
     layer = case.build(solver=solver)
@@ -113,14 +113,14 @@ def test_calls_of_the_solver(case: Case, sense: str) -> None:
     samples = getattr(layer, "samples", 1)
     assert solver.counter.instances == 5 * samples
     loss(z, draws(5, N, seed=1), case).sum().backward()
-    assert solver.counter.calls == 1 + case.back
-    # Both sides of a central difference are one call, of twice as many instances.
-    sides = 2 if getattr(layer, "central", False) or getattr(layer, "side", "") == "average" else 1
-    assert solver.counter.instances == 5 * samples * (1 + case.back * sides)
+    assert solver.counter.calls == 1 + case.backward_calls
+    # Both sides of a central difference are one call with twice as many instances.
+    sides = 2 if getattr(layer, "central", False) or getattr(layer, "side", None) == Envelope.AVERAGE else 1
+    assert solver.counter.instances == 5 * samples * (1 + case.backward_calls * sides)
 
 
 @solving
-def test_sense_is_a_sign(case: Case) -> None:
+def test_sense_only_changes_signs(case: Case) -> None:
     theta, b = draws(5, N), draws(5, N, seed=1)
     z, grad = gradient(case, theta, b, solver=TopK(2))
     z_, grad_ = gradient(case, -theta, b, solver=TopK(2, sense="min"))
@@ -129,7 +129,7 @@ def test_sense_is_a_sign(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in SOLVING if case.name != "StraightThrough-soft"], ids=str)
-def test_all_axes_of_an_instance_count(case: Case) -> None:
+def test_instances_of_two_axes(case: Case) -> None:
     theta, b = draws(5, N), draws(5, N, seed=1)
     z, grad = gradient(case, theta, b)
     leaf = theta.reshape(5, 2, 3).clone().requires_grad_()
@@ -139,8 +139,8 @@ def test_all_axes_of_an_instance_count(case: Case) -> None:
     torch.testing.assert_close(leaf.grad.flatten(-2), grad)
 
 
-@pytest.mark.parametrize("case", [case for case in SOLVING if case.back], ids=str)
-def test_a_gradient_of_nan_is_named(case: Case) -> None:
+@pytest.mark.parametrize("case", [case for case in SOLVING if case.backward_calls], ids=str)
+def test_nan_gradient_in_the_backward_pass_is_named(case: Case) -> None:
     theta, nan = draws(3, N).requires_grad_(), draws(3, N)
     nan[1, 0] = torch.nan
     z = case.build(solver=TopK(2, on_failure="mask"))(theta)
@@ -157,24 +157,24 @@ def test_a_gradient_of_nan_is_named(case: Case) -> None:
 def test_masked_instances_have_no_gradient(case: Case, bad: float) -> None:
     theta, b = draws(4, N), draws(4, N, seed=1)
     solver = TopK(2, on_failure="mask")
-    good, kept = gradient(case, theta, b, solver=solver)
-    spoilt = theta.clone()
-    spoilt[1, 2] = bad
-    z, grad = gradient(case, spoilt, b, solver=solver)
+    good, clean_gradient = gradient(case, theta, b, solver=solver)
+    nonfinite = theta.clone()
+    nonfinite[1, 2] = bad
+    z, grad = gradient(case, nonfinite, b, solver=solver)
     assert not z.select(-2, 1).any()
     assert not grad[1].any()
     others = [0, 2, 3]
     torch.testing.assert_close(z[..., others, :], good[..., others, :])
     if case.name not in COUPLED:
-        torch.testing.assert_close(grad[others], kept[others])
+        torch.testing.assert_close(grad[others], clean_gradient[others])
     assert grad.isfinite().all()
     with pytest.raises(SolverError, match="NONFINITE"):
-        case.build(solver=TopK(2))(spoilt)
+        case.build(solver=TopK(2))(nonfinite)
 
 
-# Of a linear loss the gradient at z is constant, and the second derivative would be that of a projection alone.
+# A linear loss has a constant gradient at z, so its second derivative is that of a projection only.
 @pytest.mark.parametrize("power", [1, 3])
-@pytest.mark.parametrize("case", [case for case in CASES if case.once], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.first_order], ids=str)
 def test_second_derivatives_raise(case: Case, power: int) -> None:
     theta = draws(4, N).requires_grad_()
     z = case.build()(theta)
@@ -194,7 +194,7 @@ def test_zero_gradients_stay_zero(case: Case) -> None:
     assert not theta.grad.any()
 
 
-class _Blind(torch.autograd.Function):
+class _NoGradient(torch.autograd.Function):
     """A layer without a gradient."""
 
     @staticmethod
@@ -207,27 +207,27 @@ class _Blind(torch.autograd.Function):
 
 
 @solving
-def test_a_layer_behind_may_have_no_gradient(case: Case) -> None:
+def test_next_layer_may_have_no_gradient(case: Case) -> None:
     theta = draws(4, N).requires_grad_()
-    _Blind.apply(case.build()(theta)).backward()
+    _NoGradient.apply(case.build()(theta)).backward()
     assert theta.grad is None or not theta.grad.any()
 
 
 @cases
-def test_theta_of_zeros(case: Case) -> None:
+def test_zero_theta(case: Case) -> None:
     z, grad = gradient(case, torch.zeros(4, N), draws(4, N, seed=1, dtype=torch.float32))
     torch.testing.assert_close(z.sum(-1), torch.full_like(z[..., 0], case.k))
     assert grad.isfinite().all()
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.cosine is not None], ids=str)
-def test_direction(case: Case) -> None:
-    """One item of N, loss |z - b|^2: most estimators are biased, none may be lost."""
+def test_gradient_direction(case: Case) -> None:
+    """One item of N, loss |z - b|^2: the gradient must point in roughly the right direction."""
     theta, b = draws(32, N), draws(32, N, seed=1).abs()
     pairs = zip(theta, b, strict=True)
     leaf = theta.clone().requires_grad_()
     z = case.build(samples=1000, k=1)(leaf)
-    # A mean of solutions is no point: the loss of a point is linear up to a constant.
+    # For a mean of solutions use the linear form of the loss, which agrees at points up to a constant.
     each = z - 2 * z * b if not case.axis else (z - b) ** 2
     (each.mean(0) if case.axis else each).sum().backward()
     # |z - b|^2 = 1 - 2 <b, z> + |b|^2 at one-hot points.
@@ -251,30 +251,27 @@ def test_modules_can_be_copied_and_printed(case: Case) -> None:
         (lambda: IMLE(TopK(1), noise=None, samples=2), "would be the same"),
         (lambda: IMLE(TopK(1), noise=Gumbel(), lam=0.0), "lam must be"),
         (lambda: Blackbox(TopK(1), lam=float("nan")), "lam must be"),
-        (lambda: Identity(TopK(1), projection="no"), "choose one of"),
-        (lambda: AIMLE(TopK(1), noise=Gumbel(), mode="no"), "default, paper, reference"),
         (lambda: AIMLE(TopK(1), noise=Gumbel(), target=0.0), "target > 0"),
-        (lambda: AIMLE(TopK(1), noise=Gumbel(), alpha=0.0), "above 0 in the default mode"),
+        (lambda: AIMLE(TopK(1), noise=Gumbel(), alpha=0.0), "above 0 with PerInstanceRule"),
         (lambda: LPGD(TopK(1), tau=float("inf")), "one of them finite"),
         (lambda: LPGD(TopK(1), tau=1.0, relaxation=lambda x: x), "finite rho"),
-        (lambda: LPGD(TopK(1), tau=1.0, side="no"), "lower, upper, average"),
         (lambda: Perturbed(ArgMax(), noise=SumOfGamma(2), samples=3), "SumOfGamma has no density"),
         (lambda: SoftSub(7)(torch.zeros(N)), "lower k"),
         (lambda: Perturbed(ArgMax(), noise=NoNoise(), samples=3), r"Gumbel\(\), Normal\(\) or Logistic\(\)"),
     ],
 )
-def test_bad_options(build: object, words: str) -> None:
+def test_invalid_options_raise(build: object, words: str) -> None:
     with pytest.raises(OptionError, match=words) as caught:
         build()  # type: ignore[operator]
     assert isinstance(caught.value, SetgradError)
 
 
-def test_a_state_on_another_device_is_named():
+def test_state_on_another_device_raises():
     with pytest.raises(OptionError, match=r"layer.to\('meta'\)"):
         AIMLE(TopK(1), noise=Gumbel())(torch.zeros(2, 5, device="meta"))
 
 
-def test_a_checkpoint_repeats_the_noise_of_the_global_generator(seeded) -> None:
+def test_checkpoint_repeats_noise_of_the_global_generator(seeded) -> None:
     theta, weights = draws(N), draws(N)
 
     def slope(layer: torch.nn.Module, *, again: bool) -> Tensor:
@@ -290,6 +287,6 @@ def test_a_checkpoint_repeats_the_noise_of_the_global_generator(seeded) -> None:
 
     layer = SoftSub(2, samples=2)
     assert torch.equal(slope(layer, again=True), slope(layer, again=False))
-    # What the README warns of; if this ever holds, so does the warning no more.
+    # The README warns of this; if it ever works, remove the warning.
     own = [SoftSub(2, samples=2, generator=torch.Generator().manual_seed(5)) for _ in range(2)]
     assert not torch.allclose(slope(own[0], again=True), slope(own[1], again=False), rtol=1e-3)

@@ -1,4 +1,4 @@
-"""Knapsacks against other programs and enumeration: by the table, and by integer programs on the host."""
+"""Knapsacks against other solvers and enumeration: by the table, and by integer programs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from setgrad._status import Status
 from setgrad.discrete.solvers import (
     Backend,
     HiGHS,
-    HostPool,
     IntegerProgram,
     Knapsack,
     ORTools,
     Program,
+    WorkerPool,
     _cuts,
 )
 from setgrad.errors import OptionError, ShapeError, SolverError
@@ -39,7 +39,7 @@ def test_knapsack_against_an_integer_program(scale: float) -> None:
         assert product(values, items) == pytest.approx(-truth.fun)
 
 
-def test_knapsack_ties_limits_and_bad_input() -> None:
+def test_knapsack_ties_limits_and_invalid_input() -> None:
     ones = torch.ones(4)
     assert Knapsack([2, 2, 2, 2], 5)(ones).tolist() == [1, 1, 0, 0]
     assert Knapsack([[2, 2, 2, 2], [3, 1, 1, 3]], 5)(ones.expand(2, 4)).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
@@ -49,9 +49,9 @@ def test_knapsack_ties_limits_and_bad_input() -> None:
     assert Knapsack([1, 1, 1, 1], -torch.inf, on_failure="mask").run(ones).status == Status.INFEASIBLE
     assert Knapsack([6, 4, 2, 10], 7.9)(ones).tolist() == [0, 1, 1, 0]
     for weights in ([1, 1, 1, 1], [0.5, 0.5, 0.5, 0.5]):
-        found = Knapsack(weights, torch.tensor([-1.0, 1.0]), on_failure="mask").run(ones.expand(2, 4))
-        assert found.status.tolist() == [Status.INFEASIBLE, Status.SOLVED]
-        assert found.value.sum(1).tolist() == [0, 1 / weights[0]]
+        result = Knapsack(weights, torch.tensor([-1.0, 1.0]), on_failure="mask").run(ones.expand(2, 4))
+        assert result.status.tolist() == [Status.INFEASIBLE, Status.SOLVED]
+        assert result.value.sum(1).tolist() == [0, 1 / weights[0]]
     with pytest.raises(SolverError, match=r"1 of 2 .*INFEASIBLE.*relax"):
         Knapsack([1, 1, 1, 1], torch.tensor([-1, 1]))(ones.expand(2, 4))
     with pytest.raises(OptionError, match="finite and 0 or more"):
@@ -62,15 +62,15 @@ def test_knapsack_ties_limits_and_bad_input() -> None:
         Knapsack([1, 1], torch.nan)
 
 
-def test_a_knapsack_of_real_weights_is_never_too_full() -> None:
+def test_real_weights_never_exceed_the_budget() -> None:
     # Together they exceed the budget by less than a solver's tolerance.
     weights = torch.tensor([0.5, 0.5 + 1e-9, 0.3], dtype=torch.float64)
     assert Knapsack(weights, 1.0)(torch.tensor([2.0, 2.0, 1.0])).tolist() == [1, 0, 1]
-    # But rounding alone shuts nothing out.
+    # A difference by rounding alone excludes nothing.
     assert Knapsack([0.1, 0.1, 0.1], 0.3)(torch.ones(3)).tolist() == [1, 1, 1]
 
 
-def test_a_budget_too_large_for_a_table_goes_to_the_host() -> None:
+def test_large_budget_uses_integer_programs() -> None:
     rng = np.random.default_rng(2)
     weights = rng.integers(1, 10**6, 12)
     budget = int(weights.sum() // 3)
@@ -84,16 +84,16 @@ BACKENDS = [HiGHS(), ORTools(), ORTools(engine="SAT")]
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_values_that_differ_by_little_are_told_apart(backend: Backend) -> None:
+def test_small_differences_in_value_decide(backend: Backend) -> None:
     lot = np.random.default_rng(3)
     points = binary(10)
     for noise in (1e-4, 1e-7):
         weights = torch.from_numpy(lot.uniform(0.75, 1.25, (4, 10)))
-        # Worth as much as they weigh, or all the same: next to nothing decides.
+        # Values proportional to the weights, or all equal: tiny differences decide.
         theta = torch.cat([weights[:2], torch.ones(2, 10)]) + noise * torch.from_numpy(lot.standard_normal((4, 10)))
-        found = Knapsack(weights, 4.0, backend=backend)(theta)
+        result = Knapsack(weights, 4.0, backend=backend)(theta)
         again = IntegerProgram(weights[:, None], [4.0], backend=backend)(theta)
-        for w, values, z, other in zip(weights, theta, found, again, strict=True):
+        for w, values, z, other in zip(weights, theta, result, again, strict=True):
             best = float((points[points @ w <= 4.0] @ values).max())
             assert product(values, z) == pytest.approx(best, rel=0, abs=1e-14)
             assert product(values, other) == pytest.approx(best, rel=0, abs=1e-14)
@@ -101,55 +101,61 @@ def test_values_that_differ_by_little_are_told_apart(backend: Backend) -> None:
 
 @pytest.mark.parametrize("ratio", [1e4, 1e7, 1e9])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_one_large_value_hides_no_small_one(backend: Backend, ratio: float) -> None:
+def test_large_value_does_not_hide_small_ones(backend: Backend, ratio: float) -> None:
     for unit in (1e-290, 1e-20, 1.0, 1e20, 1.7e308 / ratio):
         theta = unit * torch.tensor([ratio, 1.0, 0.5], dtype=torch.float64)
         assert Knapsack([1.5, 1.5, 1.2], 3.0, backend=backend)(theta).tolist() == [1, 1, 0]
         assert IntegerProgram([[1.5, 1.5, 1.2]], [3.0], backend=backend)(theta).tolist() == [1, 1, 0]
 
 
-def test_single_precision_makes_a_budget_no_larger_in_long_lists() -> None:
+def test_single_precision_does_not_raise_the_budget_of_long_lists() -> None:
     weights = torch.full((1000,), 2.0)
     weights[0], weights[1] = 0.5, 0.5001
     assert Knapsack(weights, 1.0)(torch.ones(1000)).sum() == 1
     for kind in (torch.float16, torch.float32, torch.float64):
         assert Knapsack(torch.full((3,), 0.1, dtype=kind), 0.3)(torch.ones(3)).tolist() == [1, 1, 1]
-    # Whole numbers are exact: one too much is too much.
+    # Whole numbers are exact: an excess of 1 does not fit.
     assert Knapsack([10**14, 10**14 + 1], 2 * 10**14)(torch.ones(2)).tolist() == [1, 0]
 
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs that HiGHS is given."""
-    given, find = [], HiGHS.find
-    monkeypatch.setattr(HiGHS, "find", lambda self, program: given.append(program) or find(self, program))
-    return given
+    """The programs that HiGHS solves."""
+    solved: list[Program] = []
+    find = HiGHS.find
+
+    def record(self: HiGHS, program: Program) -> tuple[np.ndarray | None, Status]:
+        solved.append(program)
+        return find(self, program)
+
+    monkeypatch.setattr(HiGHS, "find", record)
+    return solved
 
 
-def test_sets_a_little_too_heavy_are_shut_out_many_at_a_time(programs: list[Program]) -> None:
-    # Any three weigh more than 0.3, by less than a solver sees; there are 220 such sets.
+def test_one_cut_excludes_many_infeasible_sets(programs: list[Program]) -> None:
+    # Any three weigh more than 0.3, by less than the tolerance of a solver; there are 220 such sets.
     weights = torch.full((12,), 0.1).double()
-    assert Knapsack(weights, 0.3, pool=HostPool(1))(draws(12).abs() + 0.1).sum() == 2
+    assert Knapsack(weights, 0.3, pool=WorkerPool(1))(draws(12).abs() + 0.1).sum() == 2
     assert len(programs) <= 3
 
 
-def test_what_is_shut_out_never_holds_an_answer() -> None:
+def test_cuts_never_exclude_the_solution() -> None:
     points = binary(10)
     for seed in range(12):
         lot = np.random.default_rng(seed)
         weights = torch.from_numpy(lot.integers(1, 5, 10) + 1e-8 * lot.standard_normal(10))
         theta = torch.from_numpy(lot.random(10) + 0.1)
-        z = Knapsack(weights, 10.0, pool=HostPool(1))(theta)
+        z = Knapsack(weights, 10.0, pool=WorkerPool(1))(theta)
         assert z @ weights <= 10.0
         best = (points[points @ weights <= 10.0] @ theta).max()
         assert product(theta, z) == pytest.approx(float(best), rel=1e-12)
 
 
-def test_one_time_limit_for_all_programs_of_an_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_applies_to_all_programs_of_an_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, limits = itertools.count(), []
 
     class Greedy(Backend):
-        """Takes everything, in a second."""
+        """Chooses everything, and takes a second."""
 
         def find(self, program: Program) -> tuple[np.ndarray, Status]:
             limits.append(self.time_limit)
@@ -157,19 +163,19 @@ def test_one_time_limit_for_all_programs_of_an_instance(monkeypatch: pytest.Monk
             return np.ones(len(program.value)), Status.SOLVED
 
     monkeypatch.setattr(_cuts.time, "monotonic", lambda: float(next(clock)))
-    found = Knapsack([1.5, 1.5], 2.0, backend=Greedy(time_limit=2.5), on_failure="mask").run(torch.ones(2))
+    result = Knapsack([1.5, 1.5], 2.0, backend=Greedy(time_limit=2.5), on_failure="mask").run(torch.ones(2))
     assert limits == [2.5, 1.5, 0.5]
-    assert found.status == Status.NOT_FOUND
+    assert result.status == Status.NOT_FOUND
 
 
-def test_equal_items_go_to_the_lower_index_on_the_host_too() -> None:
+def test_equal_items_go_to_the_lower_index_in_programs() -> None:
     assert Knapsack([1.5] * 5, 3.0)(torch.ones(5)).tolist() == [1, 1, 0, 0, 0]
-    # Those of another weight, or worth, stay what they are.
+    # Items of another weight or value do not change.
     weights, theta = [1.5, 0.9, 1.5, 0.9, 1.5, 0.7], torch.tensor([1.0, 0.9, 1.0, 0.9, 2.0, -1.0])
     assert Knapsack(weights, 3.9)(theta).tolist() == [1, 1, 0, 0, 1, 0]
 
 
-def test_rounding_moves_no_tie() -> None:
+def test_rounding_does_not_change_ties() -> None:
     lot = torch.Generator().manual_seed(0)
     # Sums in another order differ in the last digit.
     twins = torch.randint(0, 5, (14,), generator=lot)
@@ -180,11 +186,11 @@ def test_rounding_moves_no_tie() -> None:
         assert all((z[:, twins == kind].diff(dim=1) <= 0).all() for kind in range(5))
 
 
-def test_weights_of_yes_and_no() -> None:
+def test_boolean_weights() -> None:
     assert Knapsack([True, True, False], 1)(torch.ones(3)).tolist() == [1, 0, 1]
 
 
-def test_rounding_keeps_no_budget_below_a_whole_number() -> None:
+def test_budget_just_below_a_whole_number_by_rounding() -> None:
     ones = torch.ones(2)
     assert 0.29 * 100 < 29
     for weights in ([29, 2], [29, 2.5], [29.0, 2.0], [290, 20]):
@@ -195,7 +201,7 @@ def test_rounding_keeps_no_budget_below_a_whole_number() -> None:
         [1, 0],
         [0, 1],
     ]
-    # What is more than rounding is missing all the same, and whole budgets are what they are in every type.
+    # Larger differences than rounding count, and whole budgets are exact in every dtype.
     assert Knapsack([29, 2], 29 - 1e-9)(ones).tolist() == [0, 1]
     assert Knapsack([29, 2], -1e-300, on_failure="mask").run(ones).status == Status.INFEASIBLE
     assert Knapsack(torch.tensor([2000, 2], dtype=torch.float16), 1999)(ones).tolist() == [0, 1]

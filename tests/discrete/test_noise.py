@@ -1,4 +1,4 @@
-"""Noise against its law, in closed form and by SciPy."""
+"""Noise against its distribution, in closed form and from SciPy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ import pytest
 import torch
 from scipy import stats
 
-from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, Tempered
+from setgrad.discrete.noise import (
+    Antithetic,
+    Gumbel,
+    Logistic,
+    Noise,
+    NoNoise,
+    Normal,
+    PairedNoise,
+    SumOfGamma,
+    Tempered,
+)
 from setgrad.discrete.schedules import (
     ConstantSchedule,
     CosineSchedule,
     ExponentialSchedule,
     LinearSchedule,
     Schedule,
-    Temperature,
+    ScheduledTemperature,
 )
 from setgrad.errors import OptionError
 
@@ -30,7 +40,7 @@ NOISES = [
     Antithetic(Gumbel()),
     Antithetic(Normal()),
     Tempered(Gumbel(), 0.5),
-    Tempered(Antithetic(Normal()), Temperature(2.0)),
+    Tempered(Antithetic(Normal()), ScheduledTemperature(2.0)),
 ]
 every_noise = pytest.mark.parametrize("noise", NOISES, ids=str)
 
@@ -40,20 +50,20 @@ def seed(number: int = 0) -> torch.Generator:
 
 
 @every_noise
-def test_contract(noise: Noise) -> None:
+def test_every_noise_keeps_the_contract(noise: Noise) -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         drawn = noise.sample((4, 2, 3), dtype=dtype, generator=seed())
         assert drawn.shape == (4, 2, 3) and drawn.dtype == dtype and drawn.isfinite().all()
     assert torch.equal(noise.sample((4, 3), generator=seed()), noise.sample((4, 3), generator=seed()))
     assert noise.sample((0, 3)).shape == (0, 3)
-    with pytest.raises(OptionError, match="type of floats"):
+    with pytest.raises(OptionError, match="floating-point dtype"):
         noise.sample((2,), dtype=torch.long)
-    with pytest.raises(OptionError, match="generator lives on cpu"):
+    with pytest.raises(OptionError, match="generator is on cpu"):
         noise.sample((2,), device="meta", generator=seed())
 
 
 @every_noise
-def test_without_a_generator_the_global_one_draws(noise: Noise, seeded) -> None:
+def test_default_is_the_global_generator(noise: Noise, seeded) -> None:
     drawn = []
     for _ in range(2):
         with seeded(1):
@@ -61,8 +71,8 @@ def test_without_a_generator_the_global_one_draws(noise: Noise, seeded) -> None:
     assert torch.equal(*drawn)
 
 
-# Kolmogorov's distance of 20,000 draws exceeds 0.0138 once in a thousand times.
-LAWS = [
+# The Kolmogorov distance of 20,000 draws exceeds 0.0138 with probability 0.001.
+DISTRIBUTIONS = [
     (Gumbel(), stats.gumbel_r()),
     (Normal(), stats.norm()),
     (Logistic(), stats.logistic()),
@@ -75,13 +85,13 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize(("noise", "law"), LAWS, ids=[str(noise) for noise, _ in LAWS])
+@pytest.mark.parametrize(("noise", "distribution"), DISTRIBUTIONS, ids=[str(noise) for noise, _ in DISTRIBUTIONS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_law(noise: Noise, law: stats.rv_continuous, dtype: torch.dtype) -> None:
+def test_noise_follows_its_distribution(noise: Noise, distribution: stats.rv_continuous, dtype: torch.dtype) -> None:
     drawn = noise.sample((20_000,), dtype=dtype, generator=seed()).double().numpy()
-    # The halves of mirrored draws are not independent; each half is.
+    # The halves of antithetic draws depend on each other; each half is independent.
     for part in (drawn[:10_000], drawn[10_000:]):
-        assert stats.kstest(part, law.cdf).statistic < 0.0195
+        assert stats.kstest(part, distribution.cdf).statistic < 0.0195
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -95,14 +105,14 @@ def test_moments_of_the_sum_of_gamma(k: int, terms: int, swapped: bool) -> None:
     assert drawn.var().item() == pytest.approx(variance, rel=0.1)
 
 
-def test_published_numbers_of_the_sum_of_gamma() -> None:
+def test_standard_deviations_of_published_sum_of_gamma_noise() -> None:
     """k = 10, temperature 10: 3.93 by the formula, 0.62 with rate and scale swapped."""
     for swapped, deviation in ((False, 3.93), (True, 0.62)):
         noise = Tempered(SumOfGamma(10, swapped=swapped), 10.0)
         assert noise.sample((200_000,), generator=seed()).std().item() == pytest.approx(deviation, rel=0.02)
 
 
-def test_k_draws_of_the_sum_of_gamma_add_up_to_a_gumbel_draw() -> None:
+def test_k_draws_of_the_sum_of_gamma_sum_to_a_gumbel_draw() -> None:
     k = 5
     sums = SumOfGamma(k, 200).sample((10_000, k), dtype=torch.float64, generator=seed()).sum(-1)
     assert stats.kstest(sums.numpy(), stats.gumbel_r().cdf).statistic < 0.0195
@@ -118,19 +128,21 @@ def test_gumbel_noise_samples_the_softmax() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "law"), [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm()), (Logistic(), stats.logistic())], ids=str
+    ("noise", "distribution"),
+    [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm()), (Logistic(), stats.logistic())],
+    ids=str,
 )
 @pytest.mark.parametrize("samples", [6, 7])
-def test_mirrored_draws(noise: Noise, law: stats.rv_continuous, samples: int) -> None:
-    """Pairs lie at the probabilities u and 1 - u; the odd one is alone."""
+def test_antithetic_draws(noise: PairedNoise, distribution: stats.rv_continuous, samples: int) -> None:
+    """Pairs are the quantiles of u and 1 - u; the last of an odd number has no partner."""
     drawn = Antithetic(noise).sample((samples, 1000), dtype=torch.float64, generator=seed())
     half = (samples + 1) // 2
-    low, high = law.cdf(drawn[: samples - half].numpy()), law.cdf(drawn[half:].numpy())
+    low, high = distribution.cdf(drawn[: samples - half].numpy()), distribution.cdf(drawn[half:].numpy())
     assert abs(low + high - 1).max() < 1e-12
     assert drawn.unique(dim=0).shape == drawn.shape
 
 
-def test_mirrored_draws_cut_the_variance() -> None:
+def test_antithetic_draws_lower_the_variance() -> None:
     def spread(noise: Noise) -> float:
         drawn = noise.sample((2, 20_000), dtype=torch.float64, generator=seed())
         return torch.sigmoid(drawn).mean(0).var().item()
@@ -139,11 +151,11 @@ def test_mirrored_draws_cut_the_variance() -> None:
     assert spread(Antithetic(Gumbel())) < 0.1 * spread(Gumbel())
 
 
-def test_errors() -> None:
-    with pytest.raises(OptionError, match=r"no mirror image.*Logistic\(\)"):
-        Antithetic(SumOfGamma(3))
+def test_invalid_input_raises() -> None:
+    with pytest.raises(OptionError, match=r"cannot draw antithetic pairs.*Logistic\(\)"):
+        Antithetic(SumOfGamma(3))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"Tempered\(Antithetic"):
-        Antithetic(Tempered(Gumbel(), 2.0))
+        Antithetic(Tempered(Gumbel(), 2.0))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="axis of samples"):
         Antithetic(Gumbel()).sample(())
     for k, terms in ((0, 10), (3, 0)):
@@ -153,7 +165,7 @@ def test_errors() -> None:
         with pytest.raises(OptionError, match="temperature"):
             Tempered(Gumbel(), bad)
         with pytest.raises(OptionError, match="temperature at step 0"):
-            Temperature(bad)
+            ScheduledTemperature(bad)
 
 
 SCHEDULES: list[tuple[Schedule, float, float]] = [
@@ -171,7 +183,7 @@ def test_schedules(schedule: Schedule, start: float, end: float) -> None:
     assert values == sorted(values, reverse=True)
 
 
-def test_schedules_refuse_what_they_cannot_follow() -> None:
+def test_invalid_schedules_raise() -> None:
     for build in (LinearSchedule, CosineSchedule):
         with pytest.raises(OptionError, match="steps"):
             build(1.0, 0.0, 0)
@@ -182,22 +194,22 @@ def test_schedules_refuse_what_they_cannot_follow() -> None:
         ExponentialSchedule(1.0, 0.5, 2.0)
 
 
-def test_temperature_goes_on_where_it_was_saved() -> None:
-    first = Temperature(LinearSchedule(1.0, 0.0, 10))
+def test_temperature_resumes_from_state_dict() -> None:
+    first = ScheduledTemperature(LinearSchedule(1.0, 0.0, 10))
     noise = Tempered(Normal(), first)
     draws = []
     for _ in range(4):
         draws.append(noise.sample((5,), generator=seed()))
         first.step()
     torch.testing.assert_close(draws[2], 0.8 * draws[0])
-    second = Temperature(LinearSchedule(1.0, 0.0, 10))
+    second = ScheduledTemperature(LinearSchedule(1.0, 0.0, 10))
     second.load_state_dict(first.state_dict())
     assert second.value == first.value == pytest.approx(0.6)
     assert all(isinstance(value, torch.Tensor) for value in first.state_dict().values())
 
 
-def test_a_schedule_that_goes_below_0_says_so() -> None:
-    temperature = Temperature(LinearSchedule(1.0, -1.0, 4))
+def test_negative_temperature_of_a_schedule_raises() -> None:
+    temperature = ScheduledTemperature(LinearSchedule(1.0, -1.0, 4))
     for _ in range(3):
         temperature.step()
     with pytest.raises(OptionError, match=r"at step 3 is -0\.5"):

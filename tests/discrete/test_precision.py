@@ -1,6 +1,7 @@
-"""Half precision and extreme numbers: what is chosen, and what comes back, is that of single precision."""
+"""Half precision and extreme numbers: solutions and gradients agree with single precision."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from setgrad.discrete import (
     SpanningTree,
     TopK,
 )
+from setgrad.discrete.estimators import PerInstanceRule, PublishedRule, ReferenceCodeRule, StepRule
 from setgrad.errors import OptionError, ShapeError, SolverError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
@@ -46,12 +48,12 @@ def pulled(layer: torch.nn.Module, theta: Tensor, slope: Tensor) -> tuple[Tensor
 @halves
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_half_precision_is_single_precision_rounded(case: Case, dtype: torch.dtype) -> None:
-    # Large logits: half precision has no digits left there for noise.
+    # Large logits: half precision has no digits left for noise.
     theta, slope = (20 * draws(5, N, dtype=torch.float32)).to(dtype), draws(5, N, seed=1).to(dtype)
     z, grad = pulled(case.build(), theta, slope)
     truth, expected = pulled(case.build(), theta.float(), slope.float())
     assert z.dtype == grad.dtype == dtype
-    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps}
+    close: dict[str, Any] = {"rtol": 2 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps}
     torch.testing.assert_close(z.float(), truth, **close)
     torch.testing.assert_close(grad.float(), expected, **close)
 
@@ -59,7 +61,7 @@ def test_half_precision_is_single_precision_rounded(case: Case, dtype: torch.dty
 @halves
 @pytest.mark.parametrize("make", [lambda **o: IMLE(ArgMax(), noise=Gumbel(), **o), ReinMax, GumbelSoftmax])
 def test_noise_does_not_round_to_ties(make: object, dtype: torch.dtype) -> None:
-    # Ties go to the lower index; of bfloat16 sums near 100, one in eight would be one.
+    # Ties go to the lower index; one in eight bfloat16 sums near 100 would be a tie.
     draws_ = 4000
     layer = make(samples=draws_, generator=torch.Generator().manual_seed(0))  # type: ignore[operator]
     first = (layer(torch.full((2,), 100.0, dtype=dtype))[:, 0] > 0.5).double().mean()
@@ -67,39 +69,39 @@ def test_noise_does_not_round_to_ties(make: object, dtype: torch.dtype) -> None:
 
 
 @halves
-def test_a_loss_does_not_overflow(dtype: torch.dtype) -> None:
+def test_fenchel_young_loss_does_not_overflow(dtype: torch.dtype) -> None:
     theta = torch.full((400,), 300.0, dtype=dtype)
     loss = FenchelYoung(TopK(300), noise=None)(theta, TopK(300)(theta))
     assert loss == 0
 
 
-@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
-def test_long_thetas_of_half_precision(mode: str) -> None:
+@pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
+def test_large_theta_in_half_precision(mode: StepRule) -> None:
     theta, slope = (30 * draws(16, 600)).half(), (0.02 * draws(16, 600, seed=1)).half()
-    found = [
+    actual = [
         pulled(AIMLE(TopK(2), noise=None, mode=mode, alpha=0.5), theta.to(dtype), slope)[1].double()
         for dtype in (torch.float16, torch.float32)
     ]
-    assert found[1].any()
-    torch.testing.assert_close(*found, rtol=2e-3, atol=1e-6)
+    assert actual[1].any()
+    torch.testing.assert_close(*actual, rtol=2e-3, atol=1e-6)
 
 
 @halves
-@pytest.mark.parametrize("mode", ["default", "paper", "reference"])
-def test_the_state_of_a_half_precision_model_still_adapts(mode: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("mode", [PerInstanceRule(), PublishedRule(), ReferenceCodeRule()], ids=str)
+def test_state_adapts_in_a_half_precision_model(mode: StepRule, dtype: torch.dtype) -> None:
     theta, slope = draws(5, N).to(dtype), draws(5, N, seed=1)
-    found = []
+    actual: list[AIMLE] = []
     for layer in (AIMLE(TopK(2), noise=None, mode=mode, alpha=0.9, rate=1e-4, target=3.0) for _ in range(2)):
-        found.append(layer.to(dtype) if found else layer)
+        actual.append(layer.to(dtype) if actual else layer)
         for _ in range(5):
             pulled(layer, theta, slope)
-    assert found[0].alpha > 0.9
-    assert found[0].alpha == found[1].alpha
-    assert found[1].average.dtype == torch.float32
+    assert actual[0].alpha > 0.9
+    assert actual[0].alpha == actual[1].alpha
+    assert actual[1].average.dtype == torch.float32
 
 
 @halves
-def test_ranks_that_a_dtype_cannot_hold(dtype: torch.dtype) -> None:
+def test_ranks_beyond_a_dtype_raise(dtype: torch.dtype) -> None:
     most = {torch.float16: 2048, torch.bfloat16: 256}[dtype]
     assert Ranking()(torch.zeros(most, dtype=dtype)).double().unique().numel() == most
     with pytest.raises(ShapeError, match=r"use theta.float\(\)"):
@@ -126,9 +128,9 @@ def test_sums_of_very_large_numbers(size: float) -> None:
 
 @pytest.mark.parametrize("rest", [[1.0, 3.0], [1.5, 3.0]])
 @pytest.mark.parametrize("heavy", [1e13, 1e19, 1e30])
-def test_items_too_heavy_for_whole_numbers(heavy: float, rest: list[float]) -> None:
+def test_weights_too_large_for_integers(heavy: float, rest: list[float]) -> None:
     assert Knapsack([heavy, *rest], 3)(torch.tensor([5.0, 1.0, 2.0])).tolist() == [0, 0, 1]
-    if heavy < 1e15:  # HiGHS takes larger budgets for infinity
+    if heavy < 1e15:  # HiGHS treats larger budgets as infinity
         assert Knapsack([heavy, *rest], heavy)(torch.tensor([5.0, 1.0, 2.0])).tolist() == [1, 0, 0]
 
 
@@ -137,7 +139,7 @@ MASKS = [-1e5, -1e9, -1e20, -1e30, torch.finfo(torch.float32).min]
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("k", [0, 1, 20, 60, 100])
-def test_subsets_with_a_number_for_minus_infinity(mask: float, k: int) -> None:
+def test_subsets_with_a_large_negative_mask(mask: float, k: int) -> None:
     logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
     truth = KSubset(logits[:, :100].double(), k)
     logits[:, 100:] = mask
@@ -155,7 +157,7 @@ def test_subsets_with_a_number_for_minus_infinity(mask: float, k: int) -> None:
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_rankings_and_trees_with_a_number_for_minus_infinity(mask: float) -> None:
+def test_rankings_and_trees_with_a_large_negative_mask(mask: float) -> None:
     logits = torch.randn(6, generator=torch.Generator().manual_seed(0))
     truth = PlackettLuce(logits[:5], 3)
     logits[5] = mask
@@ -171,7 +173,7 @@ def test_rankings_and_trees_with_a_number_for_minus_infinity(mask: float) -> Non
     torch.testing.assert_close(RandomSpanningTree(edges).entropy(), trees.entropy())
 
 
-def test_nothing_is_left_behind_a_mask() -> None:
+def test_fully_masked_instance_raises() -> None:
     lowest = torch.finfo(torch.float32).min
     with pytest.raises(OptionError, match="lower k"):
         KSubset(torch.tensor([0.0, lowest]), 2)
@@ -180,7 +182,7 @@ def test_nothing_is_left_behind_a_mask() -> None:
 
 
 @pytest.mark.parametrize("gap", [10.0, 50.0, 200.0, 1e4])
-def test_no_item_is_picked_twice_however_far_it_leads(gap: float) -> None:
+def test_soft_sub_never_picks_an_item_twice(gap: float) -> None:
     theta = torch.tensor([gap, 0.0, 1.0], requires_grad=True)
     soft = SoftSub(2, noise=None, temperature=0.1)(theta)
     torch.testing.assert_close(soft, torch.tensor([1.0, 0.0, 1.0]), rtol=0, atol=1e-4)
@@ -189,7 +191,7 @@ def test_no_item_is_picked_twice_however_far_it_leads(gap: float) -> None:
     assert theta.grad[1] > 0
 
 
-def test_very_different_logits_have_the_formula_of_the_paper() -> None:
+def test_relaxed_top_k_of_extreme_logits() -> None:
     theta = 5 * draws(20, N)
     logits, total = theta, torch.zeros_like(theta)
     for _ in range(3):
@@ -202,7 +204,7 @@ def test_very_different_logits_have_the_formula_of_the_paper() -> None:
 @pytest.mark.parametrize(
     "make", [lambda: AIMLE(TopK(2), noise=None), lambda: IMLE(TopK(2), lam=0.5, noise=None, relative=True)]
 )
-def test_relative_steps_do_not_feel_the_scale_of_theta(make: Callable[[], torch.nn.Module], size: float) -> None:
+def test_relative_steps_do_not_depend_on_the_scale_of_theta(make: Callable[[], torch.nn.Module], size: float) -> None:
     theta, slope = draws(3, 6).float(), draws(3, 6, seed=1).float()
     expected = pulled(make(), theta, slope)[1]
     torch.testing.assert_close(size * pulled(make(), size * theta, slope)[1], expected)
@@ -214,14 +216,14 @@ def test_matchings_of_very_large_scores() -> None:
     assert solver.unpack(solver(theta))[0].tolist() == [[0, 1], [1, 0]]
 
 
-def test_whole_numbers_that_a_dtype_cannot_hold() -> None:
-    program = IntegerProgram([[1.0, 0.0]], upper=[259.0], most=259.0)
+def test_integers_beyond_a_dtype_raise() -> None:
+    program = IntegerProgram([[1.0, 0.0]], upper=[259.0], max_value=259.0)
     assert program(torch.tensor([1.0, -1.0])).tolist() == [259, 0]
     with pytest.raises(SolverError, match="bfloat16 cannot hold; give theta as float32"):
         program(torch.tensor([1.0, -1.0]).bfloat16())
 
 
-def test_budgets_of_single_precision_have_its_rounding() -> None:
+def test_single_precision_budgets_allow_for_rounding() -> None:
     assert Knapsack([0.1, 0.2, 0.6], budget=torch.tensor(0.9))(torch.ones(3)).tolist() == [1, 1, 1]
-    with pytest.raises(OptionError, match="divide all by one number"):
+    with pytest.raises(OptionError, match="divide weights and budget"):
         Knapsack(torch.tensor([2**60, 7]), budget=2**60)

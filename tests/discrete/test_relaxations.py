@@ -31,11 +31,11 @@ def test_derivative_of_gumbel_softmax(seeded) -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(6, 2), (50, 49), (1000, 100), (5, 5)])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3, 1e6])
-def test_relaxed_top_k_is_the_optimum(n: int, k: int, scale: float) -> None:
+def test_relaxed_top_k_is_optimal(n: int, k: int, scale: float) -> None:
     theta = scale * draws(20, n)
     x = RelaxedTopK(k)(theta)
     torch.testing.assert_close(x.sum(-1), torch.full((20,), k, dtype=torch.float64), rtol=1e-12, atol=1e-12)
-    # Stationary: the log-odds minus theta are one number for all items that are not settled.
+    # Stationary: the log-odds minus theta are equal for all items that are not 0 or 1.
     free = (x > 1e-6) & (x < 1 - 1e-6)
     shift = torch.where(free, torch.logit(x) - theta, torch.nan)
     middle = shift.nanmedian(-1, keepdim=True).values
@@ -52,7 +52,7 @@ def test_relaxed_top_k_with_excluded_items() -> None:
 
 
 @pytest.mark.parametrize("make", [RelaxedTopK, SoftSub])
-def test_cold_relaxations_are_the_top_k(make: type) -> None:
+def test_low_temperature_gives_the_top_k(make: type) -> None:
     theta, noise = draws(4, 8), draws(3, 4, 8, seed=1)
     cold = make(3, temperature=1e-3, noise=Fixed(noise), samples=3)(theta)
     torch.testing.assert_close(cold, TopK(3)(theta + noise), atol=1e-3, rtol=0)
@@ -69,15 +69,15 @@ def test_soft_sub_masks_every_earlier_pick() -> None:
     torch.testing.assert_close(SoftSub(4, temperature=0.5, noise=None)(theta), total)
 
 
-def test_straight_through_is_hard_ahead_and_soft_behind() -> None:
+def test_straight_through_is_hard_forward_and_soft_backward() -> None:
     theta, noise, grads = draws(4, 5), draws(3, 4, 5, seed=1), draws(3, 4, 5, seed=2)
     layer = StraightThrough(ArgMax(), soft=lambda t: t.softmax(-1), noise=Fixed(noise), samples=3)
     leaf = theta.clone().requires_grad_()
     z = layer(leaf)
     assert torch.equal(z, ArgMax()(theta + noise))
-    (found,) = torch.autograd.grad((z * grads).sum(), leaf)
+    (actual,) = torch.autograd.grad((z * grads).sum(), leaf)
     (truth,) = torch.autograd.grad(((leaf + noise).softmax(-1) * grads).sum(), leaf)
-    torch.testing.assert_close(found, truth)
+    torch.testing.assert_close(actual, truth)
     with pytest.raises(ShapeError, match="soft function"):
         StraightThrough(ArgMax(), soft=lambda t: t.sum(-1, keepdim=True))(theta)
 
@@ -91,6 +91,6 @@ def test_straight_through_is_hard_ahead_and_soft_behind() -> None:
         lambda: RelaxedTopK(6, noise=Gumbel())(torch.zeros(5)),
     ],
 )
-def test_bad_options(build) -> None:
-    with pytest.raises(OptionError, match=r"temperature|lower k"):
+def test_invalid_options_raise(build) -> None:
+    with pytest.raises(OptionError, match=r"temperature must be above 0|k must be 1 or more|lower k"):
         build()

@@ -1,4 +1,4 @@
-"""Solvers against other programs on larger instances, and what each promises beyond the contract."""
+"""Solvers against other solvers on larger instances, and the properties of single solvers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_spanning_tree_against_scipy() -> None:
     assert torch.equal(z, z.mT)
     assert (z.sum((1, 2)) == 2 * 24).all()
     for weights, tree in zip(theta, z, strict=True):
-        # SciPy takes no edge of weight 0 and looks for the least: shift and change the sign.
+        # SciPy ignores edges of weight 0 and minimises: shift and change the sign.
         cost = 100 - (weights + weights.T).triu(1)
         least = minimum_spanning_tree(np.triu(cost.numpy(), 1)).sum()
         assert product(weights, tree) == pytest.approx(24 * 100 - least)
@@ -49,13 +49,13 @@ def test_spanning_tree_of_equal_edges_is_a_star() -> None:
     assert z.sum() == 8
 
 
-def test_spanning_tree_of_a_graph_in_two_parts_has_no_answer() -> None:
+def test_spanning_tree_of_a_disconnected_graph_is_infeasible() -> None:
     allowed = torch.ones(2, 4, 4, dtype=torch.bool)
     allowed[1, :2, 2:] = allowed[1, 2:, :2] = False
-    found = SpanningTree(allowed, on_failure="mask").run(draws(2, 4, 4))
-    assert found.status.tolist() == [Status.SOLVED, Status.INFEASIBLE]
-    assert found.value[0].sum() == 6
-    assert not found.value[1].any()
+    result = SpanningTree(allowed, on_failure="mask").run(draws(2, 4, 4))
+    assert result.status.tolist() == [Status.SOLVED, Status.INFEASIBLE]
+    assert result.value[0].sum() == 6
+    assert not result.value[1].any()
 
 
 def _grid_edges(size: int, neighbours: int) -> list[tuple[int, int]]:
@@ -68,7 +68,7 @@ def _grid_edges(size: int, neighbours: int) -> list[tuple[int, int]]:
 
 def _dijkstra(edges: list[tuple[int, int]], costs: np.ndarray, start: int, nodes: int) -> np.ndarray:
     source, target = np.array(edges).T
-    # SciPy reads 0 as no edge; this is little enough to change no sum.
+    # SciPy reads 0 as no edge; this is too small to change a sum.
     matrix = coo_array((np.maximum(costs, 1e-300), (source, target)), shape=(nodes, nodes)).tocsr()
     return dijkstra(matrix, indices=start)
 
@@ -76,7 +76,7 @@ def _dijkstra(edges: list[tuple[int, int]], costs: np.ndarray, start: int, nodes
 @pytest.mark.parametrize("neighbours", [4, 8])
 def test_grid_path_against_dijkstra(neighbours: int) -> None:
     size = 15
-    # Steep, so that the best paths wind; a third of the cells cost nothing at all.
+    # Very different costs, so that the best paths wind; a third of the cells cost nothing.
     costs = draws(6, size, size).abs() ** 4 * (draws(6, size, size, seed=1) > -0.4)
     z = GridPath(neighbours)(costs)
     edges = _grid_edges(size, neighbours)
@@ -100,8 +100,8 @@ def _assert_path(path: Tensor, edges: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e-30])
-def test_grid_path_across_a_plain(value: float) -> None:
-    # 1e-30 is lost in any sum with 1: the walk back must not turn in circles there either.
+def test_grid_path_across_equal_costs(value: float) -> None:
+    # 1e-30 is lost in any sum with 1: the walk back must not enter a cycle.
     costs = torch.full((9, 9), value)
     costs[0, 0] = 1
     path = GridPath()(costs)
@@ -127,9 +127,9 @@ def test_graph_path_against_dijkstra() -> None:
     rng = np.random.default_rng(0)
     edges = sorted({(int(i), int(j)) for i, j in rng.integers(0, 30, (150, 2)) if i != j})
     costs = draws(8, len(edges)).abs() * (draws(8, len(edges), seed=1) > -0.3)
-    found = GraphPath(edges, 0, 29, on_failure="mask").run(costs)
-    assert (found.status == Status.SOLVED).all()
-    for cost, z in zip(costs, found.value, strict=True):
+    result = GraphPath(edges, 0, 29, on_failure="mask").run(costs)
+    assert (result.status == Status.SOLVED).all()
+    for cost, z in zip(costs, result.value, strict=True):
         assert product(cost, z) == pytest.approx(_dijkstra(edges, cost.numpy(), 0, 30)[29])
         chosen = dict(edges[number] for number in z.nonzero().flatten().tolist())
         node, steps = 0, 0
@@ -138,14 +138,14 @@ def test_graph_path_against_dijkstra() -> None:
         assert steps == len(chosen) == int(z.sum())
 
 
-def test_graph_path_without_circles_against_bellman_and_ford() -> None:
+def test_graph_path_without_cycles_against_bellman_ford() -> None:
     rng = np.random.default_rng(1)
-    # Names of nodes do not give the order away, and levels hold several nodes.
+    # Node numbers do not follow the order, and levels have several nodes.
     names = rng.permutation(40)
     edges = sorted({(int(names[min(i, j)]), int(names[max(i, j)])) for i, j in rng.integers(0, 40, (200, 2)) if i != j})
     costs, starts = draws(6, len(edges)), torch.as_tensor(names[[0, 0, 3, 3, 8, 8]])
-    found = GraphPath(edges, starts, int(names[39]), on_failure="mask").run(costs)
-    for cost, z, status, start in zip(costs, found.value, found.status, starts.tolist(), strict=True):
+    result = GraphPath(edges, starts, int(names[39]), on_failure="mask").run(costs)
+    for cost, z, status, start in zip(costs, result.value, result.status, starts.tolist(), strict=True):
         graph = coo_array((cost.numpy(), np.array(edges).T), shape=(40, 40))
         best = bellman_ford(graph, indices=start)[names[39]]
         assert (status == Status.SOLVED) == np.isfinite(best)
@@ -155,17 +155,17 @@ def test_graph_path_without_circles_against_bellman_and_ford() -> None:
             for _ in range(int(z.sum())):
                 node = chosen[node]
             assert node == names[39]
-    assert (found.status == Status.SOLVED).any()
+    assert (result.status == Status.SOLVED).any()
 
 
-def test_equal_edges_of_a_graph_without_circles_go_to_the_lower_number() -> None:
+def test_equal_edges_go_to_the_lower_number_without_cycles() -> None:
     parallel = [(0, 1), (0, 1), (0, 2), (2, 1)]
     assert GraphPath(parallel, 0, 1)(torch.tensor([1.0, 1.0, 0.5, 0.5])).tolist() == [1, 0, 0, 0]
     assert GraphPath(parallel[::-1], 0, 1)(torch.tensor([0.5, 0.5, 1.0, 1.0])).tolist() == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_largest_numbers_are_told_apart(dtype: torch.dtype) -> None:
+def test_largest_floats_are_compared_correctly(dtype: torch.dtype) -> None:
     large = torch.tensor([0.75, 0.5, 0.75], dtype=dtype) * torch.finfo(dtype).max
     assert GraphPath([(0, 1), (0, 1), (0, 1)], 0, 1)(large).tolist() == [0, 1, 0]
     assert GraphPath([(0, 1), (0, 1), (1, 0)], 0, 1)(large).tolist() == [0, 1, 0]
@@ -178,30 +178,30 @@ def test_the_largest_numbers_are_told_apart(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: TopK(2.0),
+        lambda: TopK(2.0),  # type: ignore[arg-type]
         lambda: TopK(True),
-        lambda: CardinalityRange(0, 1.5),
+        lambda: CardinalityRange(0, 1.5),  # type: ignore[arg-type]
         lambda: PartitionMatroid([0, 0, 0], at_most=1.5),
         lambda: GraphPath([(0.5, 1.7)], 0, 1),
     ],
 )
-def test_counts_and_numbers_of_nodes_are_whole(make: Callable[[], object]) -> None:
+def test_counts_and_node_numbers_must_be_integers(make: Callable[[], object]) -> None:
     with pytest.raises(OptionError, match="whole number"):
         make()
 
 
-def test_graph_path_to_a_goal_out_of_reach() -> None:
+def test_unreachable_goal_is_infeasible() -> None:
     solver = GraphPath([(0, 1), (2, 1)], start=0, goal=torch.tensor([1, 2, 0]), on_failure="mask")
-    found = solver.run(draws(3, 2).abs())
-    assert found.status.tolist() == [Status.SOLVED, Status.INFEASIBLE, Status.SOLVED]
-    assert found.value.tolist() == [[1, 0], [0, 0], [0, 0]]
+    result = solver.run(draws(3, 2).abs())
+    assert result.status.tolist() == [Status.SOLVED, Status.INFEASIBLE, Status.SOLVED]
+    assert result.value.tolist() == [[1, 0], [0, 0], [0, 0]]
     with pytest.raises(ShapeError, match="2 edges, but theta has 3"):
         solver(draws(3, 3))
     with pytest.raises(OptionError, match="numbered from 0"):
         GraphPath([(0, 1)], start=-1, goal=1)
 
 
-def test_graph_path_counts_negative_costs_as_nothing_only_where_there_are_circles() -> None:
+def test_negative_costs_are_clamped_only_with_cycles() -> None:
     two_ways, circle = [(0, 1), (1, 2), (0, 2)], [(0, 1), (1, 2), (0, 2), (2, 0)]
     costs = torch.tensor([1.0, -2.0, 0.5])
     assert GraphPath(two_ways, 0, 2)(costs).tolist() == [1, 1, 0]
@@ -209,17 +209,17 @@ def test_graph_path_counts_negative_costs_as_nothing_only_where_there_are_circle
 
 
 @pytest.mark.parametrize("n", [3, 4, 6, 7])
-def test_tours_of_both_kinds_against_all_orders(n: int) -> None:
+def test_exact_and_searched_tours_against_all_orders(n: int) -> None:
     points = draws(20, n, 2)
     theta = torch.cdist(points, points)
     orders = torch.tensor([(0, *rest) for rest in itertools.permutations(range(1, n))])
     lengths = theta[:, orders, orders.roll(-1, 1)].sum(-1).amin(1)
     torch.testing.assert_close((TSP()(theta) * theta).sum((1, 2)) / 2, lengths)
-    # In the plane, with so few cities, some start leads to the best tour.
+    # In the plane, with few cities, one of the starts leads to the best tour.
     torch.testing.assert_close((TSP(exact_up_to=0)(theta) * theta).sum((1, 2)) / 2, lengths)
 
 
-def test_a_searched_tour_is_one_tour_that_no_turn_improves() -> None:
+def test_searched_tour_is_a_2_opt_optimum() -> None:
     n = 16
     theta = draws(3, n, n)
     z = TSP(exact_up_to=12, starts=3)(theta)
@@ -236,7 +236,7 @@ def test_a_searched_tour_is_one_tour_that_no_turn_improves() -> None:
     torch.testing.assert_close((exact * cost[:, :8, :8]).sum(), (TSP()(cost[:, :8, :8]) * cost[:, :8, :8]).sum())
 
 
-def test_the_diagonal_of_a_tour_counts_for_nothing() -> None:
+def test_tsp_ignores_the_diagonal() -> None:
     points = draws(5, 14, 2)
     theta = torch.cdist(points, points)
     for solver in (TSP(exact_up_to=0), TSP(exact_up_to=14)):
@@ -253,7 +253,7 @@ def _order(tour: Tensor) -> list[int]:
     return order
 
 
-def test_a_tour_needs_three_cities_and_a_square() -> None:
+def test_tsp_needs_a_square_of_three_cities() -> None:
     with pytest.raises(ShapeError, match="3 nodes or more"):
         TSP()(torch.zeros(2, 2))
     with pytest.raises(ShapeError, match="square matrices, got 3 x 4"):
@@ -262,7 +262,7 @@ def test_a_tour_needs_three_cities_and_a_square() -> None:
         TSP(exact_up_to=17)
 
 
-def test_top_k_and_ranges_at_their_ends() -> None:
+def test_top_k_and_cardinality_range_at_their_limits() -> None:
     theta = torch.tensor([1.0, -1.0, 0.0])
     assert TopK(0)(theta).sum() == 0
     assert TopK(3)(theta).sum() == 3
@@ -291,7 +291,7 @@ def test_ties_among_many_entries_go_to_the_lower_index() -> None:
     assert torch.equal(Ranking()(theta)[::2], torch.arange(1501, 3001).float())
 
 
-def test_ranks_of_equal_entries_rise_with_the_index() -> None:
+def test_equal_entries_are_ranked_by_index() -> None:
     theta = torch.tensor([2.0, 5.0, 2.0, 5.0])
     assert Ranking()(theta).tolist() == [3, 1, 4, 2]
     assert Ranking(sense="max")(theta).tolist() == [1, 3, 2, 4]
@@ -314,17 +314,17 @@ def test_thresholds_broadcast_to_theta(shape: tuple[int, ...], sense: str) -> No
 
 
 @pytest.mark.parametrize("shape", [(3,), (4, 1), (2, 4, 3, 1), (3, 0)], ids=str)
-def test_thresholds_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+def test_thresholds_of_other_shapes_raise(shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match="does not broadcast"):
         Threshold(torch.zeros(shape))(torch.zeros(4, 3, 5))
 
 
-def test_partition_capacities_and_bad_input() -> None:
+def test_partition_matroid_limits_and_invalid_input() -> None:
     theta = torch.tensor([1.0, 2.0, 3.0, 4.0, -1.0])
     groups = [0, 0, 0, 1, 2]
     assert PartitionMatroid(groups, [2, 0, 5])(theta).tolist() == [0, 1, 1, 0, 0]
     assert PartitionMatroid(groups, [2, 0, 5], bases=True)(theta).tolist() == [0, 1, 1, 0, 1]
-    with pytest.raises(ShapeError, match="numbers for 2 groups, but groups names 3"):
+    with pytest.raises(ShapeError, match="numbers for 2 groups, but there are 3 groups"):
         PartitionMatroid(groups, [1, 1])
     with pytest.raises(OptionError, match="whole numbers from 0"):
         PartitionMatroid([0.5, 1.0])
@@ -332,7 +332,7 @@ def test_partition_capacities_and_bad_input() -> None:
         PartitionMatroid(groups, -1)
 
 
-def test_matroid_with_bases_and_a_bad_oracle() -> None:
+def test_matroid_bases_and_invalid_functions() -> None:
     theta = torch.tensor([-1.0, -3.0, -2.0])
     assert Matroid(lambda masks: masks.sum(-1) <= 2, bases=True)(theta).tolist() == [1, 0, 1]
     assert Matroid(lambda masks: masks.sum(-1) <= 2)(theta).tolist() == [0, 0, 0]
@@ -346,7 +346,7 @@ RING = [(i, (i + 1) % 6) for i in range(6)]
 
 
 @pytest.mark.parametrize("nodes_b", [6, 8])
-def test_a_searched_matching_is_consistent_and_no_exchange_improves_it(nodes_b: int) -> None:
+def test_searched_matching_is_a_local_optimum(nodes_b: int) -> None:
     edges_b = [(i, j) for i in range(nodes_b) for j in range(nodes_b) if i != j and (i * j) % 3 != 1]
     solver = GraphMatching(6, nodes_b, RING, edges_b, exact_up_to=0)
     theta = solver.pack(draws(10, 6, nodes_b), draws(10, 6, len(edges_b), seed=1))
@@ -370,19 +370,19 @@ def test_a_searched_matching_is_consistent_and_no_exchange_improves_it(nodes_b: 
     assert torch.equal(z, torch.stack([solver(instance) for instance in theta]))
 
 
-def test_graph_matching_refuses_what_does_not_fit() -> None:
+def test_invalid_graph_matching_raises() -> None:
     with pytest.raises(OptionError, match="nodes_a <= nodes_b"):
         GraphMatching(3, 2, [], [])
-    with pytest.raises(OptionError, match="edges_b names an edge twice"):
+    with pytest.raises(OptionError, match="edges_b contains an edge twice"):
         GraphMatching(2, 2, [(0, 1)], [(0, 1), (0, 1)])
-    with pytest.raises(OptionError, match="edges_a names a node outside 0 to 1"):
+    with pytest.raises(OptionError, match="edges_a contains a node outside 0 to 1"):
         GraphMatching(2, 2, [(0, 2)], [(0, 1)])
-    with pytest.raises(ShapeError, match="ask for 5 scores, but theta has 4"):
+    with pytest.raises(ShapeError, match="need 5 scores, but theta has 4"):
         GraphMatching(2, 2, [(0, 1)], [(0, 1)])(torch.zeros(4))
-    with pytest.raises(ShapeError, match=r"the graphs ask for \(2, 2\)"):
+    with pytest.raises(ShapeError, match=r"the graphs need \(2, 2\)"):
         GraphMatching(2, 2, [(0, 1)], [(0, 1)]).pack(torch.zeros(2, 3), torch.zeros(1, 1))
     assert GraphMatching(2, 3, [], [])(torch.tensor([1.0, 0.0, 0.0, 3.0, 0.0, 0.0])).tolist() == [0, 1, 0, 1, 0, 0]
 
 
-def test_one_node_matches_the_other_by_search_too() -> None:
+def test_search_with_a_single_node() -> None:
     assert GraphMatching(1, 1, [], [], exact_up_to=0)(torch.tensor([-1.0])).tolist() == [1]

@@ -1,17 +1,18 @@
-"""The contract of solvers: every one of the table keeps it, checked against all allowed points."""
+"""The contract that every solver must keep, checked against all feasible points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from setgrad._status import Status
+from setgrad.discrete import CombinatorialSolver
 from setgrad.discrete.solvers import (
-    CombinatorialSolver,
     GraphPath,
     IntegerProgram,
     Knapsack,
@@ -33,7 +34,7 @@ def _products(theta: Tensor, z: Tensor, problem: Problem) -> Tensor:
 
 @every_sense
 @every_problem
-def test_the_point_is_allowed_and_best(problem: Problem, sense: str) -> None:
+def test_points_are_feasible_and_optimal(problem: Problem, sense: str) -> None:
     solver = problem.build(sense=sense)
     theta = problem.draw(40, seed=1, sense=sense)
     z = solver(theta)
@@ -42,28 +43,28 @@ def test_the_point_is_allowed_and_best(problem: Problem, sense: str) -> None:
 
 
 @every_problem
-def test_estimators_need_not_know_the_sense(problem: Problem) -> None:
+def test_maximise_ignores_the_sense(problem: Problem) -> None:
     costs = problem.draw(20, seed=1, sense="min")
-    wanted, found = problem.build(sense="min").run(costs), problem.build(sense="min").maximise(-costs)
-    assert torch.equal(found.value, wanted.value)
-    assert torch.equal(found.status, wanted.status)
+    expected, result = problem.build(sense="min").run(costs), problem.build(sense="min").maximise(-costs)
+    assert torch.equal(result.value, expected.value)
+    assert torch.equal(result.status, expected.status)
 
 
 @every_sense
 @every_problem
-def test_ties_are_settled_the_same_way_each_time(problem: Problem, sense: str) -> None:
+def test_ties_are_broken_consistently(problem: Problem, sense: str) -> None:
     solver = problem.build(sense=sense)
     theta = torch.cat([problem.draw_ties(30, seed=2, sense=sense), torch.zeros(1, *problem.shape)])
     z = solver(theta)
     assert problem.allowed(z).all()
     assert torch.equal(_products(theta, z, problem), problem.best(theta, sense))
     assert torch.equal(z, solver(theta))
-    # In another batch, in another place, on other memory.
+    # In another batch, at another position, in other memory.
     assert torch.equal(z, solver(theta.flip(0)).flip(0))
 
 
 @every_sense
-@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.leftmost], ids=str)
+@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.lowest_index_first], ids=str)
 def test_ties_go_to_the_lower_index(problem: Problem, sense: str) -> None:
     theta = problem.draw_ties(30, seed=3, sense=sense)
     equal = problem.products(theta) == problem.best(theta, sense)[:, None]
@@ -75,7 +76,7 @@ def test_ties_go_to_the_lower_index(problem: Problem, sense: str) -> None:
 
 
 @every_problem
-def test_any_batch_axes_and_no_instance_sees_another(problem: Problem) -> None:
+def test_any_batch_axes_and_independent_instances(problem: Problem) -> None:
     solver = problem.solver
     theta = problem.draw(2, 3, seed=4)
     z = solver(theta)
@@ -90,43 +91,43 @@ def test_any_batch_axes_and_no_instance_sees_another(problem: Problem) -> None:
 
 @every_problem
 def test_an_empty_batch(problem: Problem) -> None:
-    found = problem.solver.run(torch.zeros(2, 0, *problem.shape))
-    assert found.value.shape == (2, 0, *problem.shape)
-    assert found.status.shape == (2, 0)
+    result = problem.solver.run(torch.zeros(2, 0, *problem.shape))
+    assert result.value.shape == (2, 0, *problem.shape)
+    assert result.status.shape == (2, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @every_problem
-def test_dtype_in_is_dtype_out(problem: Problem, dtype: torch.dtype) -> None:
+def test_dtype_is_kept(problem: Problem, dtype: torch.dtype) -> None:
     theta = problem.draw(10, seed=5, dtype=dtype)
     z = problem.solver(theta)
     assert z.dtype == dtype
     assert problem.allowed(z).all()
-    # Sums are formed in single precision at least, whatever comes in.
+    # Sums are computed in float32 or float64, whatever the dtype of theta.
     torch.testing.assert_close(_products(theta, z, problem), problem.best(theta), rtol=0, atol=1e-5)
 
 
 @every_problem
-def test_no_gradient_passes(problem: Problem) -> None:
+def test_solvers_have_no_gradient(problem: Problem) -> None:
     theta = problem.draw(2).requires_grad_()
     assert not problem.solver(theta).requires_grad
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @every_problem
-def test_an_instance_without_numbers_is_masked_alone(problem: Problem, bad: float) -> None:
+def test_nonfinite_instance_does_not_affect_others(problem: Problem, bad: float) -> None:
     theta = problem.draw(3, seed=6)
-    spoilt = theta.clone()
-    spoilt[1].view(-1)[0] = bad
-    found = problem.build(on_failure="mask").run(spoilt)
-    assert found.status.tolist() == [Status.SOLVED, Status.NONFINITE, Status.SOLVED]
+    nonfinite = theta.clone()
+    nonfinite[1].view(-1)[0] = bad
+    result = problem.build(on_failure="mask").run(nonfinite)
+    assert result.status.tolist() == [Status.SOLVED, Status.NONFINITE, Status.SOLVED]
     expected = problem.solver(theta)
     expected[1] = 0
-    assert torch.equal(found.value, expected)
+    assert torch.equal(result.value, expected)
     with pytest.raises(SolverError, match=r"1 of 3 instances .* NONFINITE.*number 1.*tanh"):
-        problem.solver(spoilt)
+        problem.solver(nonfinite)
     with pytest.warns(RuntimeWarning, match="NONFINITE"):
-        warned = problem.build(on_failure="warn")(spoilt)
+        warned = problem.build(on_failure="warn")(nonfinite)
     assert torch.equal(warned, expected)
 
 
@@ -142,7 +143,7 @@ def test_calls_and_instances_are_counted(problem: Problem) -> None:
 
 
 @every_problem
-def test_theta_is_left_as_it_was(problem: Problem) -> None:
+def test_theta_is_not_modified(problem: Problem) -> None:
     theta = problem.draw(3, seed=7)
     before = theta.clone()
     problem.solver(theta)
@@ -150,23 +151,24 @@ def test_theta_is_left_as_it_was(problem: Problem) -> None:
 
 
 @every_problem
-def test_what_is_no_theta_is_refused(problem: Problem) -> None:
+def test_invalid_theta_raises(problem: Problem) -> None:
     with pytest.raises(ShapeError, match="floats"):
         problem.solver(problem.draw().long())
     with pytest.raises(ShapeError, match="not empty"):
         problem.solver(torch.zeros(2, *problem.shape[:-1], 0))
-    with pytest.raises(ShapeError, match="axes make one instance"):
+    with pytest.raises(ShapeError, match="axes form one instance"):
         problem.solver(torch.tensor(1.0))
 
 
-def test_unknown_names_are_refused() -> None:
+@pytest.mark.parametrize("make", [partial(TopK, 2), Threshold, SpanningTree], ids=str)
+def test_unknown_names_raise(make: Callable[..., CombinatorialSolver]) -> None:
     with pytest.raises(OptionError, match="choose one of: max, min"):
-        TopK(2, sense="most")
+        make(sense="most")
     with pytest.raises(OptionError, match="choose one of: raise, warn, mask"):
-        TopK(2, on_failure="ignore")
+        make(on_failure="ignore")
 
 
-def test_a_solver_that_breaks_its_promise_is_named() -> None:
+def test_wrong_shape_of_points_raises() -> None:
     @dataclass(frozen=True, eq=False)
     class Short(CombinatorialSolver):
         def solve(self, theta: Tensor) -> Tensor:
@@ -210,11 +212,11 @@ def test_parameters_broadcast_from_the_right(name: str) -> None:
     together = build(slice(None))(theta)
     for i in range(3):
         assert torch.equal(together[:, i], build(i)(theta[:, i]))
-    # One theta for all instances of a parameter would give z another shape than theta.
+    # With one theta for all instances of a parameter, z would have another shape than theta.
     with pytest.raises(ShapeError, match="does not broadcast"):
         build(slice(None))(theta[0, 0])
 
 
-def test_finite_numbers_whose_sum_is_not_are_solved():
+def test_finite_numbers_with_an_infinite_sum_are_solved():
     theta = torch.tensor([[3e38, 3e38, 1.0], [1.0, -3e38, 2.0]])
     assert TopK(1)(theta).tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]

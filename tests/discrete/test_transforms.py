@@ -1,7 +1,8 @@
-"""Estimators among the machinery of torch: saved, copied, compiled, mapped."""
+"""Estimators and distributions when saved, copied, compiled and mapped."""
 
 import io
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,19 +21,20 @@ from setgrad.discrete import (
     Perturbed,
     RandomSpanningTree,
     RelaxedTopK,
+    ScheduledTemperature,
     SoftSub,
     StraightThrough,
-    Temperature,
     Tempered,
     TopK,
 )
+from setgrad.discrete.projections import StdProjection
 from setgrad.errors import OptionError
 from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
 from tests.discrete.problems import PROBLEMS, Problem
 
 # Function objects that a new process could not import.
-LOCAL = {"LPGD-relaxed", "custom on the host"}
+LOCAL = {"LPGD-relaxed", "callable in a pool"}
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in LOCAL], ids=str)
@@ -70,9 +72,12 @@ WITH_TEMPERATURE = {
 
 
 @pytest.mark.parametrize("name", WITH_TEMPERATURE)
-def test_a_scheduled_temperature_is_saved_with_the_estimator(name: str) -> None:
-    def model() -> tuple[nn.Module, list[Temperature]]:
-        own = [Temperature(LinearSchedule(1.0, 0.0, steps=10)), Temperature(LinearSchedule(4.0, 0.0, steps=10))]
+def test_state_dict_contains_scheduled_temperatures(name: str) -> None:
+    def model() -> tuple[nn.Module, list[ScheduledTemperature]]:
+        own = [
+            ScheduledTemperature(LinearSchedule(1.0, 0.0, steps=10)),
+            ScheduledTemperature(LinearSchedule(4.0, 0.0, steps=10)),
+        ]
         noise = Tempered(Tempered(Normal(), own[0]), own[1])
         return nn.Sequential(WITH_TEMPERATURE[name](noise)), own
 
@@ -86,15 +91,15 @@ def test_a_scheduled_temperature_is_saved_with_the_estimator(name: str) -> None:
     assert [temperature.value for temperature in others] == [0.6, 2.0]
     copied = pickle.loads(pickle.dumps(trained))
     list(copied.modules())[1].noise.temperature.step()
-    found = [part.steps for part in copied.modules() if isinstance(part, Temperature)]
-    assert found == [6, 4]
+    result = [part.steps for part in copied.modules() if isinstance(part, ScheduledTemperature)]
+    assert result == [6, 4]
 
 
-def test_a_temperature_of_a_number_leaves_no_trace() -> None:
+def test_constant_temperature_is_not_in_the_state_dict() -> None:
     assert not IMLE(TopK(2), noise=Tempered(Gumbel(), 0.5)).state_dict()
 
 
-def run(layer: nn.Module, theta: Tensor) -> tuple[Tensor, Tensor]:
+def run(layer: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
     leaf = theta.clone().requires_grad_()
     z = layer(leaf)
     (grad,) = torch.autograd.grad((z**2 * torch.arange(N)).sum(), leaf)
@@ -103,7 +108,7 @@ def run(layer: nn.Module, theta: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_compiled_layers_give_the_same(case: Case) -> None:
+def test_compiled_layers_agree(case: Case) -> None:
     torch.compiler.reset()
     theta = draws(4, N)
     plain, fast = case.build(), case.build()
@@ -115,50 +120,50 @@ def test_compiled_layers_give_the_same(case: Case) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("law", [lambda theta: KSubset(theta, 2), RandomSpanningTree])
-def test_compiled_laws_give_the_same(law: object) -> None:
+@pytest.mark.parametrize("case", [lambda theta: KSubset(theta, 2), RandomSpanningTree])
+def test_compiled_distributions_agree(case: object) -> None:
     def loss(theta: Tensor) -> Tensor:
-        q = law(theta)  # type: ignore[operator]
+        q = case(theta)  # type: ignore[operator]
         return (q.marginals**2).sum() + q.entropy().sum()
 
     torch.compiler.reset()
     theta = draws(3, 4, 4)
-    found = []
+    result = []
     for function in (loss, torch.compile(loss, backend="aot_eager")):
         leaf = theta.clone().requires_grad_()
-        found.append(torch.autograd.grad(function(leaf), leaf)[0])
-    torch.testing.assert_close(*found)
+        result.append(torch.autograd.grad(function(leaf), leaf)[0])
+    torch.testing.assert_close(*result)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_vmap_is_right_or_refused(case: Case) -> None:
+def test_vmap_is_right_or_raises(case: Case) -> None:
     theta = draws(3, N)
     if case.sampled:
         with pytest.raises(RuntimeError):
             torch.func.vmap(case.build(), randomness="error")(theta)
         return
     try:
-        found = torch.func.vmap(case.build())(theta)
+        result = torch.func.vmap(case.build())(theta)
     except RuntimeError as error:
         assert "vmap" in str(error)
     else:
-        torch.testing.assert_close(found, case.build()(theta))
+        torch.testing.assert_close(result, case.build()(theta))
 
 
-def test_function_transforms_give_the_gradient_of_autograd() -> None:
+def test_function_transforms_agree_with_autograd() -> None:
     theta, slope = draws(4, N), draws(4, N, seed=1)
-    for make in (lambda: Identity(TopK(2), projection="std"), lambda: AIMLE(TopK(2), noise=None).eval()):
-        found = torch.func.grad(lambda x, layer: (layer(x) * slope).sum())(theta, make())
+    for make in (lambda: Identity(TopK(2), projection=StdProjection()), lambda: AIMLE(TopK(2), noise=None).eval()):
+        result = torch.func.grad(lambda x, layer: (layer(x) * slope).sum())(theta, make())
         leaf = theta.clone().requires_grad_()
         (make()(leaf) * slope).sum().backward()
-        torch.testing.assert_close(found, leaf.grad)
+        torch.testing.assert_close(result, leaf.grad)
     learning = AIMLE(TopK(2), noise=None)
     with pytest.raises(OptionError, match="put it into evaluation mode"):
         torch.func.grad(lambda x: (learning(x) * slope).sum())(theta)
     assert learning.updates == 0
 
 
-def test_a_subset_estimator_works_without_recording() -> None:
+def test_sfess_works_under_no_grad() -> None:
     layer = SIMPLE(2, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         assert (layer(draws(3, N)).sum(-1) == 2).all()

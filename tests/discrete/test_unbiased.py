@@ -1,4 +1,4 @@
-"""Estimators that promise the right mean keep it: against exact laws, within 4 standard errors."""
+"""Unbiased estimators against exact gradients, within 4 standard errors."""
 
 import math
 from collections.abc import Callable
@@ -23,20 +23,9 @@ from setgrad.discrete.estimators import (
 from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
 from setgrad.discrete.solvers.top_k import ArgMax, TopK
 from setgrad.errors import DerivativeError, OptionError, ShapeError
-from tests.discrete.oracles import assert_mean, draws, exact_gradient, plackett_luce, subsets
+from tests.discrete.oracles import assert_mean, draws, exact_gradient, generator, per_copy, plackett_luce, subsets
 
 COPIES = 4000
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def per_copy(layer: Callable[[Tensor], Tensor], theta: Tensor, copies: int = COPIES) -> tuple[Tensor, Tensor]:
-    """Values and gradients of a loss (copies,) for copies of one theta."""
-    leaf = theta.expand(copies, -1).clone().requires_grad_()
-    values = layer(leaf)
-    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
 
 
 NOISES = [Gumbel(), Tempered(Gumbel(), 0.7), Antithetic(Gumbel()), Tempered(Antithetic(Gumbel()), 1.3)]
@@ -47,7 +36,7 @@ NOISES = [Gumbel(), Tempered(Gumbel(), 0.7), Antithetic(Gumbel()), Tempered(Anti
 @pytest.mark.parametrize("samples", [2, 5])
 def test_perturbed_argmax_with_gumbel_noise_is_a_softmax(noise: Noise, reduce: bool, samples: int) -> None:
     theta, slope = draws(6), draws(6, seed=1)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(ArgMax(), noise=noise, samples=samples, reduce=reduce, generator=generator())
     values, grads = per_copy(lambda t: layer(t) @ slope, theta)
     leaf = theta.clone().requires_grad_()
@@ -68,9 +57,9 @@ def test_perturbed_top_k_with_gumbel_noise_is_plackett_luce(noise: Noise) -> Non
 
 
 @pytest.mark.parametrize("noise", [Normal(), Antithetic(Normal()), Tempered(Normal(), 2.0)], ids=str)
-def test_perturbed_argmax_of_two_with_normal_noise_is_a_normal_law(noise: Noise) -> None:
+def test_perturbed_argmax_of_two_with_normal_noise_is_a_normal_cdf(noise: Noise) -> None:
     theta = torch.tensor([0.3, -0.5], dtype=torch.float64)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(ArgMax(), noise=noise, samples=4, generator=generator())
     values, grads = per_copy(lambda t: layer(t)[:, 0], theta)
     z = 0.8 / (scale * math.sqrt(2))
@@ -81,7 +70,7 @@ def test_perturbed_argmax_of_two_with_normal_noise_is_a_normal_law(noise: Noise)
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("samples", [1, 4, 5])
-def test_each_solution_is_compared_with_those_of_other_noise(mirrored: bool, samples: int) -> None:
+def test_baseline_uses_samples_with_independent_noise(mirrored: bool, samples: int) -> None:
     theta, slope = draws(6), draws(6, seed=1)
     noise = Antithetic(Gumbel()) if mirrored else Gumbel()
     eps = noise.sample((samples, 6), dtype=theta.dtype, generator=generator())
@@ -97,13 +86,14 @@ def test_each_solution_is_compared_with_those_of_other_noise(mirrored: bool, sam
     torch.testing.assert_close(leaf.grad, truth)
 
 
-def test_leaving_one_out_lowers_the_variance() -> None:
+def test_leave_one_out_lowers_the_variance() -> None:
     theta, slope = draws(6), 3 + draws(6, seed=1)
-    spread = []
-    for reduce in (True, False):
+
+    def variance(*, reduce: bool) -> Tensor:
         layer = Perturbed(ArgMax(), noise=Gumbel(), samples=10, reduce=reduce, generator=generator())
-        spread.append(per_copy(lambda t, layer=layer: layer(t) @ slope, theta)[1].var(0).sum())
-    assert spread[0] < 0.5 * spread[1]
+        return per_copy(lambda t: layer(t) @ slope, theta)[1].var(0).sum()
+
+    assert variance(reduce=True) < 0.5 * variance(reduce=False)
 
 
 def test_fenchel_young_is_the_log_partition() -> None:
@@ -130,11 +120,11 @@ def test_fenchel_young_without_noise_is_the_perceptron() -> None:
 
 def test_fenchel_young_masks_and_raises() -> None:
     theta = draws(3, 5).requires_grad_()
-    spoilt = theta * torch.tensor([[1.0], [torch.nan], [1.0]])
+    nonfinite = theta * torch.tensor([[1.0], [torch.nan], [1.0]])
     layer = FenchelYoung(TopK(2, on_failure="mask"), noise=Gumbel(), samples=2, generator=generator())
-    losses = layer(spoilt, TopK(2)(theta))
+    losses = layer(nonfinite, TopK(2)(theta))
     assert losses[1] == 0
-    (grad,) = torch.autograd.grad(losses.sum(), spoilt)
+    (grad,) = torch.autograd.grad(losses.sum(), nonfinite)
     assert not grad[1].any()
     assert grad.isfinite().all()
     (grad,) = torch.autograd.grad((layer(theta, TopK(2)(theta)) ** 2).sum(), theta, create_graph=True)
@@ -144,7 +134,7 @@ def test_fenchel_young_masks_and_raises() -> None:
         layer(theta, torch.zeros(5))
 
 
-def bumpy(z: Tensor) -> Tensor:
+def nonlinear_loss(z: Tensor) -> Tensor:
     """A loss with all orders of interaction."""
     return torch.sin(3 * (z @ draws(z.shape[-1], seed=7))) + 4.0 + z @ draws(z.shape[-1], seed=8)
 
@@ -162,28 +152,29 @@ SCORES: dict[str, Callable[..., torch.nn.Module]] = {
 def test_score_functions_of_subsets(name: str, samples: int) -> None:
     theta = draws(6)
     layer = SCORES[name](samples=samples, generator=generator())
-    values, grads = per_copy(lambda t: layer(t, bumpy), theta)
+    values, grads = per_copy(lambda t: layer(t, nonlinear_loss), theta)
     points = subsets(6, 3)
     chances = (points @ theta).softmax(-1)
-    assert_mean(values, chances @ bumpy(points))
-    assert_mean(grads, exact_gradient(theta, points, bumpy))
+    assert_mean(values, chances @ nonlinear_loss(points))
+    assert_mean(grads, exact_gradient(theta, points, nonlinear_loss))
 
 
 def test_control_variates_lower_the_variance() -> None:
     theta = draws(6)
-    spread = {
-        name: per_copy(lambda t, m=make: m(samples=6, generator=generator())(t, bumpy), theta)[1].var(0).sum().item()
-        for name, make in SCORES.items()
-    }
-    assert spread["rloo"] < 0.2 * spread["reinforce"]
-    assert spread["SFESS"] == pytest.approx(spread["rloo"])
-    # A linear loss leaves nothing to chance.
+
+    def variance(name: str) -> float:
+        layer = SCORES[name](samples=6, generator=generator())
+        return per_copy(lambda t: layer(t, nonlinear_loss), theta)[1].var(0).sum().item()
+
+    assert variance("rloo") < 0.2 * variance("reinforce")
+    assert variance("SFESS") == pytest.approx(variance("rloo"))
+    # For a linear loss the variance is 0.
     slope = draws(6, seed=1)
     _, grads = per_copy(lambda t: SFESS(3, samples=2, generator=generator())(t, lambda z: z @ slope), theta, copies=20)
     torch.testing.assert_close(grads, exact_gradient(theta, subsets(6, 3), lambda z: z @ slope).expand(20, 6))
 
 
-def test_linear_part_helps_a_smooth_loss() -> None:
+def test_linear_control_variate_helps_a_smooth_loss() -> None:
     theta, slope = draws(6), draws(6, seed=1)
 
     def smooth(z: Tensor) -> Tensor:
@@ -194,7 +185,7 @@ def test_linear_part_helps_a_smooth_loss() -> None:
     assert spread < 0.5 * per_copy(lambda t: without(t, smooth), theta)[1].var(0).sum()
 
 
-def test_surrogates_pass_the_gradient_of_the_loss_itself() -> None:
+def test_surrogates_pass_the_gradient_of_the_loss() -> None:
     weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     theta = draws(5, 6)
     for make in SCORES.values():
@@ -203,7 +194,7 @@ def test_surrogates_pass_the_gradient_of_the_loss_itself() -> None:
         torch.testing.assert_close(grad, value.sum().detach() / 2)
 
 
-def test_score_functions_of_bad_input() -> None:
+def test_score_functions_with_invalid_input_raise() -> None:
     with pytest.raises(OptionError, match="2 samples or more"):
         rloo(torch.zeros(1, 3), torch.zeros(1, 3))
     with pytest.raises(ShapeError, match=r"\(samples, \*batch\)"):
@@ -258,7 +249,7 @@ def test_hard_samples_follow_the_softmax(layer: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("hard", [True, False])
 def test_soft_sub_samples_without_replacement(hard: bool) -> None:
-    # A negative sign of the noise or a mask for the next round alone would both show.
+    # A wrong sign of the noise, or a mask for the next round only, would change the result.
     theta = draws(5)
     layer = SoftSub(3, hard=hard, temperature=1e-4, generator=generator())
     z = layer(theta.expand(COPIES, -1))[0]
@@ -268,9 +259,9 @@ def test_soft_sub_samples_without_replacement(hard: bool) -> None:
 @pytest.mark.parametrize("name", SCORES)
 def test_score_functions_have_no_second_derivative(name: str) -> None:
     theta, weight = draws(6).requires_grad_(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-    value = SCORES[name](samples=4, generator=generator())(theta, lambda z: bumpy(z) * weight**2)
+    value = SCORES[name](samples=4, generator=generator())(theta, lambda z: nonlinear_loss(z) * weight**2)
     grad, slope = torch.autograd.grad(value, (theta, weight), create_graph=True)
-    # That of a parameter of the loss is its own: the value is proportional to the square of the weight.
+    # Parameters of the loss have a second derivative: the value is proportional to the square of the weight.
     (bend,) = torch.autograd.grad(slope, weight, retain_graph=True)
     torch.testing.assert_close(bend, 2 * value.detach() / weight.detach() ** 2)
     for source in (theta, weight):

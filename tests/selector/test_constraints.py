@@ -178,9 +178,9 @@ def test_sets_without_an_answer_are_named(default):
         default.predict(sets, constraint=SizeRange(4))
     with pytest.raises(ShapeError, match=r"Budget and Groups of setgrad\.selector fit sets of any sizes"):
         default.predict(sets, constraint=discrete.Knapsack([1.0] * 4, budget=1))
-    masked = discrete.Custom(lambda theta: torch.full_like(theta, torch.nan), on_failure="mask")
+    masked = discrete.CallableSolver(lambda theta: torch.full_like(theta, torch.nan), on_failure="mask")
     assert not default.predict(sets, constraint=masked).values.any()
-    warned = discrete.Custom(lambda theta: torch.full_like(theta, torch.nan), on_failure="warn")
+    warned = discrete.CallableSolver(lambda theta: torch.full_like(theta, torch.nan), on_failure="warn")
     with pytest.warns(RuntimeWarning, match="set 0"):
         default.predict(sets[:1], constraint=warned)
 

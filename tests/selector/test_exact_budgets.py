@@ -63,7 +63,7 @@ def test_rows_that_are_no_weights_hold_too():
         ([1.0, 1.0, -1.0 + 1e-9], -np.inf, 1.0, [1, 0, 0]),
     ):
         value = np.array([-1.0, -0.9, -0.8]) if upper == np.inf else np.array([1.0, 0.9, -0.5])
-        ends = {"least": np.zeros(3), "most": np.ones(3), "integer": np.ones(3, dtype=bool)}
+        ends = {"min_value": np.zeros(3), "max_value": np.ones(3), "integer": np.ones(3, dtype=bool)}
         program = Program(value, np.array([row]), np.array([lower]), np.array([upper]), **ends)
         point, status = Exact().solve(program)
         assert (point.tolist(), status) == (best, Status.SOLVED)
@@ -80,7 +80,7 @@ def test_one_time_limit_for_all_programs_of_a_set(monkeypatch):
     clock = iter(range(9))
     monkeypatch.setattr(HiGHS, "find", take_everything)
     monkeypatch.setattr(_cuts.time, "monotonic", lambda: float(next(clock)))
-    ends = {"least": np.zeros(2), "most": np.ones(2), "integer": np.ones(2, dtype=bool)}
+    ends = {"min_value": np.zeros(2), "max_value": np.ones(2), "integer": np.ones(2, dtype=bool)}
     program = Program(np.ones(2), np.array([[1.5, 1.5]]), np.array([-np.inf]), np.array([2.0]), **ends)
     assert Exact(time_limit=2.5).solve(program) == (None, Status.NOT_FOUND)
     assert limits == [2.5, 1.5, 0.5]

@@ -11,12 +11,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete.schedules import Temperature
+from setgrad.discrete.schedules import ScheduledTemperature
 from setgrad.errors import OptionError
 
 
 class Noise(ABC):
-    """Independent draws of one law, one for each entry of theta."""
+    """A distribution from which every entry of theta gets an independent draw."""
 
     def sample(
         self,
@@ -26,113 +26,113 @@ class Noise(ABC):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Draw a tensor of noise.
+        """Return a tensor of noise.
 
         Args:
             shape: Shape of the result. With several samples, their axis comes first.
-            dtype: A type of floats; torch's default if None. Half precision is drawn in single and rounded.
-            device: Where to draw; the generator's device if None, else the CPU.
-            generator: Source of chance; torch's global one if None.
+            dtype: A floating-point type; torch's default if None. Half precision is drawn in float32 and rounded.
+            device: Device of the result; the generator's device if None, or the CPU without a generator.
+            generator: Source of random numbers; torch's global one if None.
+
+        Raises:
+            OptionError: If the dtype is not a floating-point type, or the generator is on another kind of device.
         """
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if not dtype.is_floating_point:
-            raise OptionError(f"noise needs a type of floats, not {dtype}; pass dtype=theta.dtype of a float theta")
+            raise OptionError(
+                f"noise needs a floating-point dtype, not {dtype}; pass dtype=theta.dtype of a float theta"
+            )
         if device is None:
             device = generator.device if generator is not None else "cpu"
-        place = torch.device(device)
-        if generator is not None and generator.device.type != place.type:
+        device = torch.device(device)
+        if generator is not None and generator.device.type != device.type:
             raise OptionError(
-                f"the generator lives on {generator.device} and the noise is wanted on {place}; "
-                f"use torch.Generator(device={place.type!r})"
+                f"the generator is on {generator.device}, but the noise must be on {device}; "
+                f"use torch.Generator(device={device.type!r})"
             )
         wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        return self.draw(torch.Size(shape), dtype=wide, device=place, generator=generator).to(dtype)
+        return self.draw(torch.empty(tuple(shape), dtype=wide, device=device), generator).to(dtype)
 
     @abstractmethod
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        """Draw in float32 or float64; `sample` has checked everything."""
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return noise with the shape, dtype (float32 or float64) and device of `empty`, which may be overwritten."""
 
 
-class MirroredNoise(Noise):
-    """Noise whose draws come in pairs on request: each has the law, and one is low where the other is high."""
+class PairedNoise(Noise):
+    """Noise that can draw antithetic pairs: one draw is low where the other is high, and both have the distribution."""
 
     @abstractmethod
-    def pair(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """Draw and draw the mirror image, at the probabilities u and 1 - u of the law."""
+    def draw_pair(self, empty: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return a draw and its antithetic partner: the quantiles of u and 1 - u, both like `empty`."""
 
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        """One of a pair."""
-        return self.pair(shape, dtype=dtype, device=device, generator=generator)[0]
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the first draw of a pair."""
+        return self.draw_pair(empty, generator)[0]
 
 
 @final
 @dataclass(frozen=True)
-class Gumbel(MirroredNoise):
-    """The standard Gumbel law: mean 0.5772, variance pi^2 / 6.
+class Gumbel(PairedNoise):
+    """The standard Gumbel distribution: mean 0.5772, variance pi^2 / 6.
 
-    The largest entry of theta + noise is an exact sample of the categorical law softmax(theta); the k largest, in
-    order, are an exact prefix of the Plackett-Luce law. As a set they do NOT follow the k-subset law of `KSubset`.
+    The largest entry of theta + noise is an exact sample of softmax(theta). The k largest entries, in order, are an
+    exact sample of the first k places of `PlackettLuce`. As a set they do NOT follow the distribution `KSubset`.
 
-    Example:
+    Examples:
         >>> Gumbel().sample((2, 3), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([2, 3])
     """
 
-    def pair(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """Minus the logarithm of exponential draws e; the mirror image of e is -log(1 - exp(-e))."""
-        draws = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
-        # An exponential draw may round to 0, of which the logarithm would be infinite.
-        draws = draws.clamp(min=torch.finfo(dtype).tiny)
-        # Two forms of log(1 - exp(-e)), each exact where the other cancels.
-        mirrored = -torch.where(draws < math.log(2), torch.log(-torch.expm1(-draws)), torch.log1p(-torch.exp(-draws)))
-        return -draws.log(), -mirrored.clamp(min=torch.finfo(dtype).tiny).log()
+    def draw_pair(self, empty: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return -log(e) for exponential draws e, and the same for their partners -log(1 - exp(-e))."""
+        tiny = torch.finfo(empty.dtype).tiny
+        # An exponential draw may round to 0, whose logarithm is infinite.
+        draws = empty.exponential_(generator=generator).clamp(min=tiny)
+        # Two forms of log(1 - exp(-e)), each accurate where the other one cancels.
+        partner = -torch.where(draws < math.log(2), torch.log(-torch.expm1(-draws)), torch.log1p(-torch.exp(-draws)))
+        return -draws.log(), -partner.clamp(min=tiny).log()
 
 
 @final
 @dataclass(frozen=True)
-class Logistic(MirroredNoise):
-    """The law of the difference of two Gumbel draws: theta + noise is above 0 with probability sigmoid(theta).
+class Logistic(PairedNoise):
+    """The standard logistic distribution: theta + noise is above 0 with probability sigmoid(theta).
 
-    Example:
+    It is the distribution of the difference of two Gumbel draws.
+
+    Examples:
         >>> Logistic().sample((2, 3), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([2, 3])
     """
 
-    def pair(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """A draw and its negative."""
-        draws = torch.rand(shape, dtype=dtype, device=device, generator=generator).logit(torch.finfo(dtype).eps)
+    def draw_pair(self, empty: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return a draw and its negative."""
+        draws = empty.uniform_(generator=generator).logit(torch.finfo(empty.dtype).eps)
         return draws, -draws
 
 
 @final
 @dataclass(frozen=True)
 class SumOfGamma(Noise):
-    """Noise for choices of k items: (G_1 + ... + G_s - log s) / k, with G_i of a Gamma law.
+    """Noise for choices of k items: (G_1 + ... + G_s - log s) / k, with Gamma-distributed G_i.
 
-    G_i has shape 1/k and SCALE k/i, which is the rate i/k. The sum of k independent draws then tends, as s grows, to
-    one Gumbel draw, so that the perturbed score of a set of k items is about Gumbel. The temperature of the papers is
-    a factor: `Tempered(SumOfGamma(10), 10.0)`. The standard deviation is sqrt((1 + 1/4 + ... + 1/s^2) / k): 0.39 for
-    k = 10 and s = 10.
+    G_i has shape 1/k and SCALE k/i, that is, rate i/k. The sum of k independent draws then converges to a Gumbel draw
+    as s grows, so the perturbed score of a set of k items is approximately Gumbel. A temperature is a factor:
+    `Tempered(SumOfGamma(10), 10.0)`. The standard deviation is sqrt((1 + 1/4 + ... + 1/s^2) / k): 0.39 for k = 10 and
+    s = 10. Niepert et al., 2021, arXiv:2106.01798.
 
-    Some published code passes k/i as the rate. That noise is much weaker (0.062 for k = 10 and s = 10, and no Gumbel
-    sum). `swapped=True` reproduces it.
+    Some published code passes k/i as the rate. That noise is much weaker (standard deviation 0.062 for k = 10 and
+    s = 10), and its sums are not Gumbel. `swapped=True` reproduces it.
 
     Args:
-        k: How many items the solver chooses.
-        iterations: Terms s of the sum.
-        swapped: Take k/i for the rate.
+        k: The number of items that the solver chooses.
+        iterations: The number s of terms in the sum.
+        swapped: Use k/i as the rate.
 
-    Example:
+    Raises:
+        OptionError: If k or iterations is below 1.
+
+    Examples:
         >>> draws = SumOfGamma(10).sample((20000,), generator=torch.Generator().manual_seed(0))
         >>> round(draws.std().item(), 1)
         0.4
@@ -146,11 +146,9 @@ class SumOfGamma(Noise):
         if self.k < 1 or self.iterations < 1:
             raise OptionError(f"k and iterations must be 1 or more, got {self.k} and {self.iterations}")
 
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        """Add up the terms one by one, so that memory does not grow with them."""
-        concentration = torch.full(shape, 1 / self.k, dtype=dtype, device=device)
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the sum, computed term by term so that memory does not grow with their number."""
+        concentration = empty.fill_(1 / self.k)
         total = torch.zeros_like(concentration)
         for i in range(1, self.iterations + 1):
             scale = i / self.k if self.swapped else self.k / i
@@ -160,78 +158,71 @@ class SumOfGamma(Noise):
 
 @final
 @dataclass(frozen=True)
-class Normal(MirroredNoise):
-    """The standard normal law.
+class Normal(PairedNoise):
+    """The standard normal distribution.
 
-    Example:
+    Examples:
         >>> Normal().sample((2,), dtype=torch.float64, generator=torch.Generator().manual_seed(0)).dtype
         torch.float64
     """
 
-    def pair(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """A draw and its negative."""
-        draws = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+    def draw_pair(self, empty: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return a draw and its negative."""
+        draws = empty.normal_(generator=generator)
         return draws, -draws
 
 
 @final
 @dataclass(frozen=True)
-class NoNoise(MirroredNoise):
-    """Zeros: the estimator without chance.
+class NoNoise(PairedNoise):
+    """Zeros: an estimator with an axis of samples but without randomness. Nothing is drawn from the generator.
 
-    Example:
+    Examples:
         >>> NoNoise().sample((2,))
         tensor([0., 0.])
     """
 
-    def pair(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """Nothing is drawn from the generator."""
-        zeros = torch.zeros(shape, dtype=dtype, device=device)
-        return zeros, zeros
+    def draw_pair(self, empty: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return zeros twice."""
+        return empty.zero_(), empty
 
 
 @final
 @dataclass(frozen=True)
 class Antithetic(Noise):
-    """Draws in mirrored pairs along the first axis: for many functions their mean varies less than a free one.
+    """Draws in antithetic pairs along the first axis, which lowers the variance of many means.
 
-    Sample i and sample i + ceil(S / 2) are a pair; with an odd number the last of the first half is alone. Each draw
-    keeps the law of the noise (the mirror image of a Gumbel draw is Gumbel too, not its negative).
+    Samples i and i + ceil(S / 2) are a pair; with an odd number of samples, the last one of the first half has no
+    partner. Each draw follows the distribution of the noise (the partner of a Gumbel draw is Gumbel, not its negative).
 
     Args:
-        noise: Gumbel, Logistic, Normal or NoNoise. The law of SumOfGamma has no quantile in closed form, so it has no
-            mirror.
+        noise: Gumbel, Logistic, Normal or NoNoise. SumOfGamma has no quantile function in closed form.
 
-    Example:
+    Raises:
+        OptionError: If the noise cannot draw pairs.
+
+    Examples:
         >>> pairs = Antithetic(Normal()).sample((4, 3), generator=torch.Generator().manual_seed(0))
         >>> torch.equal(pairs[:2], -pairs[2:])
         True
     """
 
-    noise: MirroredNoise
+    noise: PairedNoise
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, MirroredNoise):
+        if not isinstance(self.noise, PairedNoise):
             raise OptionError(
-                f"{type(self.noise).__name__} has no mirror image; use Gumbel(), Logistic(), Normal() or NoNoise(), "
-                "and put a temperature around it: Tempered(Antithetic(Gumbel()), 0.5)"
+                f"{type(self.noise).__name__} cannot draw antithetic pairs; use Gumbel(), Logistic(), Normal() or "
+                "NoNoise(), and put a temperature around it: Tempered(Antithetic(Gumbel()), 0.5)"
             )
 
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        """Draw the first half and put the mirror images behind it."""
-        if not shape:
-            raise OptionError(
-                "antithetic noise needs an axis of samples in front; ask for shape (samples, *theta.shape)"
-            )
-        half = (shape[0] + 1) // 2
-        first, second = self.noise.pair(torch.Size((half, *shape[1:])), dtype=dtype, device=device, generator=generator)
-        return torch.cat([first, second[: shape[0] - half]])
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the first draws of all pairs, followed by their partners."""
+        if not empty.ndim:
+            raise OptionError("antithetic noise needs an axis of samples: use the shape (samples, *theta.shape)")
+        half = (len(empty) + 1) // 2
+        first, second = self.noise.draw_pair(empty[:half], generator)
+        return torch.cat([first, second[: len(empty) - half]])
 
 
 @final
@@ -241,38 +232,43 @@ class Tempered(Noise):
 
     Args:
         noise: Any noise.
-        temperature: A number, 0 or more, or a `Temperature` that the training loop advances. It becomes a part of the
-            estimator that the noise is given to, and is saved with it.
+        temperature: A number, 0 or more, or a `ScheduledTemperature` that the training loop advances. The estimator
+            with this noise saves a scheduled temperature in its `state_dict`.
 
-    Example:
+    Raises:
+        OptionError: If the temperature is negative or not finite.
+
+    Examples:
         >>> hot = Tempered(Normal(), 10.0).sample((1000,), generator=torch.Generator().manual_seed(0))
         >>> round(hot.std().item())
         10
     """
 
     noise: Noise
-    temperature: float | Temperature
+    temperature: float | ScheduledTemperature
 
     def __post_init__(self) -> None:
-        if not isinstance(self.temperature, Temperature) and not 0 <= self.temperature < math.inf:
-            raise OptionError(f"a temperature is a finite number, 0 or more, got {self.temperature}")
+        if not isinstance(self.temperature, ScheduledTemperature) and not 0 <= self.temperature < math.inf:
+            raise OptionError(f"a temperature must be finite and 0 or more, got {self.temperature}")
 
-    def draw(
-        self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        """Scale one draw."""
-        scale = self.temperature.value if isinstance(self.temperature, Temperature) else self.temperature
-        return scale * self.noise.draw(shape, dtype=dtype, device=device, generator=generator)
+    @property
+    def scale(self) -> float:
+        """The current temperature."""
+        return self.temperature.value if isinstance(self.temperature, ScheduledTemperature) else self.temperature
+
+    def draw(self, empty: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return a scaled draw."""
+        return self.scale * self.noise.draw(empty, generator)
 
 
-def temperatures(noise: Noise | None) -> list[Temperature]:
-    """The scheduled temperatures within noise, from the outside in.
+def scheduled_temperatures(noise: Noise | None) -> list[ScheduledTemperature]:
+    """Return the scheduled temperatures within noise, the outermost first.
 
-    Example:
-        >>> temperatures(Tempered(Normal(), Temperature(2.0)))[0].value
+    Examples:
+        >>> scheduled_temperatures(Tempered(Normal(), ScheduledTemperature(2.0)))[0].value
         2.0
     """
     if not isinstance(noise, Tempered):
         return []
-    own = [noise.temperature] if isinstance(noise.temperature, Temperature) else []
-    return own + temperatures(noise.noise)
+    own = [noise.temperature] if isinstance(noise.temperature, ScheduledTemperature) else []
+    return own + scheduled_temperatures(noise.noise)

@@ -1,4 +1,4 @@
-"""How a number such as a temperature changes while training goes on."""
+"""Schedules: how a number such as a temperature changes during training."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Schedule(ABC):
 
     @abstractmethod
     def at(self, step: int) -> float:
-        """The number at a step; steps beyond the end keep the last one."""
+        """Return the number at a step. Steps after the end have the last number."""
 
 
 @final
 @dataclass(frozen=True)
 class ConstantSchedule(Schedule):
-    """The same number always.
+    """The same number at every step.
 
-    Example:
+    Examples:
         >>> ConstantSchedule(0.5).at(100)
         0.5
     """
@@ -34,54 +34,64 @@ class ConstantSchedule(Schedule):
     start: float
 
     def at(self, step: int) -> float:
-        """The number."""
+        """Return the number."""
         return self.start
+
+
+@dataclass(frozen=True)
+class _Interpolation(Schedule):
+    """From start to end in a number of steps."""
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise OptionError(f"steps must be 1 or more, got {self.steps}")
+
+    @abstractmethod
+    def _weight(self, progress: float) -> float:
+        """Return the weight of the end, for a progress from 0 to 1."""
+
+    def at(self, step: int) -> float:
+        """Return the weighted mean of start and end."""
+        weight = self._weight(min(step / self.steps, 1.0))
+        return (1 - weight) * self.start + weight * self.end
 
 
 @final
 @dataclass(frozen=True)
-class LinearSchedule(Schedule):
-    """From start to end in a straight line.
+class LinearSchedule(_Interpolation):
+    """From start to end along a straight line.
 
-    Example:
+    Raises:
+        OptionError: If steps is below 1.
+
+    Examples:
         >>> [LinearSchedule(1.0, 0.0, steps=4).at(step) for step in (0, 1, 4, 9)]
         [1.0, 0.75, 0.0, 0.0]
     """
 
-    start: float
-    end: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        _check_steps(self.steps)
-
-    def at(self, step: int) -> float:
-        """A point of the line."""
-        share = min(step / self.steps, 1.0)
-        return (1 - share) * self.start + share * self.end
+    def _weight(self, progress: float) -> float:
+        return progress
 
 
 @final
 @dataclass(frozen=True)
-class CosineSchedule(Schedule):
-    """From start to end along half a wave: slow at both ends.
+class CosineSchedule(_Interpolation):
+    """From start to end along half a cosine wave: slow at both ends.
 
-    Example:
+    Raises:
+        OptionError: If steps is below 1.
+
+    Examples:
         >>> [round(CosineSchedule(1.0, 0.0, steps=4).at(step), 3) for step in (0, 1, 2, 4)]
         [1.0, 0.854, 0.5, 0.0]
     """
 
-    start: float
-    end: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        _check_steps(self.steps)
-
-    def at(self, step: int) -> float:
-        """A point of the wave."""
-        share = (1 - math.cos(math.pi * min(step / self.steps, 1.0))) / 2
-        return (1 - share) * self.start + share * self.end
+    def _weight(self, progress: float) -> float:
+        return (1 - math.cos(math.pi * progress)) / 2
 
 
 @final
@@ -89,7 +99,10 @@ class CosineSchedule(Schedule):
 class ExponentialSchedule(Schedule):
     """Multiply by the same factor at each step, down to `end`.
 
-    Example:
+    Raises:
+        OptionError: If the factor is not in (0, 1], or the end is above the start.
+
+    Examples:
         >>> [ExponentialSchedule(1.0, factor=0.5, end=0.2).at(step) for step in (0, 1, 2, 3)]
         [1.0, 0.5, 0.25, 0.2]
     """
@@ -100,27 +113,30 @@ class ExponentialSchedule(Schedule):
 
     def __post_init__(self) -> None:
         if not 0 < self.factor <= 1:
-            raise OptionError(f"factor must lie above 0 and not above 1, got {self.factor}")
+            raise OptionError(f"factor must be above 0 and at most 1, got {self.factor}")
         if self.end > self.start:
-            raise OptionError(f"this schedule falls, so end={self.end} cannot lie above start={self.start}; swap them")
+            raise OptionError(f"this schedule falls, so end={self.end} cannot be above start={self.start}; swap them")
 
     def at(self, step: int) -> float:
-        """A point of the curve."""
+        """Return start * factor**step, but at least `end`."""
         return max(self.end, self.start * self.factor**step)
 
 
 @final
-class Temperature(nn.Module):
-    """A scheduled number with its place in the schedule, which `state_dict` saves.
+class ScheduledTemperature(nn.Module):
+    """A temperature that follows a schedule. `state_dict` saves the current step.
 
-    Give it to `Tempered` noise, and call `step()` after each training step. The estimator with that noise saves it.
-    The place is kept on the host, so that reading the temperature never waits for a device.
+    Pass it to `Tempered` noise, and call `step()` after each training step. The estimator with that noise saves it.
+    The step is a Python number, so reading the temperature never waits for a device.
 
     Args:
-        schedule: A `Schedule`, or a number that stays. Every value must be finite and 0 or more.
+        schedule: A `Schedule`, or a constant. Every value must be finite and 0 or more.
 
-    Example:
-        >>> temperature = Temperature(LinearSchedule(1.0, 0.5, steps=10))
+    Raises:
+        OptionError: If the first value is negative or not finite.
+
+    Examples:
+        >>> temperature = ScheduledTemperature(LinearSchedule(1.0, 0.5, steps=10))
         >>> for _ in range(5):
         ...     temperature.step()
         >>> temperature.value
@@ -135,31 +151,30 @@ class Temperature(nn.Module):
 
     @property
     def value(self) -> float:
-        """The temperature now."""
+        """The current temperature.
+
+        Raises:
+            OptionError: If the schedule has a negative or nonfinite value at this step.
+        """
         value = self.schedule.at(self.steps)
         if not 0 <= value < math.inf:
             raise OptionError(
-                f"the temperature at step {self.steps} is {value}; it must be finite and 0 or more: mend the schedule"
+                f"the temperature at step {self.steps} is {value}; it must be finite and 0 or more: change the schedule"
             )
         return value
 
     def step(self) -> None:
-        """Go on by one step."""
+        """Advance by one step."""
         self.steps += 1
 
     def get_extra_state(self) -> Tensor:
-        """The place, for `state_dict`."""
+        """Return the current step, for `state_dict`."""
         return torch.tensor(self.steps)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """The place, from `load_state_dict`."""
+        """Set the current step, for `load_state_dict`."""
         self.steps = int(state)
 
     def extra_repr(self) -> str:
-        """Schedule and place."""
+        """Return the schedule and the current step, for print(model)."""
         return f"{self.schedule}, steps={self.steps}"
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise OptionError(f"steps must be 1 or more, got {steps}")

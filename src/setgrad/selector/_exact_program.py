@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setgrad.discrete import Backend, HiGHS, Program, Status
-from setgrad.discrete.solvers._cuts import Cut, cut_too_heavy, solve_with_cuts
+from setgrad.discrete.solvers._cuts import Cut, cover_cut, solve_with_cuts
 
 _EPSILON = np.finfo(np.float64).eps
 
@@ -34,7 +34,7 @@ def _refuse(program: Program, point: npt.NDArray[np.float64]) -> Cut | None:
     for row, lower, upper in zip(program.A, program.lower, program.upper, strict=True):
         slack = rounding * (np.abs(row) @ point)
         if (row >= 0).all():
-            cut = cut_too_heavy(row, upper + rounding * abs(upper), point)
+            cut = cover_cut(row, upper + rounding * abs(upper), point)
             if cut is not None:
                 return cut
             upper = np.inf

@@ -1,4 +1,4 @@
-"""Laws over discrete points: samples, probabilities, marginals, entropy, divergence and mode, all exact."""
+"""Distributions over discrete points, with exact samples, probabilities, marginals, entropy, divergence and mode."""
 
 from setgrad.discrete.distributions._base import Distribution as Distribution
 from setgrad.discrete.distributions.categorical import Categorical as Categorical

@@ -1,4 +1,4 @@
-"""All sets that may come first in a ranking, with their probabilities: exact, for few items."""
+"""All sets of items that may fill the first places of a ranking, with their exact probabilities, for few items."""
 
 from __future__ import annotations
 
@@ -8,27 +8,33 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._logs import FLOOR
+from setgrad.discrete.distributions._log_space import FLOOR
 from setgrad.errors import OptionError
 
 # 2^14 sets of 14 items each; one more item doubles time and memory.
-MOST_ITEMS = 14
+MAX_ITEMS = 14
 
 
 def prefixes(logits: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Go through the sets of 0, 1, ..., length - 1 items that were placed already.
+    """Iterate over the sets of 0, 1, ..., length - 1 items that fill the first places.
 
     Args:
-        logits: (*batch, n), finite (minus infinity is FLOOR).
-        length: Places to fill.
+        logits: (*batch, n), finite (FLOOR instead of minus infinity).
+        length: The number of places.
 
     Yields:
         For each size the probabilities of the sets, (*batch, sets); the sets as rows of bool, (sets, n); and
-        log-probabilities of the item that follows, (*batch, sets, n).
+        log-probabilities of the next item, (*batch, sets, n).
+
+    Raises:
+        OptionError: If there are too many items.
     """
     n = logits.shape[-1]
-    check_items(n)
-    weights = logits[..., None, :]
+    if n > MAX_ITEMS:
+        raise OptionError(
+            f"this quantity has no closed form, and summing over the 2^{n} sets of {n} items would take too long (the "
+            f"maximum is {MAX_ITEMS}); estimate it as a mean over sample(), with log_prob()"
+        )
     masses = torch.ones((*logits.shape[:-1], 1), dtype=logits.dtype, device=logits.device)
     for size in range(length):
         placed = list(combinations(range(n), size))
@@ -36,7 +42,7 @@ def prefixes(logits: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor, Tens
         if size:
             rows.scatter_(1, torch.tensor(placed), True)
         rows = rows.to(logits.device)
-        following = torch.where(rows, FLOOR, weights).log_softmax(-1)
+        following = torch.where(rows, FLOOR, logits[..., None, :]).log_softmax(-1)
         yield masses, rows, following
         places = {items: place for place, items in enumerate(combinations(range(n), size + 1))}
         targets = torch.tensor(
@@ -45,12 +51,3 @@ def prefixes(logits: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor, Tens
         )
         flow = torch.where(rows, 0, masses[..., None] * following.exp()).flatten(-2)
         masses = flow.new_zeros((*logits.shape[:-1], len(places))).index_add(-1, targets.flatten(), flow)
-
-
-def check_items(n: int) -> None:
-    """Refuse what would take too long."""
-    if n > MOST_ITEMS:
-        raise OptionError(
-            f"this quantity has no closed form, and summing over the 2^{n} sets of {n} items would take too long (the "
-            f"most is {MOST_ITEMS}); estimate it as a mean over sample(), with log_prob()"
-        )

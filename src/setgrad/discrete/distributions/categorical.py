@@ -8,10 +8,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._base import Distribution, check_choice, check_points
-from setgrad.discrete.distributions._logs import floored, from_largest
-from setgrad.discrete.noise import Gumbel
-from setgrad.discrete.solvers._parameters import check_counts
+from setgrad.discrete.distributions._base import (
+    Distribution,
+    check_item_logits,
+    check_points,
+    sample_gumbel_logits,
+)
+from setgrad.discrete.distributions._log_space import floor_logits
 from setgrad.discrete.solvers.top_k import ArgMax
 from setgrad.errors import ShapeError
 
@@ -19,12 +22,16 @@ from setgrad.errors import ShapeError
 @final
 @dataclass(frozen=True, eq=False)
 class Categorical(Distribution):
-    """The law softmax(logits) over points z with a single one.
+    """The distribution softmax(logits) over one-hot points z.
 
     Args:
         logits: (*batch, n).
 
-    Example:
+    Raises:
+        OptionError: If all items of an instance are excluded.
+        DataError: If the logits contain NaN or plus infinity.
+
+    Examples:
         >>> one = Categorical(torch.tensor([0.0, 0.0, -torch.inf]))
         >>> one.marginals
         tensor([0.5000, 0.5000, 0.0000])
@@ -35,51 +42,53 @@ class Categorical(Distribution):
     logits: Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logits", check_choice(self.logits, 1, "Categorical"))
+        object.__setattr__(self, "logits", check_item_logits(self.logits, 1, "Categorical"))
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
-        """The largest of logits with Gumbel noise."""
-        check_counts(0, samples=samples)
-        logits = from_largest(self.logits.detach().double())
-        noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
-        return ArgMax().solve(logits + noise).to(self.logits.dtype)
+        """Return samples, (samples, *batch, n): the largest logits with Gumbel noise."""
+        return ArgMax().solve(sample_gumbel_logits(self.logits, samples, generator)).to(self.logits.dtype)
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """Log-probability of the item that is 1."""
+        """Return the log-probability of the item that is 1."""
         z = check_points(z, self.logits, 1, "Categorical")
         valid = ((z == 0) | ((z == 1) & (self.logits > -torch.inf))).all(-1) & (z.sum(-1) == 1)
-        return torch.where(valid, torch.where(z == 1, self._logs, 0).sum(-1), -torch.inf)
+        return torch.where(valid, torch.where(z == 1, self._log_probs, 0).sum(-1), -torch.inf)
 
     @property
     def log_partition(self) -> Tensor:
-        """Logarithm of the sum of the weights."""
-        return floored(self.logits).logsumexp(-1)
+        """The logarithm of the sum of exp(logits)."""
+        return floor_logits(self.logits).logsumexp(-1)
 
     @property
     def marginals(self) -> Tensor:
-        """Probabilities of the items."""
-        return self._logs.exp()
+        """The probability of each item."""
+        return self._log_probs.exp()
 
     def entropy(self) -> Tensor:
-        """Mean of minus the log-probability."""
-        return -(self.marginals * self._logs).sum(-1)
+        """Return the entropy of each instance, in nats."""
+        return -(self.marginals * self._log_probs).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:
-        """Mean difference of log-probabilities."""
+        """Return KL(self || other) of each instance.
+
+        Raises:
+            ShapeError: If the numbers of items differ.
+        """
         if other.logits.shape[-1] != self.logits.shape[-1]:
             raise ShapeError(
-                f"no divergence between choices of {self.logits.shape[-1]} and of {other.logits.shape[-1]} items"
+                f"no KL divergence between choices of {self.logits.shape[-1]} and of {other.logits.shape[-1]} "
+                "items; both numbers must be the same"
             )
         impossible = ((self.logits > -torch.inf) & (other.logits == -torch.inf)).any(-1)
-        value = (self.marginals * (self._logs - other._logs)).sum(-1)
+        value = (self.marginals * (self._log_probs - other._log_probs)).sum(-1)
         return torch.where(impossible, torch.inf, value)
 
     @property
     def mode(self) -> Tensor:
-        """The largest logit."""
+        """The item with the largest logit, as a one-hot point."""
         return ArgMax().solve(self.logits.detach())
 
     @property
-    def _logs(self) -> Tensor:
-        """Log-probabilities, with a finite floor for excluded items."""
-        return floored(self.logits).log_softmax(-1)
+    def _log_probs(self) -> Tensor:
+        """Log-probabilities, with a finite value for excluded items."""
+        return floor_logits(self.logits).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""Rankings made by drawing items one after the other without replacement."""
+"""Rankings by drawing items one after the other without replacement."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete.distributions._base import Distribution, check_logits, check_points
-from setgrad.discrete.distributions._logs import floored, from_largest, log_suffix_sums
+from setgrad.discrete.distributions._base import Distribution, check_logits, check_points, sample_gumbel_logits
+from setgrad.discrete.distributions._log_space import floor_logits, log_suffix_sums, subtract_largest
 from setgrad.discrete.distributions._prefixes import prefixes
-from setgrad.discrete.noise import Gumbel
 from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.discrete.solvers.ranking import Ranking
 from setgrad.errors import OptionError
@@ -20,23 +19,27 @@ from setgrad.errors import OptionError
 @final
 @dataclass(frozen=True, eq=False)
 class PlackettLuce(Distribution):
-    """The law of ranks: the next place goes to an item that is left with probability softmax(logits of those left).
+    """The Plackett-Luce distribution of ranks: each place is drawn by a softmax over the remaining items.
 
-    A point z holds the rank of every item, 1 for the first, as `Ranking` does. With `length`, only that many places are
-    filled, and all other items have the rank length + 1.
+    A point z contains the rank of every item, 1 for the first, as in `Ranking`. With `length`, only that many places
+    are filled, and all other items have the rank length + 1.
 
-    Ranking the logits with Gumbel noise samples this law exactly. The SET of the first k items has a law of its own,
-    which sums over their k! orders; it is not the law of `KSubset` with the same logits, whose sets have probability in
-    proportion to the product of their weights.
+    Ranking the logits with Gumbel noise samples this distribution exactly. The SET of the first k items has another
+    distribution, a sum over their k! orders. It is not the distribution `KSubset` with the same logits, where the
+    probability of a set is proportional to the product of its weights.
 
     Sampling, `log_prob` and `mode` work for any n; `marginals` too if all places are filled (memory of n^2). Entropy,
     divergence, and the marginals of a part of the places have no closed form: they sum over sets, up to 14 items.
 
     Args:
         logits: (*batch, n).
-        length: Places to fill; None for all. Excluded items are never placed, so it is at most the number of others.
+        length: The number of places to fill; None for all. It is at most the number of items that are not excluded.
 
-    Example:
+    Raises:
+        OptionError: If length is out of range.
+        DataError: If the logits contain NaN or plus infinity.
+
+    Examples:
         >>> ranks = PlackettLuce(torch.tensor([0.0, 2.0, 1.0]))
         >>> ranks.mode
         tensor([3., 1., 2.])
@@ -53,33 +56,30 @@ class PlackettLuce(Distribution):
         object.__setattr__(self, "logits", check_logits(self.logits, 1, "PlackettLuce"))
         check_counts(length=self.places)
         allowed = self.logits > -torch.inf
-        least = int(allowed.sum(-1).min()) if allowed.numel() else self.logits.shape[-1]
-        if not 0 <= self.places <= least:
+        fewest = int(allowed.sum(-1).min()) if allowed.numel() else self.logits.shape[-1]
+        if not 0 <= self.places <= fewest:
             raise OptionError(
-                f"PlackettLuce cannot fill {self.places} places: an instance has {least} items that are not excluded "
+                f"PlackettLuce cannot fill {self.places} places: an instance has {fewest} items that are not excluded "
                 "by a logit of minus infinity; give a length from 0 to that number"
             )
 
     @property
     def places(self) -> int:
-        """How many places are filled."""
+        """The number of places that are filled."""
         return self.logits.shape[-1] if self.length is None else self.length
 
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
-        """Rank the logits with Gumbel noise."""
-        check_counts(0, samples=samples)
-        logits = from_largest(self.logits.detach().double())
-        noise = Gumbel().sample((samples, *logits.shape), dtype=logits.dtype, device=logits.device, generator=generator)
-        return self._ranks(logits + noise).to(self.logits.dtype)
+        """Return samples of ranks, (samples, *batch, n)."""
+        return self._ranks(sample_gumbel_logits(self.logits, samples, generator)).to(self.logits.dtype)
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """Sum over places: the item there against all that are left."""
+        """Return the log-probability of ranks: for each place, the item there against all remaining ones."""
         z = check_points(z, self.logits, 1, "PlackettLuce")
         n, places = z.shape[-1], self.places
         ordered, order = z.sort(-1)
         expected = torch.arange(1, n + 1, dtype=z.dtype, device=z.device).clamp(max=places + 1)
         shape = torch.broadcast_shapes(z.shape, self.logits.shape)
-        logits = floored(from_largest(self.logits)).expand(shape).gather(-1, order.expand(shape))
+        logits = floor_logits(subtract_largest(self.logits)).expand(shape).gather(-1, order.expand(shape))
         excluded = (self.logits == -torch.inf) & (z <= places)
         valid = (ordered == expected).all(-1) & ~excluded.any(-1)
         each = (logits - log_suffix_sums(logits))[..., :places]
@@ -88,43 +88,49 @@ class PlackettLuce(Distribution):
     @property
     def marginals(self) -> Tensor:
         """The mean rank of each item."""
-        logits = floored(self.logits)
+        logits = floor_logits(self.logits)
         if self.places >= logits.shape[-1] - 1:
-            # An item stands behind another with probability sigmoid(difference); the item itself counts 1/2.
+            # An item comes after another with probability sigmoid(difference); the item itself counts 1/2.
             return 0.5 + torch.sigmoid(logits[..., None, :] - logits[..., :, None]).sum(-1)
-        # Without places the mean is the same for all logits, and says so to autograd.
+        # Without places the mean does not depend on the logits, but autograd needs a path.
         mean = 0 * logits + (self.places + 1)
         for place, (masses, _, following) in enumerate(prefixes(logits, self.places)):
             mean = mean - (self.places - place) * (masses[..., None] * following.exp()).sum(-2)
         return mean
 
     def entropy(self) -> Tensor:
-        """Sum over places: the mean entropy of the item there, given which came before."""
-        logits = floored(self.logits)
+        """Return the sum over places of the mean entropy of the next item."""
+        logits = floor_logits(self.logits)
         total = 0 * logits.sum(-1)
         for masses, _, following in prefixes(logits, self.places):
             total = total - (masses * (following.exp() * following).sum(-1)).sum(-1)
         return total
 
     def kl(self, other: PlackettLuce) -> Tensor:
-        """Sum over places: the mean divergence of the item there, given which came before."""
+        """Return the sum over places of the mean divergence of the next item.
+
+        Raises:
+            OptionError: If the numbers of items or places differ.
+        """
         if other.places != self.places or other.logits.shape[-1] != self.logits.shape[-1]:
             raise OptionError(
-                f"no divergence between {self.places} of {self.logits.shape[-1]} places and {other.places} of "
-                f"{other.logits.shape[-1]}: both laws must rank as many of as many"
+                f"no KL divergence between {self.places} of {self.logits.shape[-1]} places and {other.places} of "
+                f"{other.logits.shape[-1]}: both must be the same"
             )
         impossible = ((self.logits > -torch.inf) & (other.logits == -torch.inf)).any(-1) & (self.places > 0)
         total = torch.zeros_like(impossible, dtype=self.logits.dtype)
         pairs = zip(
-            prefixes(floored(self.logits), self.places), prefixes(floored(other.logits), self.places), strict=True
+            prefixes(floor_logits(self.logits), self.places),
+            prefixes(floor_logits(other.logits), self.places),
+            strict=True,
         )
-        for (masses, _, mine), (_, _, theirs) in pairs:
-            total = total + (masses * (mine.exp() * (mine - theirs)).sum(-1)).sum(-1)
+        for (masses, _, own), (_, _, others) in pairs:
+            total = total + (masses * (own.exp() * (own - others)).sum(-1)).sum(-1)
         return torch.where(impossible, torch.inf, total)
 
     @property
     def mode(self) -> Tensor:
-        """The items in the order of their logits."""
+        """The ranks of the logits in descending order."""
         return self._ranks(self.logits.detach())
 
     def _ranks(self, scores: Tensor) -> Tensor:

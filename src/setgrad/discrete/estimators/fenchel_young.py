@@ -1,4 +1,4 @@
-"""A loss for solvers where the right answers are known."""
+"""A loss for solvers where the right solutions are known."""
 
 from __future__ import annotations
 
@@ -8,36 +8,33 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._estimator import (
-    Noisy,
-    check_solver,
-    orient,
-    replace,
-    spread,
-    usable,
-    where_finite,
-    wide,
+    SolverLayer,
+    apply_where_finite,
+    as_maximisation,
+    at_least_float32,
+    replace_gradient,
 )
-from setgrad.discrete._solver import CombinatorialSolver
+from setgrad.discrete._solver import CombinatorialSolver, expand_flags
 from setgrad.discrete.noise import Noise
 from setgrad.discrete.solvers._parameters import check_floats
 from setgrad.errors import ShapeError
 
 
 @final
-class FenchelYoung(Noisy):
-    """How much the best perturbed point beats the right one: mean of max <theta + noise, z>, minus <theta, target>.
+class FenchelYoung(SolverLayer):
+    """The perturbed Fenchel-Young loss: mean of max <theta + noise, z>, minus <theta, target>.
 
-    It is convex in theta, and its gradient is the mean of the perturbed solutions minus the target, without bias
-    ("Learning with differentiable perturbed optimizers", Berthet et al., 2020). Its least value is not 0 but minus the
-    entropy that the noise gives to the target. Each loss costs one call of the solver, in the forward pass.
+    It is convex in theta. Its gradient, the mean of the perturbed solutions minus the target, is unbiased. Its minimum
+    is not 0 but minus the entropy that the noise gives to the target. Berthet et al., 2020, arXiv:2002.08676.
+    A loss costs one call of the solver, in the forward pass.
 
     Args:
         solver: The map from theta to z.
         noise: Any noise; None for the loss of the structured perceptron.
-        samples: How many draws of the noise.
-        generator: Source of chance.
+        samples: The number of draws of the noise.
+        generator: Source of random numbers.
 
-    Example:
+    Examples:
         >>> from setgrad.discrete import Gumbel, TopK
         >>> theta = torch.zeros(3, 5, requires_grad=True)
         >>> loss = FenchelYoung(TopK(2), noise=Gumbel(), samples=10, generator=torch.Generator().manual_seed(0))
@@ -54,21 +51,23 @@ class FenchelYoung(Noisy):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(noise=noise, samples=samples, generator=generator)
-        self.solver = check_solver(solver)
+        super().__init__(solver, noise=noise, samples=samples, generator=generator)
 
     def forward(self, theta: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The loss of each instance, in single precision at least; 0 for those without an answer ("mask")."""
+        """Return the loss of each instance in float32 or float64; 0 for instances without an answer ("mask").
+
+        Raises:
+            ShapeError: If theta is not a float tensor, or the target has another shape.
+        """
         check_floats(theta, "estimators take", "theta")
         if target.shape != theta.shape:
             raise ShapeError(f"theta has shape {tuple(theta.shape)} and the target {tuple(target.shape)}")
         dims = self.solver.dims
-        # What autograd sees is linear in theta, so that its second derivative would be 0, which is wrong.
-        clean = orient(wide(replace(theta.detach(), theta)), self.solver)
-        seen = self.perturb(clean, generator)
-        seen = seen if self.noise is not None else seen[None]
-        solved = self.solver.maximise(seen.detach())
-        known = usable(solved)
-        gaps = where_finite(lambda values: values * solved.value, seen, dims) - clean * target
-        each = torch.where(spread(known.all(0), clean), gaps, 0).flatten(gaps.ndim - dims)
-        return each.sum(-1).mean(0)
+        # For autograd the loss is linear in theta, so its second derivative would be 0, which is wrong: make it raise.
+        clean = as_maximisation(at_least_float32(replace_gradient(theta.detach(), theta)), self.solver)
+        perturbed = self.perturb(clean, generator)
+        perturbed = perturbed if self.noise is not None else perturbed[None]
+        result = self.solver.maximise(perturbed.detach())
+        gaps = apply_where_finite(lambda values: values * result.value, perturbed, dims) - clean * target
+        known = expand_flags(result.has_answer.all(0), clean)
+        return torch.where(known, gaps, 0).flatten(gaps.ndim - dims).sum(-1).mean(0)

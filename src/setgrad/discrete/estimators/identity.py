@@ -1,4 +1,4 @@
-"""The solver as the identity of the backward pass, behind a projection."""
+"""The identity as the backward pass of a solver, after a projection."""
 
 from __future__ import annotations
 
@@ -8,32 +8,42 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import Choice, SolverEstimator, may_fail, orient, where_finite, wide
+from setgrad._deprecation import deprecated_string
+from setgrad.discrete._estimator import (
+    ForwardPass,
+    SolverEstimator,
+    apply_where_finite,
+    as_maximisation,
+    at_least_float32,
+    can_fail,
+)
 from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.margins import Margin
 from setgrad.discrete.noise import Noise
-from setgrad.discrete.projections import Projection, resolve_projection
+from setgrad.discrete.projections import MeanProjection, NormProjection, Projection, StdProjection
+
+_PROJECTIONS: dict[str, Projection] = {"mean": MeanProjection(), "norm": NormProjection(), "std": StdProjection()}
 
 
 @final
 class Identity(SolverEstimator):
-    """Pass the gradient as it comes (its negative, for a solver that minimises). It costs no call of the solver.
+    """Pass the gradient unchanged (negated, for a solver that minimises). The backward pass does not call the solver.
 
-    The way forward is: noise, projection, margin, solver. The way back goes through the Jacobian of the projection.
-    "Backpropagation through combinatorial algorithms: identity with projection works" (Sahoo et al., 2023).
+    The forward pass applies noise, projection, margin and solver, in this order. The backward pass goes through the
+    Jacobian of the projection. Sahoo et al., 2023, arXiv:2205.15213.
 
     Args:
         solver: The map from theta to z.
-        projection: "mean", "norm", "std" or a `Projection`. It must suit the solver: see each of them.
+        projection: Such as `StdProjection()`; None for no projection. It must suit the solver: see each of them.
         margin: `NoiseMargin` or `InformedMargin`; used in training only.
-        noise: Makes the layer a sampler, with an axis of samples in front.
-        samples: How many draws of the noise.
-        generator: Source of chance.
+        noise: Turns the layer into a sampler, with an axis of samples in front.
+        samples: The number of draws of the noise.
+        generator: Source of random numbers.
 
-    Example:
-        >>> from setgrad.discrete import TopK
+    Examples:
+        >>> from setgrad.discrete import MeanProjection, TopK
         >>> theta = torch.tensor([1.0, 3.0, 2.0], requires_grad=True)
-        >>> z = Identity(TopK(2), projection="mean")(theta)
+        >>> z = Identity(TopK(2), projection=MeanProjection())(theta)
         >>> z[0].backward()
         >>> z.detach(), theta.grad
         (tensor([0., 1., 1.]), tensor([ 0.6667, -0.3333, -0.3333]))
@@ -50,22 +60,31 @@ class Identity(SolverEstimator):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(solver, noise=noise, samples=samples, generator=generator)
-        self.projection = resolve_projection(projection)
+        self.projection = deprecated_string("projection", projection, _PROJECTIONS, removed_in="0.3.0")
         self.margin = margin
 
     def forward(
         self, theta: Tensor, *, target: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Choose. An informed margin needs the right answers: `target`, of the shape of theta."""
-        clean = orient(wide(theta), self.solver)
-        seen = self.perturb(clean, generator)
-        if self.projection is not None:
-            projection = partial(self.projection, dims=self.solver.dims)
-            seen = where_finite(projection, seen, self.solver.dims) if may_fail(self.solver) else projection(seen)
-        if self.margin is not None and self.training:
-            seen = self.margin(seen, target=target, generator=generator or self.generator)
-        return self.choose(seen, clean).to(theta.dtype)
+        """Return z for theta.
 
-    def pull(self, choice: Choice, grad: Tensor) -> Tensor:
-        """Nothing to do."""
+        Args:
+            theta: The input of the solver.
+            target: The right solution, in the shape of theta; needed by `InformedMargin`.
+            generator: Used instead of the estimator's own generator.
+
+        Returns:
+            z in the shape of theta, with an axis of samples in front if there is noise.
+        """
+        clean = as_maximisation(at_least_float32(theta), self.solver)
+        inputs = self.perturb(clean, generator)
+        if self.projection is not None:
+            projection, dims = partial(self.projection, dims=self.solver.dims), self.solver.dims
+            inputs = apply_where_finite(projection, inputs, dims) if can_fail(self.solver) else projection(inputs)
+        if self.margin is not None and self.training:
+            inputs = self.margin(inputs, target=target, generator=generator or self.generator)
+        return self.solve_with_gradient(inputs, clean).to(theta.dtype)
+
+    def pullback(self, saved: ForwardPass, grad: Tensor) -> Tensor:
+        """Return the gradient unchanged."""
         return grad

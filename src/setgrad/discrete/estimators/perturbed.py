@@ -8,20 +8,25 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import GradientEstimator, Noisy, check_solver, last, orient, spread, usable, wide
-from setgrad.discrete._solver import CombinatorialSolver
+from setgrad.discrete._estimator import (
+    GradientEstimator,
+    SolverLayer,
+    as_maximisation,
+    at_least_float32,
+    without_second_derivative,
+)
+from setgrad.discrete._solver import CombinatorialSolver, expand_flags
 from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, Normal, Tempered
-from setgrad.discrete.schedules import Temperature
 from setgrad.errors import OptionError
 
 
 @final
-class Perturbed(Noisy, GradientEstimator):
+class Perturbed(SolverLayer, GradientEstimator):
     """The mean of solver(theta + noise) over samples, which is smooth in theta, in the shape of theta.
 
-    Unlike the other estimators it returns no discrete points, but their mean. Its gradient is an unbiased estimate of
-    the gradient of the true mean: the noise's law, moved by theta, has a derivative where the solver has none.
-    "Learning with differentiable perturbed optimizers" (Berthet et al., 2020). The way back does not call the solver.
+    Unlike the other estimators it returns the mean of discrete points. Its gradient is an unbiased estimate of the
+    gradient of the expected solution: the distribution of theta + noise has a derivative where the solver has none.
+    Berthet et al., 2020, arXiv:2002.08676. The backward pass does not call the solver.
 
     The output and its gradient come from the same draws. A loss that is linear in the output gets an unbiased gradient;
     for others the bias falls as 1/samples.
@@ -30,11 +35,14 @@ class Perturbed(Noisy, GradientEstimator):
         solver: The map from theta to z.
         noise: `Gumbel()`, `Normal()` or `Logistic()`, also within `Tempered` or `Antithetic`. The density of
             `SumOfGamma` has no closed form to differentiate.
-        samples: How many draws. One alone gives a gradient of large variance.
-        reduce: Subtract from each solution the mean of those that share no noise with it: no bias, less variance.
-        generator: Source of chance.
+        samples: The number of draws. With one draw the gradient has a large variance.
+        reduce: Subtract from each solution the mean of those with independent noise: no bias, less variance.
+        generator: Source of random numbers.
 
-    Example:
+    Raises:
+        OptionError: If the density of the noise has no derivative in closed form.
+
+    Examples:
         >>> from setgrad.discrete import ArgMax
         >>> theta = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
         >>> layer = Perturbed(ArgMax(), noise=Gumbel(), samples=100_000, generator=torch.Generator().manual_seed(0))
@@ -54,67 +62,64 @@ class Perturbed(Noisy, GradientEstimator):
         reduce: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(noise=noise, samples=samples, generator=generator)
+        super().__init__(solver, noise=noise, samples=samples, generator=generator)
         score(noise, torch.zeros(1))
-        self.solver = check_solver(solver)
         self.reduce = reduce
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The mean solution."""
-        given, theta = theta, orient(wide(theta), self.solver)
-        draws = self.noise.sample(
-            (self.samples, *theta.shape),
-            dtype=theta.dtype,
-            device=theta.device,
-            generator=generator or self.generator,
-        )
-        solved = self.solver.maximise(theta.detach() + draws)
-        known = spread(usable(solved).all(0), theta)
-        points = torch.where(known, solved.value, 0)
-        alone = (self.samples + 1) // 2 if _mirrored(self.noise) else self.samples
-        mean: Tensor = _Mean.apply(theta, points, score(self.noise, draws), self.solver.dims, alone, self.reduce)
-        return mean.to(given.dtype)
+        """Return the mean solution."""
+        clean = as_maximisation(at_least_float32(theta), self.solver)
+        draws = self.draw_noise(self.noise, clean, generator)
+        result = self.solver.maximise(clean.detach() + draws)
+        points = torch.where(expand_flags(result.has_answer.all(0), clean), result.value, 0)
+        independent = (self.samples + 1) // 2 if _is_antithetic(self.noise) else self.samples
+        mean: Tensor = _Mean.apply(clean, points, score(self.noise, draws), self.solver.dims, independent, self.reduce)
+        return mean.to(theta.dtype)
 
 
 @final
 class _Mean(torch.autograd.Function):
-    """The mean of given points, differentiated through the law that they were drawn from."""
+    """The mean of sampled points, differentiated through the distribution that they were drawn from."""
 
     @staticmethod
-    def forward(theta: Tensor, points: Tensor, scores: Tensor, dims: int, alone: int, reduce: bool) -> Tensor:
+    def forward(theta: Tensor, points: Tensor, scores: Tensor, dims: int, independent: int, reduce: bool) -> Tensor:
         return points.mean(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        theta, points, scores, ctx.dims, ctx.alone, ctx.reduce = inputs
+        theta, points, scores, ctx.dims, ctx.independent, ctx.reduce = inputs
         ctx.save_for_backward(theta, points, scores)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         theta, points, scores = ctx.saved_tensors
         with torch.no_grad():
-            rated = (points * grad).sum(tuple(range(-ctx.dims, 0)), keepdim=True)
+            values = (points * grad).sum(tuple(range(-ctx.dims, 0)), keepdim=True)
             if ctx.reduce:
-                rated = rated - _others(rated, ctx.alone)
-            pulled = (rated * scores).mean(0)
-        return last(pulled, theta, grad), None, None, None, None, None
+                values = values - _mean_of_independent(values, ctx.independent)
+            gradient = (values * scores).mean(0)
+        return without_second_derivative(gradient, theta, grad), None, None, None, None, None
 
 
-def _others(values: Tensor, alone: int) -> Tensor:
-    """For each sample, the mean of those whose noise is independent of its own; 0 if there are none.
+def _mean_of_independent(values: Tensor, independent: int) -> Tensor:
+    """Return for each sample the mean of the samples whose noise is independent of its own; 0 if there are none.
 
-    Samples i and i + alone are mirror images; with `alone` samples in all, there are no mirror images.
+    Samples i and i + independent are an antithetic pair; with `independent` samples in all, there are no pairs.
     """
-    number = torch.arange(values.shape[0], device=values.device) % alone
-    sums = torch.zeros_like(values[:alone]).index_add_(0, number, values)
-    # How many have the same number, by arithmetic: to count them, the host would wait for the device.
-    sizes = ((values.shape[0] - 1 - number) // alone + 1).reshape(-1, *(1,) * (values.ndim - 1))
-    return (values.sum(0) - sums[number]) / (values.shape[0] - sizes).clamp(min=1)
+    pair = torch.arange(values.shape[0], device=values.device) % independent
+    sums = torch.zeros_like(values[:independent]).index_add_(0, pair, values)
+    # The size of each sample's pair, by arithmetic: counting would make the CPU wait for the device.
+    sizes = ((values.shape[0] - 1 - pair) // independent + 1).reshape(-1, *(1,) * (values.ndim - 1))
+    return (values.sum(0) - sums[pair]) / (values.shape[0] - sizes).clamp(min=1)
 
 
 @singledispatch
 def score(noise: Noise, draws: Tensor) -> Tensor:
-    """Minus the derivative of the log-density of the noise, at its draws."""
+    """Return minus the derivative of the log-density of the noise, at its draws.
+
+    Raises:
+        OptionError: If the density has no derivative in closed form.
+    """
     raise OptionError(
         f"{type(noise).__name__} has no density in closed form to differentiate; use Gumbel(), Normal() or Logistic(), "
         "also within Tempered or Antithetic"
@@ -143,12 +148,11 @@ def _(noise: Antithetic, draws: Tensor) -> Tensor:
 
 @score.register
 def _(noise: Tempered, draws: Tensor) -> Tensor:
-    scale = noise.temperature.value if isinstance(noise.temperature, Temperature) else noise.temperature
+    scale = noise.scale
     if not scale > 0:
         raise OptionError("at temperature 0 the mean solution has no derivative; use a temperature above 0")
     return score(noise.noise, draws / scale) / scale
 
 
-def _mirrored(noise: Noise) -> bool:
-    """Whether the draws come in pairs."""
-    return isinstance(noise, Antithetic) or (isinstance(noise, Tempered) and _mirrored(noise.noise))
+def _is_antithetic(noise: Noise) -> bool:
+    return isinstance(noise, Antithetic) or (isinstance(noise, Tempered) and _is_antithetic(noise.noise))

@@ -1,4 +1,4 @@
-"""Score functions: unbiased gradients of a mean loss, for losses that need no derivative."""
+"""Score-function estimators: unbiased gradients of a mean loss, for losses that need no derivative."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete._estimator import replace
+from setgrad.discrete._estimator import replace_gradient
 from setgrad.discrete.distributions._base import Distribution
 from setgrad.discrete.solvers._parameters import check_counts
 from setgrad.errors import OptionError, ShapeError
 
 
 def reinforce(losses: Tensor, log_prob: Tensor, *, baseline: Tensor | float = 0.0) -> Tensor:
-    """A loss to call `backward` on: its value is the mean of the losses, its gradient the score function's.
+    """Return a surrogate loss: its value is the mean of the losses, its gradient is the score-function estimate.
 
-    It passes two gradients: to the distribution, the mean of (loss - baseline) times the gradient of the
-    log-probability; and to whatever else the losses depend on, their own. The first cannot be differentiated again.
+    The distribution gets the mean of (loss - baseline) times the gradient of the log-probability; this gradient cannot
+    be differentiated again. Everything else that the losses depend on gets their usual gradient.
 
     Args:
-        losses: One for each sample: (S, *batch).
+        losses: The loss of each sample: (S, *batch).
         log_prob: Log-probabilities of the samples, of the same shape.
-        baseline: What to subtract. It may depend on anything but the sample that it is subtracted for.
+        baseline: Subtracted from the losses. It may depend on anything but the sample that it is subtracted for.
 
     Returns:
-        Shape (*batch).
+        The surrogate loss, of shape (*batch).
 
-    Example:
+    Raises:
+        ShapeError: If the shapes differ.
+
+    Examples:
         >>> log_prob = torch.tensor([-1.0, -2.0], requires_grad=True)
         >>> reinforce(torch.tensor([3.0, 5.0]), log_prob).backward()
         >>> log_prob.grad
@@ -39,24 +42,28 @@ def reinforce(losses: Tensor, log_prob: Tensor, *, baseline: Tensor | float = 0.
             f"losses have shape {tuple(losses.shape)} and log-probabilities {tuple(log_prob.shape)}; both must be "
             "(samples, *batch)"
         )
-    # Worth 0, with the gradient of log_prob. A second derivative would lack the part in which the law itself changes,
-    # so it raises; that with respect to the parameters of the losses is their own.
-    score = replace(torch.zeros_like(log_prob), log_prob)
+    # The value 0 with the gradient of log_prob. A second derivative would miss the change of the distribution itself,
+    # so it raises; second derivatives with respect to the parameters of the losses work.
+    score = replace_gradient(torch.zeros_like(log_prob), log_prob)
     level = baseline.detach() if isinstance(baseline, Tensor) else baseline
     return (losses + (losses - level) * score).mean(0)
 
 
 def rloo(losses: Tensor, log_prob: Tensor) -> Tensor:
-    """`reinforce`, where the baseline of each sample is the mean loss of all others.
+    """Return the surrogate loss of `reinforce`, with the mean loss of all other samples as the baseline of each sample.
 
     Args:
-        losses: One for each sample: (S, *batch), with 2 or more samples.
+        losses: The loss of each sample: (S, *batch), with 2 or more samples.
         log_prob: Log-probabilities of the samples, of the same shape.
 
     Returns:
-        Shape (*batch).
+        The surrogate loss, of shape (*batch).
 
-    Example:
+    Raises:
+        OptionError: If there is only one sample.
+        ShapeError: If the shapes differ.
+
+    Examples:
         >>> from setgrad.discrete import KSubset
         >>> logits = torch.zeros(4, requires_grad=True)
         >>> q = KSubset(logits, k=2)
@@ -69,7 +76,7 @@ def rloo(losses: Tensor, log_prob: Tensor) -> Tensor:
 
 
 def leave_one_out(values: Tensor) -> Tensor:
-    """For each entry of the first axis, the mean of all others."""
+    """Return for each entry of the first axis the mean of all other entries."""
     if values.shape[0] < 2:
         raise OptionError("the mean of all other samples needs 2 samples or more; raise samples, or use reinforce")
     return (values.sum(0) - values) / (values.shape[0] - 1)
@@ -77,15 +84,15 @@ def leave_one_out(values: Tensor) -> Tensor:
 
 @final
 class ScoreFunction(nn.Module):
-    """Draw samples, ask for their losses, and return a loss with the score function's gradient.
+    """Draw samples, compute their losses, and return a loss with the score-function gradient.
 
     Args:
-        family: From theta to a distribution.
-        samples: How many draws; 2 or more with a baseline.
-        baseline: Subtract the mean loss of the other samples, which keeps the mean and lowers the variance.
-        generator: Source of chance.
+        family: A function from theta to a distribution.
+        samples: The number of draws; 2 or more with a baseline.
+        baseline: Subtract the mean loss of the other samples: no bias, less variance.
+        generator: Source of random numbers.
 
-    Example:
+    Examples:
         >>> from setgrad.discrete import KSubset
         >>> generator = torch.Generator().manual_seed(0)
         >>> layer = ScoreFunction(lambda theta: KSubset(theta, 2), samples=4, generator=generator)
@@ -113,7 +120,16 @@ class ScoreFunction(nn.Module):
     def forward(
         self, theta: Tensor, loss: Callable[[Tensor], Tensor], *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """From theta (*batch, *instance) and losses of points (S, *batch, *instance) -> (S, *batch), to (*batch)."""
+        """Return the surrogate loss.
+
+        Args:
+            theta: Parameters of the distribution, (*batch, *instance).
+            loss: From samples (S, *batch, *instance) to losses (S, *batch).
+            generator: Used instead of the estimator's own generator.
+
+        Returns:
+            The surrogate loss, of shape (*batch).
+        """
         q = self.family(theta)
         z = q.sample(self.samples, generator=generator or self.generator)
         losses, log_prob = loss(z), q.log_prob(z)

@@ -1,4 +1,4 @@
-"""Score functions for k-subsets, with control variates."""
+"""Score-function estimates for k-subsets, with control variates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from setgrad._autograd import in_transform
 from setgrad.discrete.distributions.k_subset import KSubset
 from setgrad.discrete.estimators.score_function import leave_one_out, reinforce, rloo
 from setgrad.discrete.solvers._parameters import check_counts
@@ -18,18 +19,18 @@ from setgrad.errors import OptionError, ShapeError
 class SFESS(nn.Module):
     """Exact samples of k items of n, and an unbiased gradient of their mean loss.
 
-    "Revisiting score function estimators for k-subset sampling" (Wijk et al., 2024), with one control variate more: if
-    the loss has a derivative, its linear part is taken out of the score function, and the gradient of that part comes
-    exactly, from the marginals. The slope for each sample is the mean derivative at the OTHERS, so that nothing is
-    biased. For a linear loss all variance goes.
+    Wijk et al., 2024, arXiv:2407.16058, with another control variate: if the loss has a derivative, its linear part is
+    taken out of the score function, and the gradient of that part is computed exactly, from the marginals. The slope
+    for each sample is the mean derivative at the OTHER samples, so the estimate stays unbiased. For a linear loss the
+    variance is 0.
 
     Args:
-        k: Number of items.
-        samples: How many draws; 2 or more.
+        k: The number of items.
+        samples: The number of draws; 2 or more.
         linear: Take the linear part out. Turn it off for losses without a derivative.
-        generator: Source of chance.
+        generator: Source of random numbers.
 
-    Example:
+    Examples:
         >>> theta = torch.zeros(3, 5, requires_grad=True)
         >>> layer = SFESS(2, samples=4, generator=torch.Generator().manual_seed(0))
         >>> layer(theta, lambda z: z[..., 0]).sum().backward()
@@ -49,14 +50,27 @@ class SFESS(nn.Module):
     def forward(
         self, theta: Tensor, loss: Callable[[Tensor], Tensor], *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """From theta (*batch, n) and losses of points (S, *batch, n) -> (S, *batch), to a surrogate loss (*batch)."""
+        """Return the surrogate loss.
+
+        Args:
+            theta: Logits of the items, (*batch, n).
+            loss: From samples (S, *batch, n) to losses (S, *batch).
+            generator: Used instead of the estimator's own generator.
+
+        Returns:
+            The surrogate loss, of shape (*batch).
+
+        Raises:
+            ShapeError: If there is not one loss for each sample.
+            OptionError: If the loss has no derivative, or a transform of torch.func is active, and `linear` is True.
+        """
         q = KSubset(theta, self.k)
         z = q.sample(self.samples, generator=generator or self.generator).to(theta.dtype)
         if not self.linear or not torch.is_grad_enabled():
             return rloo(loss(z), q.log_prob(z))
-        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        if in_transform():
             raise OptionError(
-                "SFESS differentiates the loss by itself, which torch.func cannot follow; use backward(), "
+                "SFESS differentiates the loss itself, which torch.func cannot follow; use backward(), "
                 "or SFESS(linear=False)"
             )
         losses = loss(z.requires_grad_())
@@ -68,9 +82,9 @@ class SFESS(nn.Module):
         z = z.detach()
         if slopes is None:
             return rloo(losses, q.log_prob(z))
-        others = leave_one_out(slopes)
-        # <others, z> is subtracted from the loss of a sample and from the baseline made of the other samples.
-        baseline = leave_one_out(losses.detach()) + (others * (z - leave_one_out(z))).sum(-1)
+        other_slopes = leave_one_out(slopes)
+        # <other_slopes, z> is subtracted from the loss of a sample and from its baseline over the other samples.
+        baseline = leave_one_out(losses.detach()) + (other_slopes * (z - leave_one_out(z))).sum(-1)
         means = q.marginals.to(theta.dtype)
         exact = (slopes.mean(0) * (means - means.detach())).sum(-1)
         return reinforce(losses, q.log_prob(z).to(losses.dtype), baseline=baseline) + exact

@@ -7,24 +7,23 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.discrete._estimator import GradientEstimator, replace
+from setgrad.discrete._estimator import GradientEstimator, replace_gradient
 from setgrad.discrete.distributions.k_subset import KSubset
 from setgrad.discrete.solvers._parameters import check_counts
 
 
 @final
 class SIMPLE(GradientEstimator):
-    """Samples of the k-subset law, (S, *theta.shape); backwards, the derivative of the probability of each item.
+    """Samples of the k-subset distribution, (S, *theta.shape), with the gradient of the marginal probabilities.
 
-    "SIMPLE: a gradient estimator for k-subset sampling" (Ahmed et al., 2023). The gradient is exact, on average, for
-    losses that are linear in z.
+    The gradient is unbiased for losses that are linear in z. Ahmed et al., 2023, arXiv:2210.01941.
 
     Args:
-        k: Number of items.
-        samples: How many draws.
-        generator: Source of chance.
+        k: The number of items.
+        samples: The number of draws.
+        generator: Source of random numbers.
 
-    Example:
+    Examples:
         >>> layer = SIMPLE(2, samples=3, generator=torch.Generator().manual_seed(0))
         >>> layer(torch.zeros(5)).sum(-1)
         tensor([2., 2., 2.])
@@ -39,7 +38,12 @@ class SIMPLE(GradientEstimator):
         self.generator = generator
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw."""
+        """Return samples of k items.
+
+        Raises:
+            OptionError: If an instance has fewer than k items that are not excluded.
+            DataError: If theta contains NaN or plus infinity.
+        """
         q = KSubset(theta, self.k)
         z = q.sample(self.samples, generator=generator or self.generator).to(theta.dtype)
-        return replace(z, q.marginals.to(theta.dtype).expand_as(z))
+        return replace_gradient(z, q.marginals.to(theta.dtype).expand_as(z))

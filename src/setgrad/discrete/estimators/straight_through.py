@@ -10,35 +10,32 @@ from torch import Tensor
 
 from setgrad.discrete._estimator import (
     GradientEstimator,
-    Noisy,
-    check_solver,
-    orient,
-    replace,
-    spread,
-    usable,
-    where_finite,
+    SolverLayer,
+    apply_where_finite,
+    as_maximisation,
+    replace_gradient,
 )
-from setgrad.discrete._solver import CombinatorialSolver
+from setgrad.discrete._solver import CombinatorialSolver, expand_flags
 from setgrad.discrete.noise import Noise
 from setgrad.errors import ShapeError
 
 
 @final
-class StraightThrough(Noisy, GradientEstimator):
-    """Solve forwards; backwards, differentiate a soft function in place of the solver.
+class StraightThrough(SolverLayer, GradientEstimator):
+    """Call the solver in the forward pass, and differentiate a soft function in the backward pass.
 
-    Without a soft function the gradient passes as it comes: the straight-through estimator of the papers, which is
-    `Identity` without a projection. The way back does not call the solver.
+    Without a soft function the gradient passes unchanged: the straight-through estimator (Bengio et al., 2013,
+    arXiv:1308.3432), which is `Identity` without a projection. The backward pass does not call the solver.
 
     Args:
         solver: The map from theta to z.
-        soft: A differentiable map that resembles the solver, such as torch.sigmoid for a threshold. It takes theta
-            with noise, turned so that larger is better.
-        noise: Makes the layer a sampler, with an axis of samples in front.
-        samples: How many draws of the noise.
-        generator: Source of chance.
+        soft: A differentiable function that resembles the solver, such as torch.sigmoid for a threshold. It takes theta
+            with noise, negated for a solver that minimises, so that larger is better.
+        noise: Turns the layer into a sampler, with an axis of samples in front.
+        samples: The number of draws of the noise.
+        generator: Source of random numbers.
 
-    Example:
+    Examples:
         >>> from setgrad.discrete import ArgMax
         >>> theta = torch.tensor([1.0, 0.0], requires_grad=True)
         >>> z = StraightThrough(ArgMax(), soft=lambda theta: theta.softmax(-1))(theta)
@@ -56,18 +53,22 @@ class StraightThrough(Noisy, GradientEstimator):
         samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(noise=noise, samples=samples, generator=generator)
-        self.solver = check_solver(solver)
+        super().__init__(solver, noise=noise, samples=samples, generator=generator)
         self.soft = soft
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Choose."""
-        seen = self.perturb(orient(theta, self.solver), generator)
-        solved = self.solver.maximise(seen.detach())
-        soft = seen if self.soft is None else where_finite(self.soft, seen, self.solver.dims)
-        if soft.shape != solved.value.shape:
+        """Return z for theta, with the gradient of the soft function.
+
+        Raises:
+            ShapeError: If the soft function returns another shape than the solver.
+        """
+        perturbed = self.perturb(as_maximisation(theta, self.solver), generator)
+        result = self.solver.maximise(perturbed.detach())
+        soft = perturbed if self.soft is None else apply_where_finite(self.soft, perturbed, self.solver.dims)
+        if soft.shape != result.value.shape:
             raise ShapeError(
-                f"the soft function made shape {tuple(soft.shape)} of theta, and the solver "
-                f"{tuple(solved.value.shape)}; both must be the same"
+                f"the soft function returned shape {tuple(soft.shape)}, and the solver {tuple(result.value.shape)}; "
+                "both must be the same"
             )
-        return replace(solved.value, torch.where(spread(usable(solved), soft), soft, 0)).to(theta.dtype)
+        soft = torch.where(expand_flags(result.has_answer, soft), soft, 0)
+        return replace_gradient(result.value, soft).to(theta.dtype)

@@ -1,4 +1,4 @@
-"""Programs of zeros and ones whose constraints hold to the last digit, though a backend has tolerances."""
+"""Binary programs whose constraints hold exactly, although backends have tolerances."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from dataclasses import replace
 import numpy as np
 
 from setgrad._status import Status
-from setgrad.discrete.solvers._host import Array
+from setgrad.discrete.solvers._pool import Array
 from setgrad.discrete.solvers.backends import Backend, Program
 
-# Coefficients, and the most that their product with a point may be.
+# Coefficients of a constraint, and its upper bound.
 Cut = tuple[Array, float]
 
 
 def solve_with_cuts(
-    backend: Backend, program: Program, refuse: Callable[[Array], Cut | None]
+    backend: Backend, program: Program, find_cut: Callable[[Array], Cut | None]
 ) -> tuple[Array | None, Status]:
-    """The best point that `refuse` lets pass; of any other it says what shuts it out, and the backend is asked again.
+    """Return the best point for which `find_cut` returns None, and the status.
 
-    The backend's time limit is one for all its programs together.
+    For any other point `find_cut` returns a constraint that excludes it, and the backend solves the program again. The
+    time limit of the backend applies to all its calls together.
     """
     limit, start = backend.time_limit, time.monotonic()
     while True:
         point, status = backend.solve(program)
-        cut = None if point is None else refuse(point)
+        cut = None if point is None else find_cut(point)
         if cut is None:
             return point, status
         if limit is not None:
@@ -38,20 +39,20 @@ def solve_with_cuts(
         program = program.with_row(*cut)
 
 
-def cut_too_heavy(weights: Array, room: float, point: Array) -> Cut | None:
-    """What shuts out the chosen items if their weights, 0 or more, exceed the room; None if they fit.
+def cover_cut(weights: Array, capacity: float, point: Array) -> Cut | None:
+    """Return a cover inequality that excludes a point whose weights, 0 or more, exceed the room; None if they fit.
 
-    Items leave, the lightest first, as long as the rest is too heavy. Of what is left, and of all items as heavy as its
-    heaviest, a set that fits has at least one less: one row shuts out all sets of such items, not this one alone.
+    The lightest items are removed as long as the rest is too heavy. Of the remaining items, together with all items as
+    heavy as the heaviest of them, a feasible set has at least one less: the inequality excludes all such sets at once.
     """
     cover = point > 0.5
-    # Sums without rounding depend on no order: the row shuts out nothing that would pass.
-    if math.fsum(weights[cover]) <= room:
+    # Exact sums do not depend on the order, so the inequality excludes no feasible set.
+    if math.fsum(weights[cover]) <= capacity:
         return None
     for item in np.argsort(weights):
         if cover[item]:
             cover[item] = False
-            if math.fsum(weights[cover]) <= room:
+            if math.fsum(weights[cover]) <= capacity:
                 cover[item] = True
                 break
     return (cover | (weights >= weights[cover].max())).astype(np.float64), float(cover.sum() - 1)

@@ -1,4 +1,4 @@
-"""Parameters of solvers: made into tensors once, brought to the batch axes, dtype and device of a theta later."""
+"""Parameters of solvers: converted to tensors, checked, and broadcast to the batch axes of theta."""
 
 from __future__ import annotations
 
@@ -13,51 +13,63 @@ from setgrad.errors import OptionError, ShapeError
 
 
 def as_tensor(value: Any) -> Tensor:
-    """A tensor from whatever the user wrote: a number, a list, an array or a tensor."""
-    # By way of NumPy, because torch would make single precision of Python's numbers.
+    """Return a number, list, array or tensor as a tensor."""
+    # Through NumPy, because torch would convert Python floats to single precision.
     return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
-def check_counts(least: int | None = None, /, **counts: Any) -> None:
-    """Refuse what is no whole number, or below the least; True and False are answers, not numbers."""
+def as_integers(name: str, value: Any) -> Tensor:
+    """Return a tensor of whole numbers as long; raise an OptionError for other numbers instead of truncating them."""
+    tensor = as_tensor(value)
+    integers = tensor.long()
+    if not bool((integers == tensor).all()):
+        raise OptionError(f"{name} must contain whole numbers only")
+    return integers
+
+
+def check_counts(minimum: int | None = None, /, **counts: Any) -> None:
+    """Raise an OptionError if a named value is not a whole number (True and False are not), or below the minimum."""
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, Integral):
             raise OptionError(f"{name} must be a whole number, not {count!r}")
-        if least is not None and count < least:
-            raise OptionError(f"{name} must be {least} or more, got {count}")
+        if minimum is not None and count < minimum:
+            raise OptionError(f"{name} must be {minimum} or more, got {count}")
 
 
 def check_floats(value: Any, taker: str, name: str) -> None:
-    """Refuse what is no tensor of floats; `taker` begins the sentence that says so."""
+    """Raise a ShapeError if a value is not a float tensor; `taker` begins its message."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise ShapeError(f"{taker} {name} as a tensor of floats, not {kind}; use torch.as_tensor({name}).float()")
 
 
-def as_whole(name: str, value: Any) -> Tensor:
-    """The same for whole numbers, as long; other numbers are refused, not cut off."""
-    tensor = as_tensor(value)
-    whole = tensor.long()
-    if not bool((whole == tensor).all()):
-        raise OptionError(f"{name} must hold whole numbers")
-    return whole
+def check_square(name: str, theta: Tensor, minimum: int = 1) -> None:
+    """Raise a ShapeError if instances are not n x n, or n is below the minimum."""
+    rows, columns = theta.shape[-2:]
+    if rows != columns:
+        raise ShapeError(f"{name} takes square matrices, got {rows} x {columns}")
+    if rows < minimum:
+        raise ShapeError(f"{name} needs {minimum} nodes or more, got {rows}")
 
 
-def spread(name: str, value: Tensor, batch: torch.Size, *own: int) -> Tensor:
-    """A parameter whose last axes are `own`, with the batch axes of theta (broadcast from the right).
+def broadcast_parameter(name: str, value: Tensor, batch: torch.Size, *instance: int) -> Tensor:
+    """Return a parameter of shape (..., *instance) with the batch axes of theta, broadcast from the right.
 
-    Example:
-        >>> spread("weights", torch.ones(4, 3), torch.Size([2, 4]), 3).shape
+    Raises:
+        ShapeError: If it does not broadcast.
+
+    Examples:
+        >>> broadcast_parameter("weights", torch.ones(4, 3), torch.Size([2, 4]), 3).shape
         torch.Size([2, 4, 3])
     """
-    shape = (*batch, *own)
+    shape = (*batch, *instance)
     try:
-        # One number serves all, but a list of one is a mistake: only batch axes broadcast.
-        if value.ndim and own and value.shape[-len(own) :] != own:
+        # A single number serves all entries, but a list of one is a mistake: only batch axes broadcast.
+        if value.ndim and instance and value.shape[-len(instance) :] != instance:
             raise RuntimeError
         return value.expand(shape)
     except RuntimeError:
         raise ShapeError(
-            f"{name} of shape {tuple(value.shape)} does not broadcast to {shape}, which theta asks for: the last "
-            f"{len(own)} axes make one instance, those before them must equal theta's batch axes, or be 1 or absent"
+            f"{name} of shape {tuple(value.shape)} does not broadcast to {shape}, the shape that theta needs: the last "
+            f"{len(instance)} axes form an instance; those before them must equal theta's batch axes, or be 1 or absent"
         ) from None

@@ -1,4 +1,4 @@
-"""At least so many, at most so many."""
+"""Choices with a minimum and a maximum size."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from setgrad.errors import OptionError
 @final
 @dataclass(frozen=True, eq=False)
 class CardinalityRange(CombinatorialSolver):
-    """Between `min_size` and `max_size` ones at the best entries: all that are worth more than 0, as far as the range allows.
+    """Ones at all entries above 0, as far as the number of ones stays between `min_size` and `max_size`.
 
-    Equal entries go to the lower index. Entries worth exactly 0 are taken only to reach `min_size`.
+    The best entries are chosen first; equal entries go to the lower index. Entries of 0 or less are chosen only to
+    reach `min_size`.
 
     Args:
-        min_size: The fewest ones.
-        max_size: The most ones; None is all entries.
+        min_size: The minimum number of ones.
+        max_size: The maximum number of ones; None for all entries.
 
-    Example:
+    Raises:
+        OptionError: If the sizes are not whole numbers with 0 <= min_size <= max_size.
+
+    Examples:
         >>> CardinalityRange(1, 2)(torch.tensor([[3.0, 1.0, 2.0], [-3.0, -1.0, -2.0]]))
         tensor([[1., 0., 1.],
                 [0., 1., 0.]])
@@ -38,11 +42,12 @@ class CardinalityRange(CombinatorialSolver):
         check_counts(min_size=self.min_size, max_size=0 if self.max_size is None else self.max_size)
         if self.min_size < 0 or (self.max_size is not None and self.max_size < self.min_size):
             raise OptionError(
-                f"CardinalityRange needs 0 <= min_size <= max_size, got min_size={self.min_size}, max_size={self.max_size}"
+                f"CardinalityRange needs 0 <= min_size <= max_size, got min_size={self.min_size}, "
+                f"max_size={self.max_size}"
             )
 
     def check(self, theta: Tensor) -> None:
-        """Refuse sets of fewer than `min_size` items."""
+        """Raise an OptionError if instances have fewer than `min_size` entries."""
         super().check(theta)
         if self.min_size > theta.shape[-1]:
             raise OptionError(
@@ -50,9 +55,9 @@ class CardinalityRange(CombinatorialSolver):
             )
 
     def solve(self, theta: Tensor) -> Tensor:
-        """Number the entries from the best one down."""
+        """Return ones by the position of each entry in descending order."""
         n = theta.shape[-1]
         order = theta.argsort(dim=-1, descending=True, stable=True)
-        place = torch.empty_like(order).scatter_(-1, order, torch.arange(n, device=theta.device).expand_as(order))
-        most = n if self.max_size is None else self.max_size
-        return ((place < self.min_size) | ((place < most) & (theta > 0))).to(theta.dtype)
+        position = torch.empty_like(order).scatter_(-1, order, torch.arange(n, device=theta.device).expand_as(order))
+        max_size = n if self.max_size is None else self.max_size
+        return ((position < self.min_size) | ((position < max_size) & (theta > 0))).to(theta.dtype)

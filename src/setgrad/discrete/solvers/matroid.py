@@ -1,4 +1,4 @@
-"""Best independent sets of matroids by the greedy algorithm, the whole batch in step."""
+"""Best independent sets of matroids by the greedy algorithm, for a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete._solver import CombinatorialSolver
-from setgrad.discrete.solvers._parameters import as_tensor, as_whole, spread
+from setgrad.discrete.solvers._parameters import as_integers, as_tensor, broadcast_parameter
 from setgrad.errors import OptionError, ShapeError, SolverError
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class PartitionMatroid(CombinatorialSolver):
-    """The best entries, with at most so many of each group. Equal entries go to the lower index.
+    """The best entries, with a maximum number of entries from each group. Equal entries go to the lower index.
 
     Args:
         groups: The group of each item, (*batch, n), numbered from 0.
-        at_most: The most items of a group: one number for all, or (*batch, groups).
-        bases: Fill every group as far as it goes, even with entries that are worth 0 or less.
+        at_most: The maximum number of items of a group: one number for all groups, or (*batch, groups).
+        bases: Fill every group up to its maximum, even with entries of 0 or less.
 
-    Example:
+    Raises:
+        OptionError: If groups or at_most are not whole numbers of 0 or more.
+        ShapeError: If at_most has fewer numbers than there are groups.
+
+    Examples:
         >>> PartitionMatroid([0, 0, 1, 1], at_most=1)(torch.tensor([2.0, 3.0, 1.0, -1.0]))
         tensor([0., 1., 1., 0.])
     """
@@ -38,45 +42,45 @@ class PartitionMatroid(CombinatorialSolver):
         groups, at_most = as_tensor(self.groups), as_tensor(self.at_most)
         if groups.is_floating_point() or groups.ndim == 0 or (groups.numel() and int(groups.min()) < 0):
             raise OptionError("groups must be whole numbers from 0, one for each item")
-        as_whole("at_most", at_most[at_most != torch.inf])
+        as_integers("at_most", at_most[at_most != torch.inf])
         if at_most.numel() and float(at_most.min()) < 0:
             raise OptionError(f"at_most must be 0 or more, got {float(at_most.min()):g}")
-        most = 1 + int(groups.max()) if groups.numel() else 1
-        if at_most.ndim and at_most.shape[-1] < most:
-            raise ShapeError(f"at_most has numbers for {at_most.shape[-1]} groups, but groups names {most}")
+        count = 1 + int(groups.max()) if groups.numel() else 1
+        if at_most.ndim and at_most.shape[-1] < count:
+            raise ShapeError(f"at_most has numbers for {at_most.shape[-1]} groups, but there are {count} groups")
 
     def solve(self, theta: Tensor) -> Tensor:
-        """Take an entry if its place within its group is below the at_most."""
+        """Choose an entry if its position within its group is below the maximum."""
         batch, n = theta.shape[:-1], theta.shape[-1]
-        groups = spread("groups", as_tensor(self.groups).long().to(theta.device), batch, n)
+        groups = broadcast_parameter("groups", as_tensor(self.groups).long().to(theta.device), batch, n)
         at_most = as_tensor(self.at_most).to(theta.device)
         if at_most.ndim:
-            room = spread("at_most", at_most, batch, at_most.shape[-1]).gather(-1, groups)
+            limit = broadcast_parameter("at_most", at_most, batch, at_most.shape[-1]).gather(-1, groups)
         else:
-            room = at_most.expand_as(groups)
+            limit = at_most.expand_as(groups)
         order = theta.argsort(dim=-1, descending=True, stable=True)
-        # Sorted by group, then by worth: the place within the group is the distance to where the group begins.
+        # Sorted by group, then by value: the position within a group is the distance from the start of the group.
         sorted_groups, by_group = groups.gather(-1, order).sort(dim=-1, stable=True)
-        begins = torch.searchsorted(sorted_groups, sorted_groups.contiguous())
-        within = torch.arange(n, device=theta.device) - begins
-        place = torch.empty_like(within).scatter_(-1, order.gather(-1, by_group), within)
-        taken = place < room
-        return (taken if self.bases else taken & (theta > 0)).to(theta.dtype)
+        starts = torch.searchsorted(sorted_groups, sorted_groups.contiguous())
+        within = torch.arange(n, device=theta.device) - starts
+        position = torch.empty_like(within).scatter_(-1, order.gather(-1, by_group), within)
+        chosen = position < limit
+        return (chosen if self.bases else chosen & (theta > 0)).to(theta.dtype)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Matroid(CombinatorialSolver):
-    """The best independent set of any matroid, given by a function that knows the independent sets.
+    """The best independent set of any matroid, defined by a function that tests for independence.
 
-    The greedy algorithm asks it once for each item, for the whole batch at a time. It is exact for matroids only: for
-    other families of sets it finds an allowed point that need not be best. Equal entries go to the lower index.
+    The greedy algorithm calls it once for each item, for the whole batch. It is exact for matroids only: for other
+    families of sets it finds a feasible point that need not be optimal. Equal entries go to the lower index.
 
     Args:
         independent: From masks (*batch, n) of bool to (*batch) of bool, with the batch axes of theta.
-        bases: Go on with entries that are worth 0 or less.
+        bases: Also add entries of 0 or less.
 
-    Example:
+    Examples:
         >>> at_most_two = lambda masks: masks.sum(-1) <= 2
         >>> Matroid(at_most_two)(torch.tensor([1.0, 3.0, -1.0, 2.0]))
         tensor([0., 1., 0., 1.])
@@ -86,7 +90,11 @@ class Matroid(CombinatorialSolver):
     bases: bool = False
 
     def solve(self, theta: Tensor) -> Tensor:
-        """From the best entry down, keep what leaves the set independent."""
+        """Add entries in descending order as long as the set stays independent.
+
+        Raises:
+            SolverError: If the function does not return one bool for each mask.
+        """
         chosen = torch.zeros_like(theta, dtype=torch.bool)
         for item in theta.argsort(dim=-1, descending=True, stable=True).split(1, dim=-1):
             tried = chosen.scatter(-1, item, True)

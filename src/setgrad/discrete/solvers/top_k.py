@@ -1,4 +1,4 @@
-"""The k largest entries, and the largest alone."""
+"""The k largest entries, and the largest entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from setgrad.errors import OptionError
 class TopK(CombinatorialSolver):
     """Exactly k ones, at the k best entries; equal entries go to the lower index.
 
-    Example:
+    Args:
+        k: The number of ones.
+
+    Raises:
+        OptionError: If k is not a whole number of 0 or more.
+
+    Examples:
         >>> TopK(2)(torch.tensor([0.5, 2.0, 2.0, 2.0]))
         tensor([0., 1., 1., 0.])
     """
@@ -30,24 +36,24 @@ class TopK(CombinatorialSolver):
         check_counts(0, k=self.k)
 
     def check(self, theta: Tensor) -> None:
-        """Refuse sets of fewer than k items."""
+        """Raise an OptionError if instances have fewer than k entries."""
         super().check(theta)
         if self.k > theta.shape[-1]:
             raise OptionError(f"TopK cannot choose {self.k} of {theta.shape[-1]} items; lower k")
 
     def solve(self, theta: Tensor) -> Tensor:
-        """Take everything above the k-th value, then fill up from the left with what equals it."""
+        """Return ones at all entries above the k-th value, then from the left at entries equal to it."""
         if self.k == 0:
             return torch.zeros_like(theta)
-        found = theta.topk(self.k, dim=-1)
-        last = found.values[..., -1:]
-        if theta.device.type == "cpu" and int((theta >= last).sum()) == found.values.numel():
-            # Nothing outside equals the k-th value, and to know that costs the host no waiting here.
-            return torch.zeros_like(theta).scatter_(-1, found.indices, 1)
-        # torch.topk breaks ties as it likes; the k-th value itself is safe.
+        largest = theta.topk(self.k, dim=-1)
+        last = largest.values[..., -1:]
+        if theta.device.type == "cpu" and int((theta >= last).sum()) == largest.values.numel():
+            # No other entry equals the k-th value; on the CPU this check does not wait for a device.
+            return torch.zeros_like(theta).scatter_(-1, largest.indices, 1)
+        # torch.topk breaks ties in any order, but the k-th value itself is reliable.
         above, equal = theta > last, theta == last
-        room = self.k - above.sum(-1, keepdim=True)
-        return (above | (equal & (equal.cumsum(-1) <= room))).to(theta.dtype)
+        remaining = self.k - above.sum(-1, keepdim=True)
+        return (above | (equal & (equal.cumsum(-1) <= remaining))).to(theta.dtype)
 
 
 @final
@@ -55,11 +61,11 @@ class TopK(CombinatorialSolver):
 class ArgMax(CombinatorialSolver):
     """A single one, at the best entry; equal entries go to the lower index.
 
-    Example:
+    Examples:
         >>> ArgMax(sense="min")(torch.tensor([3.0, 1.0, 1.0]))
         tensor([0., 1., 0.])
     """
 
     def solve(self, theta: Tensor) -> Tensor:
-        """Mark the first of the largest."""
+        """Return a one at the first of the largest entries."""
         return torch.zeros_like(theta).scatter_(-1, theta.argmax(-1, keepdim=True), 1)

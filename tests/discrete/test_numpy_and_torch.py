@@ -1,21 +1,21 @@
-"""Solvers that have a way in NumPy for the CPU beside that in torch: both give the same points, bit for bit."""
+"""Solvers with implementations in NumPy, for the CPU, and in torch: both return the same points, bit for bit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
 from setgrad._status import Status
-from setgrad.discrete import Blackbox
+from setgrad.discrete import Blackbox, CombinatorialSolver
 from setgrad.discrete._solver import SolverResult
 from setgrad.discrete.solvers import (
     TSP,
-    CombinatorialSolver,
     GraphPath,
     GridPath,
     Knapsack,
@@ -24,7 +24,7 @@ from setgrad.discrete.solvers import (
     _knapsack_table,
     grid_path,
 )
-from setgrad.discrete.solvers._arrays import small_arrays
+from setgrad.discrete.solvers._numpy import numpy_views
 from tests.discrete.oracles import draws
 from tests.discrete.problems import PROBLEMS, Problem
 
@@ -33,7 +33,7 @@ MODULES = (_dag_path, _held_karp, _knapsack_table, grid_path)
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A solver and the shape of an instance; `apart` says that instances have parameters of their own, for 12."""
+    """A solver and the shape of an instance; `apart`: each of 12 instances has its own parameters."""
 
     name: str
     solver: CombinatorialSolver
@@ -45,7 +45,7 @@ class Case:
 
 
 def _graph() -> Case:
-    """Nodes of few and of many edges, some of them twice; starts on all levels, and goals out of reach."""
+    """Nodes with few and many edges, also duplicates; starts on all levels, and unreachable goals."""
     pairs = torch.randint(0, 17, (60, 2), generator=torch.Generator().manual_seed(0)).sort(1).values.tolist()
     edges = [(i, j) for i, j in pairs if i != j]
     starts, goals = torch.arange(12).roll(5), torch.tensor([16, 3, 16, 8, 16, 11, 14, 16, 2, 16, 0, 16])
@@ -53,7 +53,7 @@ def _graph() -> Case:
 
 
 def _knapsacks() -> Case:
-    """Items that weigh nothing, as much as others, and too much; budgets from none to all that they weigh."""
+    """Weights of zero, equal weights, and weights above the budget; budgets from 0 to the total weight."""
     weights = [1, 5, 3, 0, 4, 4, 20, 2, 3]
     return Case("knapsacks", Knapsack(weights, torch.arange(12) * 2), (len(weights),), apart=True)
 
@@ -86,46 +86,46 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "ties of costs": lambda normal: normal.abs().round(),
     "many zeros": lambda normal: normal.clamp(min=0),
     "zeros": torch.zeros_like,
-    # Lost in a sum with 1: distances stand still along cells that do cost something.
+    # Lost in a sum with 1: distances do not change along cells with a positive cost.
     "lost": lambda normal: 1e-30 * normal.abs() + (normal > 1),
     "huge": lambda normal: 1e38 * normal.tanh(),
 }
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def by_torch(solver: CombinatorialSolver, theta: Tensor) -> SolverResult:
+def solve_in_torch(solver: CombinatorialSolver, theta: Tensor) -> SolverResult:
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
-            patch.setattr(module, "small_arrays", lambda *_: None)
+            patch.setattr(module, "numpy_views", lambda *_: None)
         return solver.run(theta)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("draw", DRAWS)
 @every_case
-def test_both_ways_give_the_same(case: Case, draw: str, dtype: torch.dtype) -> None:
+def test_numpy_and_torch_agree(case: Case, draw: str, dtype: torch.dtype) -> None:
     theta = DRAWS[draw](draws(12, *case.shape, dtype=dtype))
     before = theta.clone()
-    found, other = case.solver.run(theta), by_torch(case.solver, theta)
-    assert found.value.dtype == dtype
-    assert torch.equal(found.value, other.value)
-    assert torch.equal(found.status, other.status)
+    result, other = case.solver.run(theta), solve_in_torch(case.solver, theta)
+    assert result.value.dtype == dtype
+    assert torch.equal(result.value, other.value)
+    assert torch.equal(result.status, other.status)
     assert torch.equal(theta, before)
     if case.name == "graph":
-        assert 0 < (found.status == Status.INFEASIBLE).sum() < 12
+        assert 0 < (result.status == Status.INFEASIBLE).sum() < 12
     # Memory in another order, and more batch axes.
     turned = theta.movedim(0, -1).contiguous().movedim(-1, 0).expand(2, *theta.shape)
     assert torch.equal(case.solver(turned), other.value.expand(2, *theta.shape))
 
 
-@pytest.mark.parametrize("room", [1, 64, 200])
+@pytest.mark.parametrize("limit", [1, 64, 200])
 @every_case
-def test_parts_of_a_batch_give_what_the_whole_gives(case: Case, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_batch_agree_with_the_whole(case: Case, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     theta = draws(8, 12, *case.shape).round()
     whole = case.solver(theta)
-    rooms = [(module, "_ROOM") for module in (_dag_path, grid_path, _knapsack_table)]
-    for module, name in (*rooms, (_held_karp, "_HOST_ROOM")):
-        monkeypatch.setattr(module, name, 32 * room if name == "_ROOM" else room)
+    limits = [(module, "_MEMORY_LIMIT") for module in (_dag_path, grid_path, _knapsack_table)]
+    for module, name in (*limits, (_held_karp, "_NUMPY_MEMORY_LIMIT")):
+        monkeypatch.setattr(module, name, 32 * limit if name == "_MEMORY_LIMIT" else limit)
     assert torch.equal(whole, case.solver(theta))
     if not case.apart:
         assert torch.equal(whole[0, :3], torch.stack([case.solver(each) for each in theta[0, :3]]))
@@ -136,9 +136,9 @@ def test_parts_of_a_batch_give_what_the_whole_gives(case: Case, room: int, monke
     [problem for problem in PROBLEMS if isinstance(problem.solver, GraphPath | GridPath | TSP | Knapsack)],
     ids=str,
 )
-def test_the_way_in_torch_finds_the_best_of_all_points(problem: Problem) -> None:
+def test_torch_implementation_is_optimal(problem: Problem) -> None:
     for theta in (problem.draw(40, seed=1), problem.draw_ties(30, seed=2)):
-        z = by_torch(problem.solver, theta).value
+        z = solve_in_torch(problem.solver, theta).value
         assert problem.allowed(z).all()
         products = (theta * z).flatten(-len(problem.shape)).sum(-1)
         torch.testing.assert_close(products, problem.best(theta), rtol=0, atol=1e-12)
@@ -147,42 +147,40 @@ def test_the_way_in_torch_finds_the_best_of_all_points(problem: Problem) -> None
 @pytest.mark.parametrize(
     ("case", "module", "name"),
     [
-        (_arcs(3), _dag_path._dag_path_host, "cheapest"),
-        (Case("grid", GridPath(), (3, 3)), grid_path._grid_path_host, "paths"),
-        (Case("tour", TSP(), (5, 5)), _held_karp._held_karp_host, "tours"),
-        (Case("knapsack", Knapsack([2, 2, 1, 3], 5), (4,)), _knapsack_table._knapsack_host, "fill"),
+        (_arcs(3), _dag_path._dag_path_numpy, "cheapest"),
+        (Case("grid", GridPath(), (3, 3)), grid_path._grid_path_numpy, "paths"),
+        (Case("tour", TSP(), (5, 5)), _held_karp._held_karp_numpy, "tours"),
+        (Case("knapsack", Knapsack([2, 2, 1, 3], 5), (4,)), _knapsack_table._knapsack_numpy, "fill"),
     ],
     ids=str,
 )
-def test_the_cpu_takes_the_way_in_numpy(
-    case: Case, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, way = [], getattr(module, name)
-    monkeypatch.setattr(module, name, lambda *args, **tables: calls.append(name) or way(*args, **tables))
+def test_cpu_uses_numpy(case: Case, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = Mock(side_effect=getattr(module, name))
+    monkeypatch.setattr(module, name, function)
     theta = draws(4, *case.shape).abs().requires_grad_()
     z = case.solver(theta)
-    assert calls == [name]
-    # An estimator asks twice; transforms of torch.func have no memory to share, and go the other way.
+    assert function.call_count == 1
+    # An estimator solves twice; under torch.func tensors share no memory, so torch is used.
     (Blackbox(case.solver, lam=1.0)(theta) * theta).sum().backward()
-    assert calls == [name] * 3
+    assert function.call_count == 3
     gradient = torch.func.grad(lambda costs: (case.solver(costs) * costs).sum())(theta.detach())
     assert torch.equal(gradient, z)
-    assert calls == [name] * 3
+    assert function.call_count == 3
 
 
-def test_large_steps_are_left_to_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_steps_use_torch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     theta = draws(3)
     for threads, size, shared in ((1, 9, False), (2, 8, False), (2, 9, True)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert (small_arrays(size, 8, theta) is None) == shared
-    assert small_arrays(1, 8, torch.zeros(3, device="meta")) is None
+        assert (numpy_views(size, 8, theta) is None) == shared
+    assert numpy_views(1, 8, torch.zeros(3, device="meta")) is None
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", [_arcs(3), Case("grid", GridPath(), (3, 3)), Case("tour", TSP(), (4, 4))], ids=str)
-def test_compiled_solvers_stay_with_torch_and_give_the_same(case: Case) -> None:
+def test_compiled_solvers_use_torch_and_agree(case: Case) -> None:
     def answer(theta: Tensor) -> tuple[Tensor, bool]:
-        return case.solver(theta), small_arrays(1, 8, theta) is None
+        return case.solver(theta), numpy_views(1, 8, theta) is None
 
     theta = draws(4, *case.shape).abs()
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""What estimators and laws cannot take is refused by name, before anything is chosen."""
+"""Estimators and distributions reject invalid input with an error that names the cause."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.discrete.estimators import CASES, Case, N
 from tests.discrete.oracles import draws
 
 OUT = -torch.inf
-# Estimators that look at theta themselves, for want of a solver.
+# Estimators without a solver check theta themselves.
 LOOKING = [case for case in CASES if not case.solves]
 looking = pytest.mark.parametrize("case", LOOKING, ids=str)
 
@@ -38,7 +38,7 @@ looking = pytest.mark.parametrize("case", LOOKING, ids=str)
 @looking
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-def test_nan_and_plus_infinity(case: Case, bad: float, dtype: torch.dtype) -> None:
+def test_nan_and_plus_infinity_raise(case: Case, bad: float, dtype: torch.dtype) -> None:
     theta = draws(3, N, dtype=dtype)
     theta[1, 2] = bad
     with pytest.raises(DataError, match="NaN or plus infinity"):
@@ -47,8 +47,8 @@ def test_nan_and_plus_infinity(case: Case, bad: float, dtype: torch.dtype) -> No
 
 @looking
 @pytest.mark.parametrize("low", [OUT, -1e30, torch.finfo(torch.float32).min])
-def test_items_that_are_left(case: Case, low: float) -> None:
-    """As many as are chosen are enough, and chosen for sure; with one fewer there is no answer."""
+def test_too_few_allowed_items_raise(case: Case, low: float) -> None:
+    """With exactly k allowed items all are chosen; with one fewer there is an error."""
     theta = draws(4, N, dtype=torch.float32)
     theta[1, case.k :] = low
     leaf = theta.clone().requires_grad_()
@@ -63,12 +63,12 @@ def test_items_that_are_left(case: Case, low: float) -> None:
 
 
 @looking
-def test_refusals_under_transforms(case: Case) -> None:
+def test_errors_under_transforms(case: Case) -> None:
     def total(layer: nn.Module) -> Callable[[Tensor], Tensor]:
         return lambda theta: (layer(theta) * torch.arange(N)).sum()
 
     theta = draws(3, N)
-    # SIMPLE differentiates within, by autograd.
+    # SIMPLE calls autograd in its forward pass.
     if case.name != "SIMPLE":
         leaf = theta.clone().requires_grad_()
         total(case.build())(leaf).backward()
@@ -83,29 +83,29 @@ def test_refusals_under_transforms(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_types_that_are_no_floats(case: Case, dtype: torch.dtype) -> None:
+def test_integer_tensors_raise(case: Case, dtype: torch.dtype) -> None:
     with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):
         case.build()(torch.ones(3, N, dtype=dtype))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_lists_are_no_tensors(case: Case) -> None:
+def test_lists_raise(case: Case) -> None:
     with pytest.raises(ShapeError, match="as a tensor of floats, not list"):
         case.build()([1.0] * N)
 
 
-def test_parameters_of_one_entry_are_not_for_all() -> None:
+def test_parameters_of_one_entry_do_not_broadcast() -> None:
     with pytest.raises(ShapeError, match="does not broadcast"):
         PartitionMatroid([0], 1)(torch.ones(3))
     with pytest.raises(ShapeError, match="does not broadcast"):
-        IntegerProgram([[1.0, 0.0], [0.0, 1.0]], upper=[2.0], most=3.0)(torch.ones(2))
-    with pytest.raises(OptionError, match="edges_a must hold whole numbers"):
+        IntegerProgram([[1.0, 0.0], [0.0, 1.0]], upper=[2.0], max_value=3.0)(torch.ones(2))
+    with pytest.raises(OptionError, match="edges_a must contain whole numbers"):
         GraphMatching(2, 2, edges_a=[(0.7, 1.2)], edges_b=[(0, 1)])
 
 
-def test_a_loss_of_whole_numbers() -> None:
+def test_integer_input_of_a_loss_raises() -> None:
     with pytest.raises(ShapeError, match="not list"):
-        FenchelYoung(TopK(2), noise=None)([1.0, 2.0], torch.ones(2))  # type: ignore[arg-type]
+        FenchelYoung(TopK(2), noise=None)([1.0, 2.0], torch.ones(2))
     theta = torch.ones(3, N, dtype=torch.long)
     for layer in (FenchelYoung(TopK(2), noise=None), FenchelYoung(TopK(2), noise=Gumbel())):
         with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):
@@ -121,8 +121,8 @@ def test_a_loss_of_whole_numbers() -> None:
         lambda solver: FenchelYoung(solver, noise=Gumbel()),
     ],
 )
-def test_a_function_in_place_of_a_solver(make: Callable[[object], nn.Module]) -> None:
-    with pytest.raises(OptionError, match=r"must be a CombinatorialSolver.*Custom\(function\)"):
+def test_function_instead_of_a_solver_raises(make: Callable[[object], nn.Module]) -> None:
+    with pytest.raises(OptionError, match=r"must be a CombinatorialSolver.*CallableSolver\(function\)"):
         make(torch.sign)
 
 
@@ -144,18 +144,18 @@ def test_a_function_in_place_of_a_solver(make: Callable[[object], nn.Module]) ->
         lambda: ScoreFunction(lambda theta: KSubset(theta, 2), samples=2.0),  # type: ignore[arg-type]
     ],
 )
-def test_numbers_that_are_not_whole(make: Callable[[], object]) -> None:
+def test_counts_must_be_integers(make: Callable[[], object]) -> None:
     with pytest.raises(OptionError, match=r"(k|length|samples) must be a whole number, not 2.0"):
         make()
 
 
-def test_a_threshold_is_a_number() -> None:
+def test_nan_threshold_raises() -> None:
     for threshold in (float("nan"), torch.tensor([[0.0], [float("nan")]])):
-        with pytest.raises(OptionError, match="threshold holds NaN"):
+        with pytest.raises(OptionError, match="threshold contains NaN"):
             Threshold(threshold)
 
 
-def test_transforms_that_sfess_cannot_follow_are_named() -> None:
+def test_sfess_under_transforms_raises() -> None:
     theta = draws(5)
     draw = torch.Generator().manual_seed(0)
     plain = SFESS(2, samples=3, linear=False, generator=draw)

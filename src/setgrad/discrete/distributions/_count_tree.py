@@ -1,8 +1,8 @@
-"""How many of many independent items are in: the law of the number, by halves.
+"""The distribution of the number of ones among independent Bernoulli variables, by divide and conquer.
 
-The numbers of two blocks add up to that of their union, so their laws are convolved. Blocks are joined in pairs until
-one is left, and no law is followed beyond `most` items: n items need n log(most) numbers in all. Everything is a sum of
-positive products, so nothing cancels. The numbers of items run along the FIRST axis, so that the inner loops are long.
+The counts of two blocks add up to that of their union, so their distributions are convolved. Blocks are joined in pairs
+until one is left, and counts above a maximum are dropped: n items need n log(max_count) numbers in all. All terms are
+positive, so nothing cancels. Counts are on the FIRST axis, so that the inner loops are long.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import torch
 from torch import Tensor
 
 
-def count_tree(outside: Tensor, inside: Tensor, most: int) -> list[Tensor]:
-    """Laws of the number of items inside each block, from single items (first) to the whole set (last).
+def count_tree(outside: Tensor, inside: Tensor, max_count: int) -> list[Tensor]:
+    """Return the distribution of the count of each block, from single items (first) to the whole set (last).
 
     Args:
-        outside: Probability that an item is out, shape (*batch, n).
-        inside: Probability that it is in.
-        most: Numbers above this are dropped.
+        outside: Probability that an item is not counted, of shape (*batch, n).
+        inside: Probability that it is counted.
+        max_count: Counts above this are dropped.
 
     Returns:
-        Tensors of shape (numbers, *batch, blocks). A block without a partner is joined with an empty one.
+        Tensors of shape (counts, *batch, blocks). A block without a partner is joined with an empty one.
     """
-    levels = [torch.stack([outside, inside])[: most + 1]]
+    levels = [torch.stack([outside, inside])[: max_count + 1]]
     while levels[-1].shape[-1] > 1:
         left, right = halves(levels[-1])
-        levels.append(convolve(left, right, min(2 * len(left) - 1, most + 1)))
+        levels.append(convolve(left, right, min(2 * len(left) - 1, max_count + 1)))
     return levels
 
 
 def halves(level: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second partners of a level; the last partner may be the empty block, which has 0 items for sure."""
+    """Return the first and second partners of a level; the last partner may be an empty block, whose count is 0."""
     middle = (level.shape[-1] + 1) // 2
     left, right = level[..., :middle], level[..., middle:]
     if left.shape[-1] > right.shape[-1]:
@@ -44,7 +44,7 @@ def halves(level: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def sample_counts(levels: list[Tensor], number: int, samples: int, generator: torch.Generator | None) -> Tensor:
-    """Draw which items are in, given that `number` are: share the number between halves, down to single items."""
+    """Return samples with exactly `number` ones, by splitting the number between halves, down to single items."""
     top = levels[-1]
     counts = torch.full((samples, *top.shape[1:]), number, dtype=torch.long, device=top.device)
     for level in reversed(levels[:-1]):
@@ -54,21 +54,21 @@ def sample_counts(levels: list[Tensor], number: int, samples: int, generator: to
         possible = (rest >= 0) & (rest < len(level))
         below = torch.where(possible, left * right.gather(0, rest.clamp(0, len(level) - 1)), 0).cumsum(0)
         total = below[-1]
-        chance = torch.rand(total.shape, dtype=total.dtype, device=total.device, generator=generator)
-        # The threshold stays under the total even if the product rounds up, so a share of probability 0 is never taken.
-        threshold = torch.minimum(chance * total, torch.nextafter(total, torch.zeros_like(total)))
+        uniform = torch.rand(total.shape, dtype=total.dtype, device=total.device, generator=generator)
+        # The threshold stays below the total even if the product rounds up, so a split of probability 0 is never drawn.
+        threshold = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
         share = (below <= threshold).sum(0)
         counts = torch.cat([share, counts - share], -1)[..., : level.shape[-1]]
     return counts
 
 
 def convolve(a: Tensor, b: Tensor, size: int) -> Tensor:
-    """out[s] = sum over i + j = s of a[i] b[j], for s < size, along the first axis. Derivatives of every order."""
+    """Return out[s] = sum over i + j = s of a[i] b[j], for s < size, on the first axis."""
     return _Convolve.apply(a, b, size)
 
 
 def correlate(g: Tensor, b: Tensor, size: int) -> Tensor:
-    """out[i] = sum over j of g[i + j] b[j], for i < size: the adjoint of `convolve`. Derivatives of every order."""
+    """Return out[i] = sum over j of g[i + j] b[j], for i < size: the adjoint of `convolve`."""
     return _Correlate.apply(g, b, size)
 
 
@@ -97,7 +97,7 @@ class _Convolve(torch.autograd.Function):
 
 @final
 class _Correlate(torch.autograd.Function):
-    """As above, with the shift on the other side."""
+    """The same, with the shift on the other side."""
 
     @staticmethod
     def forward(g: Tensor, b: Tensor, size: int) -> Tensor:

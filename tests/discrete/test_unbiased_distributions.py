@@ -1,9 +1,8 @@
-"""Score functions of every law, and means of perturbed solutions, against exact gradients within 4 standard errors."""
+"""Score functions of every distribution, and perturbed means, against exact gradients within 4 standard errors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,49 +10,37 @@ from torch import Tensor
 
 from setgrad.discrete.estimators import Perturbed, ScoreFunction
 from setgrad.discrete.noise import Antithetic, Gumbel, Logistic, Noise, Normal, Tempered
-from setgrad.discrete.solvers import Assignment, HostPool, Threshold, TopK
-from tests.discrete.laws import LAWS, Law, k_subset
-from tests.discrete.oracles import assert_mean, draws, plackett_luce
+from setgrad.discrete.solvers import Assignment, Threshold, TopK, WorkerPool
+from tests.discrete.distributions import DISTRIBUTIONS, DistributionCase, k_subset
+from tests.discrete.oracles import assert_mean, draws, generator, per_copy, plackett_luce
 
-COPIES = 4000
-# A law of a single point has a gradient of 0 whatever is drawn.
-UNCERTAIN = [*(law for law in LAWS if len(law.points) > 1), k_subset(8, 3)]
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def per_copy(layer: Callable[[Tensor], Tensor], theta: Tensor, copies: int = COPIES) -> tuple[Tensor, Tensor]:
-    """Values and gradients of a loss (copies,) for copies of one theta."""
-    leaf = theta.expand(copies, *theta.shape).clone().requires_grad_()
-    values = layer(leaf)
-    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+# A distribution of a single point always has a gradient of 0.
+UNCERTAIN = [*(case for case in DISTRIBUTIONS if len(case.points) > 1), k_subset(8, 3)]
 
 
 @pytest.mark.parametrize("baseline", [False, True])
-@pytest.mark.parametrize("law", UNCERTAIN, ids=str)
-def test_score_functions(law: Law, baseline: bool) -> None:
-    theta = law.draw()
+@pytest.mark.parametrize("case", UNCERTAIN, ids=str)
+def test_score_functions(case: DistributionCase, baseline: bool) -> None:
+    theta = case.draw()
 
-    def bumpy(z: Tensor) -> Tensor:
-        """A loss with all orders of interaction, and no derivative of use."""
-        flat = z.flatten(z.ndim - law.dims)
+    def nonlinear_loss(z: Tensor) -> Tensor:
+        """A loss with interactions of all orders."""
+        flat = z.flatten(z.ndim - case.dims)
         return 2 + torch.sin(3 * (flat @ draws(flat.shape[-1], seed=7))) + flat @ draws(flat.shape[-1], seed=8)
 
-    layer = ScoreFunction(law.build, samples=3, baseline=baseline, generator=generator())
-    values, grads = per_copy(lambda t: layer(t, bumpy), theta)
+    layer = ScoreFunction(case.build, samples=3, baseline=baseline, generator=generator())
+    values, grads = per_copy(lambda t: layer(t, nonlinear_loss), theta)
     leaf = theta.clone().requires_grad_()
-    truth = law.log_probs(leaf).exp() @ bumpy(law.points)
+    truth = case.log_probs(leaf).exp() @ nonlinear_loss(case.points)
     assert_mean(values, truth.detach())
     assert_mean(grads, torch.autograd.grad(truth, leaf)[0])
 
 
 @pytest.mark.parametrize("noise", [Gumbel(), Tempered(Antithetic(Gumbel()), 0.7)], ids=str)
 @pytest.mark.parametrize("k", [1, 2])
-def test_perturbed_choices_of_eight(noise: Noise, k: int) -> None:
+def test_perturbed_top_k_of_eight(noise: Noise, k: int) -> None:
     theta, slope = draws(8), draws(8, seed=1)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(TopK(k), noise=noise, samples=16, generator=generator())
     values, grads = per_copy(lambda t: layer(t) @ slope, theta)
     leaf = theta.clone().requires_grad_()
@@ -66,7 +53,7 @@ def test_perturbed_choices_of_eight(noise: Noise, k: int) -> None:
 @pytest.mark.parametrize("reduce", [True, False])
 def test_perturbed_thresholds_with_logistic_noise_are_sigmoids(noise: Noise, reduce: bool) -> None:
     theta, slope = draws(8), draws(8, seed=1)
-    scale = noise.temperature if isinstance(noise, Tempered) else 1.0
+    scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(Threshold(), noise=noise, samples=4, reduce=reduce, generator=generator())
     values, grads = per_copy(lambda t: layer(t) @ slope, theta)
     leaf = theta.clone().requires_grad_()
@@ -76,12 +63,12 @@ def test_perturbed_thresholds_with_logistic_noise_are_sigmoids(noise: Noise, red
 
 
 @pytest.mark.parametrize("noise", [Normal(), Antithetic(Normal())], ids=str)
-def test_perturbed_assignments_of_two_follow_a_normal_law(noise: Noise) -> None:
-    """The straight matching wins if a sum of four entries, of signs +--+ and standard deviation 2, is above 0."""
-    # Far from a tie the gradient is small, and drowns in its own error.
+def test_perturbed_assignments_of_two_are_normal_cdfs(noise: Noise) -> None:
+    """The diagonal matching wins if a sum of four entries, of signs +--+ and standard deviation 2, is above 0."""
+    # Far from a tie the gradient is smaller than its standard error.
     theta, slope = 0.3 * draws(2, 2), draws(2, 2, seed=1)
     signs = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
-    layer = Perturbed(Assignment(pool=HostPool(1)), noise=noise, samples=8, generator=generator())
+    layer = Perturbed(Assignment(pool=WorkerPool(1)), noise=noise, samples=8, generator=generator())
     values, grads = per_copy(lambda t: (layer(t) * slope).sum((-2, -1)), theta)
     z = (theta * signs).sum() / 2
     chance = 0.5 * (1 + math.erf(z / math.sqrt(2)))

@@ -1,4 +1,4 @@
-"""ONE table of small distributions with all their points and the probability of each: the oracle of distributions."""
+"""Small distributions with a list of all their points and probabilities, which the tests compare with."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete.distributions import Categorical, Distribution, KSubset, PlackettLuce, RandomSpanningTree
+from tests.discrete.oracles import subsets
+from tests.discrete.problems import trees
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
-    """A distribution so small that all its points can be listed."""
+class DistributionCase:
+    """A distribution that is small enough to list all its points."""
 
     name: str
     build: Callable[[Tensor], Distribution]
@@ -50,12 +52,12 @@ class Law:
         return self.oracle(logits, points)
 
     def weigh(self, probs: Tensor) -> Tensor:
-        """The mean of z under given probabilities (p, *batch)."""
+        """The mean of z for probabilities (p, *batch)."""
         return torch.tensordot(probs.movedim(0, -1), self.points, 1)
 
 
 def linear(dims: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Probability in proportion to exp <logits, z>."""
+    """Probability proportional to exp <logits, z>."""
 
     def log_probs(logits: Tensor, points: Tensor) -> Tensor:
         scores = torch.where(points == 1, logits, 0).flatten(-dims).sum(-1)
@@ -65,7 +67,7 @@ def linear(dims: int) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def drawn(places: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Items drawn without replacement, place by place, straight from the definition."""
+    """Items drawn without replacement, place by place, as in the definition."""
 
     def log_probs(logits: Tensor, points: Tensor) -> Tensor:
         total = torch.zeros(torch.broadcast_shapes(points.shape, logits.shape)[:-1], dtype=logits.dtype)
@@ -77,38 +79,20 @@ def drawn(places: int) -> Callable[[Tensor, Tensor], Tensor]:
     return log_probs
 
 
-def subsets(n: int, k: int) -> Tensor:
-    return torch.tensor([row for row in itertools.product((0.0, 1.0), repeat=n) if sum(row) == k], dtype=torch.float64)
-
-
 def rankings(n: int, places: int) -> Tensor:
     """All ways to fill the places; items that are not placed have the rank places + 1."""
     rows = {tuple(min(rank, places + 1) for rank in row) for row in itertools.permutations(range(1, n + 1))}
     return torch.tensor(sorted(rows), dtype=torch.float64)
 
 
-def trees(n: int) -> Tensor:
-    """All spanning trees of n nodes: n - 1 edges whose union-find ends with one root."""
-    found = []
-    for edges in itertools.combinations(itertools.combinations(range(n), 2), n - 1):
-        root = list(range(n))
-        matrix = torch.zeros(n, n, dtype=torch.float64)
-        for i, j in edges:
-            root = [root[j] if r == root[i] else r for r in root]
-            matrix[i, j] = matrix[j, i] = 1
-        if len(set(root)) == 1:
-            found.append(matrix)
-    return torch.stack(found)
-
-
-def k_subset(n: int, k: int) -> Law:
+def k_subset(n: int, k: int) -> DistributionCase:
     excluded = (n - 2,) if k < n else None
-    return Law(f"{k} of {n}", lambda logits: KSubset(logits, k), subsets(n, k), linear(1), excluded)
+    return DistributionCase(f"{k} of {n}", lambda logits: KSubset(logits, k), subsets(n, k), linear(1), excluded)
 
 
-def plackett_luce(n: int, places: int | None) -> Law:
+def plackett_luce(n: int, places: int | None) -> DistributionCase:
     filled = n if places is None else places
-    return Law(
+    return DistributionCase(
         f"{places} places of {n}",
         lambda logits: PlackettLuce(logits, places),
         rankings(n, filled),
@@ -117,13 +101,13 @@ def plackett_luce(n: int, places: int | None) -> Law:
     )
 
 
-def tree(n: int) -> Law:
-    return Law(f"tree of {n}", RandomSpanningTree, trees(n), linear(2), (n - 1, 1) if n > 2 else None)
+def tree(n: int) -> DistributionCase:
+    return DistributionCase(f"tree of {n}", RandomSpanningTree, trees(n), linear(2), (n - 1, 1) if n > 2 else None)
 
 
-LAWS = [
-    Law("one of 5", Categorical, subsets(5, 1), linear(1), (3,)),
-    Law("one of 1", Categorical, subsets(1, 1), linear(1)),
+DISTRIBUTIONS = [
+    DistributionCase("one of 5", Categorical, subsets(5, 1), linear(1), (3,)),
+    DistributionCase("one of 1", Categorical, subsets(1, 1), linear(1)),
     k_subset(6, 0),
     k_subset(6, 1),
     k_subset(7, 3),

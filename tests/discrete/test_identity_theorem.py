@@ -1,7 +1,7 @@
-"""Theorem 1 of "identity with projection works", on random polytopes and in exact arithmetic.
+"""Theorem 1 of Sahoo et al., 2023, arXiv:2205.15213, on random polytopes and in exact arithmetic.
 
 Small steps along the Identity update keep the solution until they reach one with a lower linearised loss; and if there
-is none, they keep it for ever. All numbers are small integers or multiples of 1/32, so that no float is rounded.
+is none, they never change it. All numbers are small integers or multiples of 1/32, so that no float is rounded.
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ def tensor(values: object) -> Tensor:
     curvature=st.integers(0, 3),
     sense=st.sampled_from(["min", "max"]),
 )
-def test_identity_steps_find_a_lower_loss(
+def test_identity_steps_reach_a_lower_loss(
     points: list[tuple[int, ...]], omega: tuple[int, ...], slope: tuple[int, ...], curvature: int, sense: str
 ) -> None:
     solver = Points(points=tensor(points), sense=sense)
     w, slope_ = tensor(omega), tensor(slope)
     start = solver(w)
-    # The theorem's solver stays where it was if that is as good as anything.
+    # The solver of the theorem keeps its solution in a tie.
     number = int((solver.points == start).all(-1).nonzero()[0])
     layer = Identity(dataclasses.replace(solver, favourite=number))
 
@@ -71,16 +71,16 @@ def test_identity_steps_find_a_lower_loss(
     slope=vectors,
     step=st.sampled_from([0.25, 1.0, 7.0]),
 )
-def test_no_step_is_too_long_where_nothing_is_lower(
+def test_solution_stays_if_no_loss_is_lower(
     points: list[tuple[int, ...]], omega: tuple[int, ...], slope: tuple[int, ...], step: float
 ) -> None:
     solver = Points(points=tensor(points), sense="min")
     w, slope_ = tensor(omega), tensor(slope)
     start = solver(w)
-    # Only points that are no better than the start remain.
-    kept = torch.stack([p for p in solver.points if slope_ @ (p - start) >= 0])
-    number = int((kept == start).all(-1).nonzero()[0])
-    layer = Identity(Points(points=kept, favourite=number, sense="min"))
+    # Keep only points that are not better than the start.
+    not_better = torch.stack([p for p in solver.points if slope_ @ (p - start) >= 0])
+    number = int((not_better == start).all(-1).nonzero()[0])
+    layer = Identity(Points(points=not_better, favourite=number, sense="min"))
     for _ in range(10):
         w = w.detach().requires_grad_()
         y = layer(w)
