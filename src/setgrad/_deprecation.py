@@ -25,7 +25,7 @@ def deprecated_name(module: str, name: str, names: Mapping[str, Any], *, removed
 
     Examples:
         >>> import warnings
-        >>> with warnings.catch_warnings(record=True) as caught:
+        >>> with warnings.catch_warnings(record=True, action="always") as caught:
         ...     found = deprecated_name("shapes", "Circle", {"Circle": complex}, removed_in="1.0.0")
         >>> found is complex, str(caught[0].message)
         (True, 'shapes.Circle is now shapes.complex; the old form will be removed in 1.0.0')

@@ -104,10 +104,10 @@ def read_tensors(
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise FileFormatError(f"{path} cannot be read as a {kind}: {error}; {remedy}") from None
+        raise FileFormatError(f"{path} cannot be read as {kind}: {error}; {remedy}") from None
     if metadata.get("format") != kind:
-        found = metadata.get("format", "unknown tensors")
-        raise FileFormatError(f"{path} holds a {found}, not a {kind}; {remedy}")
+        found = metadata.get("format", "other tensors")
+        raise FileFormatError(f"{path} holds {found}, not {kind}; {remedy}")
     if metadata.get("checksum") != _checksum(tensors):
         raise FileFormatError(f"{path} was changed or damaged since it was written; {remedy}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
