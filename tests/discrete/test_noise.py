@@ -130,7 +130,7 @@ def test_gumbel_noise_samples_the_softmax() -> None:
 @pytest.mark.parametrize(
     ("noise", "distribution"),
     [(Gumbel(), stats.gumbel_r()), (Normal(), stats.norm()), (Logistic(), stats.logistic())],
-    ids=str,
+    ids=["gumbel", "normal", "logistic"],
 )
 @pytest.mark.parametrize("samples", [6, 7])
 def test_antithetic_draws(noise: PairedNoise, distribution: stats.rv_continuous, samples: int) -> None:
