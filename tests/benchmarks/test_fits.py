@@ -56,7 +56,7 @@ def test_a_fit_records_both_scores_and_how_it_went(model: str) -> None:
         assert record["epochs"] == 2
         assert record["device"].startswith("cpu: ")
         assert record["peak_memory"] > 10_000_000
-        assert 0 <= record["converged"] <= 1
+        assert 0 <= record["settled"] <= 1
 
 
 def test_contenders_differ_as_they_should() -> None:

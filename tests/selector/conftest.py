@@ -30,6 +30,11 @@ def make_choices(count, seed=0):
     return Choices(Sets.from_list(items), Sets.from_list(masks))
 
 
+def first_member(selector: SubsetSelector) -> Any:
+    """Return the first member of a fitted selector, whose modules have no static types."""
+    return selector.model_.each()[0]
+
+
 @pytest.fixture(scope="session")
 def choices():
     return make_choices(60)

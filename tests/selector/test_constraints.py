@@ -1,6 +1,8 @@
 """Prediction and training under constraints, compared with the enumeration of all subsets."""
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +51,7 @@ def at_most_of_each(most):
     return lambda number, mask: all((LABELS[number][mask] == g).sum() <= most for g in range(3))
 
 
-CASES = {
+CASES: dict[str, tuple[Any, Callable[..., Any]]] = {
     "budget": (Budget(COSTS, budget=9), within(COSTS, 9)),
     "budgets of every kind": (Budget(PRICES, budget=BUDGETS), within(PRICES, BUDGETS)),
     "groups": (Groups(LABELS, at_most=1), at_most_of_each(1)),
@@ -197,11 +199,12 @@ def test_wrong_constraints_raise(default):
     ]:
         with pytest.raises(error, match=message):
             default.predict(sets, constraint=constraint)
-    for options, message in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"size": 2}, "instead of size"),
         ({"search": "greedy"}, "search='local'"),
         ({"threshold": 1.0}, "above 0 and below 1"),
-    ]:
+    ]
+    for options, message in wrong:
         with pytest.raises(OptionError, match=message):
             default.predict(sets, constraint=SizeRange(), **options)
 
@@ -220,10 +223,10 @@ def test_wrong_constraints_raise(default):
         (lambda: Groups([1, 2]), ShapeError, "labels must be one list for each set"),
         (lambda: Budget(None, 1), ShapeError, "costs must be one list for each set"),
         (lambda: Budget([[1.0]], "much"), ShapeError, "budget must be one number"),
-        (lambda: AllOf(3), OptionError, "at least one Budget"),
+        (lambda: AllOf(3), OptionError, "at least one Budget"),  # type: ignore[arg-type]
         (lambda: SizeRange(3, 2), OptionError, "min_size <= max_size"),
         (lambda: AllOf([]), OptionError, "at least one Budget"),
-        (lambda: AllOf([discrete.TopK(1)]), OptionError, "Budget, Groups or SizeRange"),
+        (lambda: AllOf([discrete.TopK(1)]), OptionError, "Groups or SizeRange"),  # type: ignore[list-item]
         (lambda: AllOf([Budget([[1]], budget=1), Groups([[1, 2]])]), ShapeError, "different sets"),
     ],
 )

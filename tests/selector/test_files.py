@@ -17,7 +17,7 @@ from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.selector import SubsetSelector, load
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import check_model_folder
-from tests.selector.conftest import TINY, make_choices
+from tests.selector.conftest import TINY, first_member, make_choices
 
 
 def test_load_accepts_a_phi_of_another_dtype(choices, tmp_path, seeded):
@@ -95,7 +95,7 @@ def test_a_link_to_a_model_stays_a_link(default, tmp_path, relative):
 
 def test_save_writes_the_fitted_phi_and_plain_numbers(choices, tmp_path):
     """A phi that was replaced since the fit, and a number that JSON does not know, do not damage a saved model."""
-    selector = SubsetSelector(**{**TINY, "max_epochs": 1}, validation_fraction=Fraction(1, 5)).fit(*choices)
+    selector = SubsetSelector(**{**TINY, "max_epochs": 1, "validation_fraction": Fraction(1, 5)}).fit(*choices)
     before = selector.predict_proba(choices.sets).values
     selector.set_params(phi=torch.nn.Identity()).save(tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").predict_proba(choices.sets).values, before)
@@ -193,7 +193,7 @@ def test_a_phi_with_shared_weights_is_trained_and_saved(choices, tmp_path, seede
     with seeded(0):
         phi = _Shared()
     selector = SubsetSelector(**{**TINY, "phi": phi, "max_epochs": 2, "checkpoint": tmp_path / "state"}).fit(*choices)
-    trained = selector.model_.each()[0].function.phi.module
+    trained = first_member(selector).function.phi.module
     assert not torch.equal(trained.first.weight, phi.first.weight)
     selector.save(tmp_path / "model")
     again = load(tmp_path / "model", phi=phi)

@@ -2,6 +2,7 @@
 
 import copy
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -196,7 +197,7 @@ DEFAULT_MEMBERS = [
 
 @pytest.mark.parametrize(("longest", "device", "options", "count"), DEFAULT_MEMBERS, ids=str)
 def test_default_number_of_members(longest, device, options, count):
-    sets = SimpleNamespace(layout=SimpleNamespace(longest=longest), device=torch.device(device))
+    sets: Any = SimpleNamespace(layout=SimpleNamespace(longest=longest), device=torch.device(device))
     assert default_members(SelectorOptions(**options), sets) == count
 
 

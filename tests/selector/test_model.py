@@ -8,7 +8,7 @@ from setgrad.encoders.attention import InducedAttention
 from setgrad.errors import OptionError
 from setgrad.functions import Bernoulli, ItemNoise
 from setgrad.selector import SubsetSelector
-from tests.selector.conftest import TINY
+from tests.selector.conftest import TINY, first_member
 
 
 @pytest.mark.parametrize("method", ["amortised", "copula", "free-copula"])
@@ -25,11 +25,10 @@ def test_mean_field_starts_from_the_recognition_network(choices, method):
 
 def test_attention_can_follow_a_phi(choices):
     options = {**TINY, "phi": "mlp+context", "layers": 2, "heads": 2, "attention": "induced", "max_epochs": 1}
-    (member,) = SubsetSelector(**options).fit(*choices).model_.each()
-    phi = member.function.phi
+    phi = first_member(SubsetSelector(**options).fit(*choices)).function.phi
+    assert [(type(block), block.heads) for block in phi.then.blocks] == 2 * [(InducedAttention, 2)]
     assert isinstance(phi.first, MLPItems) and isinstance(phi.then, ContextItems)
     assert (phi.first.out_dim, phi.out_dim) == (16, 16)
-    assert [(type(block), block.heads) for block in phi.then.blocks] == 2 * [(InducedAttention, 2)]
 
 
 @pytest.mark.parametrize("phi", ["context+context", "mlp+mlp", "mlp+", "+context"])

@@ -1,6 +1,7 @@
 """The estimator: learning, prediction, reproducibility, independence of batch and order, scikit-learn's conventions."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pandas
@@ -14,7 +15,7 @@ from setgrad.errors import DataError, NotFittedError, OptionError, ShapeError, T
 from setgrad.inference import SampledNegatives
 from setgrad.selector import PRESETS, SubsetSelector, jaccard
 from setgrad.sets import Choices, Sets, Table
-from tests.selector.conftest import TINY, make_choices
+from tests.selector.conftest import TINY, first_member, make_choices
 
 
 def test_a_rule_that_depends_on_the_set_is_learned(default):
@@ -234,7 +235,7 @@ def test_running_statistics_of_a_phi_are_kept(choices, seeded, kind):
         phi = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh()).to(kind)
     moved = choices.sets.with_values(choices.sets.values + 5)
     selector = SubsetSelector(**{**TINY, "phi": phi, "standardize": False, "max_epochs": 3}).fit(moved, choices.subsets)
-    trained = selector.model_.each()[0].function.phi.module[1]
+    trained = first_member(selector).function.phi.module[1]
     assert trained.num_batches_tracked > 0
     assert not torch.equal(trained.running_mean, torch.zeros(8))
     assert phi[1].num_batches_tracked == 0
@@ -363,7 +364,7 @@ def test_presets_learn(choices, name):
 def test_predictions_that_did_not_converge_warn(choices):
     selector = SubsetSelector(**TINY, method="implicit").fit(*choices)
     # Weights for which two steps do not converge.
-    for parameter in selector.model_.each()[0].function.rho.parameters():
+    for parameter in first_member(selector).function.rho.parameters():
         parameter.data *= 20
     selector.model_.config = selector.model_.config.with_options(steps=2)
     with pytest.warns(RuntimeWarning, match="inference converged on .* of the sets"):
@@ -473,7 +474,7 @@ def test_a_start_of_another_architecture_raises(choices, default):
     with pytest.raises(NotFittedError):
         SubsetSelector(**TINY).fit(*choices, start=SubsetSelector())
     with pytest.raises(OptionError, match=r"a fitted SubsetSelector, not str; see setgrad\.load"):
-        SubsetSelector(**TINY).fit(*choices, start="model")
+        SubsetSelector(**TINY).fit(*choices, start="model")  # type: ignore[arg-type]
 
 
 def test_few_sets_get_more_epochs(choices):
@@ -521,7 +522,8 @@ def test_the_learned_function_checks_its_sets(default):
 
 
 def test_repr_with_an_array():
-    assert repr(SubsetSelector(hidden=np.array([8, 8]))) == "SubsetSelector(hidden=array([8, 8]))"
+    hidden: Any = np.array([8, 8])
+    assert repr(SubsetSelector(hidden=hidden)) == "SubsetSelector(hidden=array([8, 8]))"
 
 
 def test_scores_need_a_set(default):

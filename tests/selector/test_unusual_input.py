@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_fits_in_threads_give_the_same_result(choices, seeded):
 
 def test_the_learned_function_accepts_what_predict_accepts(choices):
     selector = SubsetSelector(**TINY).fit(*choices)
-    items = list(choices.sets)
+    items: Any = list(choices.sets)
     picks = selector.predict(items)
     bound = selector.function_.bind(choices.sets)
     assert torch.equal(selector.function_.value(items, picks), bound.value(picks.values[None]))
@@ -98,7 +99,7 @@ def test_options_of_the_wrong_type_raise(choices, options, message):
         SubsetSelector(**{**TINY, **options}).fit(*choices)
     fitted = SubsetSelector(**{**TINY, "standardize": np.bool_(True)}).fit(*choices)
     with pytest.raises(OptionError, match="size must be a whole number"):
-        fitted.predict(choices.sets, size=[[1], [2, 3]])
+        fitted.predict(choices.sets, size=[[1], [2, 3]])  # type: ignore[list-item]
 
 
 def test_a_fit_in_inference_mode_gives_the_same_result(choices):
