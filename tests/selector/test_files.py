@@ -344,9 +344,9 @@ def test_a_checkpoint_of_another_run_raises(choices, tmp_path):
     with pytest.raises(FileFormatError, match="other data or other options"):
         SubsetSelector(**options).fit(*make_choices(60, seed=1))
     (tmp_path / "state").write_bytes(b"not a checkpoint at all")
-    with pytest.raises(FileFormatError, match=r"cannot be read as a setgrad\.checkpoint"):
+    with pytest.raises(FileFormatError, match=r"cannot be read as setgrad\.checkpoint"):
         SubsetSelector(**options).fit(*choices)
-    with pytest.raises(FileFormatError, match=r"cannot be read as a setgrad\.checkpoint"):
+    with pytest.raises(FileFormatError, match=r"cannot be read as setgrad\.checkpoint"):
         SubsetSelector(**{**options, "checkpoint": tmp_path}).fit(*choices)
     with pytest.raises(OptionError, match="needs random_state"):
         SubsetSelector(**{**options, "random_state": None}).fit(*choices)

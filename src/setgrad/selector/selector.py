@@ -149,7 +149,7 @@ class SubsetSelector(AbstractOptions):
     def paper(cls, name: str = "diffmf", **options: Any) -> SubsetSelector:
         """Return `preset(name, **options)`; the old name, which will be removed."""
         warnings.warn(
-            "SubsetSelector.paper is now SubsetSelector.preset; the old form will be removed in 1.0.0",
+            "SubsetSelector.paper is now SubsetSelector.preset; the old form will be removed in 0.3.0",
             DeprecationWarning,
             stacklevel=2,
         )
