@@ -15,7 +15,8 @@ from benchmarks._tasks import load_split
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
-from setgrad.selector._fit import MEMBERS, RELATION, usual_relation
+from setgrad.selector import SelectorOptions
+from setgrad.selector._resolve import MEMBERS, RELATION, default_relation
 
 DEFAULT, TRANSFER = "default", "transfer"
 # As a name among the options; the module is made when the shape of an item is known.
@@ -128,7 +129,7 @@ def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | Non
     context = ContextItems(shape, selector.dim, layers=selector.layers, heads=selector.heads)
     # DeepSetFunction gives the modular term to phis that are a ContextItems; behind a module that does nothing it is the same
     # network, and none is given. The relation is what it is for the default.
-    relation = usual_relation(SubsetSelector().get_params(), sets)
+    relation = default_relation(SelectorOptions(), sets)
     return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
 
 

@@ -31,7 +31,7 @@ from setgrad._files import atomic_write
 from setgrad.encoders import MergeableEncoder, State
 from setgrad.encoders._mergeable import unit_counts
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 USUAL = Path("benchmarks/results/clustering.jsonl")
 GRADIENTS = ("full", "sample", "unweighted", "subset")

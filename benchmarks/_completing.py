@@ -27,7 +27,7 @@ from benchmarks._pixels import (
     read_images,
     shifted,
 )
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 # Encoder and gradient of the context.
 CONTENDERS = {

@@ -21,7 +21,7 @@ from benchmarks._replicas import Replicas, make_adam
 from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import AIMLE
 from setgrad.errors import DataError, SolverError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 GROUPS, ITEMS, PIXELS = 20, 20, 784
 HELD_OUT = 10_000

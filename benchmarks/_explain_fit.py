@@ -14,7 +14,7 @@ from benchmarks._explain_data import Corpus, Texts, plant, read_reviews
 from benchmarks._explain_models import METHODS, Explainer, make_chooser
 from benchmarks._fits import Place, Record
 from setgrad.discrete import TopK
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 # Networks that read a choice that nobody learns.
 FIXED = ("whole text", "random", "first", "last")

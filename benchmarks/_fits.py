@@ -27,7 +27,7 @@ from benchmarks._machine import wait as wait_for
 from benchmarks._models import cost_of, describe, make_selector, options_of
 from benchmarks._plain import BASELINES, score_baseline
 from benchmarks._tasks import load_split, work_of
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 Record = dict[str, Any]
 
@@ -105,7 +105,7 @@ def fit(job: Job, place: Place) -> Record:
         "peak_memory": peak,
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
-        "settled": best["settled"],
+        "settled": best["converged"],
         "device": machine(device)["device"],
         **origin,
     }

@@ -7,7 +7,6 @@ something to settle on, models of Bernoulli samples get Gaussian masks there: th
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,9 +16,8 @@ from setgrad import SubsetSelector
 from setgrad.functions import ItemNoise
 from setgrad.functions.average import BoundAverage
 from setgrad.selector import jaccard, pick_top
-from setgrad.selector._fit import prediction_samples
-from setgrad.selector._infer import map_batches
-from setgrad.selector._member import ModelConfig
+from setgrad.selector._batched_inference import map_batches
+from setgrad.selector._config import ModelConfig
 from setgrad.sets import Choices, Sets, subset_sizes
 
 _MAX_STEPS = 50
@@ -52,10 +50,10 @@ def inferences(config: ModelConfig) -> dict[str, ModelConfig]:
     smooth = "gaussian" if config.estimator == "bernoulli" else config.estimator
     return {
         "true_size": config,
-        "one_step": config if single else replace(config, method="one-step", steps=1),
+        "one_step": config if single else config.with_options(method="one-step", steps=1),
         "converged": config
         if config.method == "implicit"
-        else replace(config, method="implicit", steps=_MAX_STEPS, estimator=smooth),
+        else config.with_options(method="implicit", steps=_MAX_STEPS, estimator=smooth),
     }
 
 
@@ -64,12 +62,12 @@ def infer(selector: SubsetSelector, config: ModelConfig, sets: Sets) -> tuple[Se
     # As the selector does: a copy in float64. Only the configuration differs, the weights are shared.
     model = copy.copy(selector._precise())
     model.config = config
-    samples = prediction_samples(selector.get_params())
+    samples = config.options.resolved_predict_samples
     settled: list[Tensor] = []
 
     def work(bound: BoundAverage, batch: Sets, numbers: np.ndarray) -> Tensor:
         result = model.infer(bound, ItemNoise(batch, 0), samples=samples)
-        settled.append(result.settled.double())
+        settled.append(result.converged.double())
         return result.logits
 
     kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()

@@ -15,7 +15,7 @@ from benchmarks._fits import Place, Record
 from benchmarks._mil_folds import Training, auroc, fit_classifier
 from benchmarks._mil_models import POOLS, Classifier, probability
 from setgrad.datasets._folder import data_folder, read_arrays
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 from setgrad.sets import Sets
 
 SHAPE = (1, 28, 28)

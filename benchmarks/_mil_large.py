@@ -18,7 +18,7 @@ from benchmarks._machine import forget_peak, memory_now, memory_peak, wait
 from benchmarks._mil_digits import DIGITS, NINE, SHAPE, Images, draw_shares, read_images, shares_of
 from benchmarks._mil_folds import auroc
 from setgrad.encoders import UMBC, DeepSets, MergeableEncoder, TransformerHead
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 from setgrad.sets import Sets
 
 # How the network comes to its last state. "subset" trains on one chunk of each bag as if it were the bag, "all labels"

@@ -14,7 +14,7 @@ from benchmarks._machine import forget_peak, memory_now, memory_peak, wait
 from benchmarks._mil_digits import SHAPE, Images
 from benchmarks._mil_large import code, make_encoder, network
 from benchmarks._tables import size
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 GRADIENTS = ("full", "exact", "sample")
 # What a step may take on a GPU: with less than this, the whole graph of the largest bags is refused.

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks._tasks import PIXELS
 from setgrad import SubsetSelector
 from setgrad.selector import PRESETS
-from setgrad.selector._fit import MEMBERS
+from setgrad.selector._resolve import MEMBERS
 
 Options = dict[str, Any]
 

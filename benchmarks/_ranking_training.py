@@ -19,7 +19,7 @@ from benchmarks._ranking_methods import CLASSIFIER, MODELS, PLAIN
 from benchmarks._replicas import Replicas, make_adam
 from setgrad.datasets._anomaly import _read_mnist, _read_olivetti
 from setgrad.discrete import Ranking, recall_at_k
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 # Times that validation classes are asked during a training run.
 LOOKS = 10

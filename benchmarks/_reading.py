@@ -26,7 +26,7 @@ from setgrad.encoders import (
     SlotSigmoid,
     TransformerHead,
 )
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 from setgrad.sets import Layout, Sets
 
 # Encoder, gradient, whether it sees where a word stands, and words that it reads at most (None: all).

@@ -14,7 +14,7 @@ from benchmarks._fits import Place, Record
 from benchmarks._relations_data import Systems, simulate
 from benchmarks._relations_models import METHODS, Decoder, Encoder, make_chooser, with_gumbel
 from setgrad.discrete import RandomSpanningTree, SpanningTree
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 # Trees that nobody learns, and an encoder that is told the trees.
 FIXED = ("true tree", "nearest", "no edges")

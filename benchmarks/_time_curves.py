@@ -201,7 +201,7 @@ def _mask_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
     # The rival knows no modular term: it gets the same phi and rho without it, and the term is added here.
     core = DeepSetFunction(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)
     core.rho = function.rho
-    rival = MaskTensorMeanField(core, samples=model.config.samples)
+    rival = MaskTensorMeanField(core, samples=model.config.options.samples)
 
     def logits(sets: Sets) -> Tensor:
         bound: Any = function.bind(model.standardised(sets))

@@ -26,7 +26,7 @@ from benchmarks._machine import describe
 from benchmarks._scores import summarise
 from setgrad.datasets._folder import data_folder
 from setgrad.errors import OptionError, unknown_name
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 # From settings and place to what was found. It goes to other processes, so it must be a function of a module.
 Work = Callable[[Any, Place], Record]

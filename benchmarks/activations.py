@@ -33,7 +33,7 @@ from benchmarks._tables import table
 from benchmarks._trials import show_page
 from benchmarks.clustering import cell, grouped
 from setgrad.encoders.activations import ACTIVATIONS
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 NAMES = (*ACTIVATIONS, f"slot-sigmoid{SUM}")
 

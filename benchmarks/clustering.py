@@ -43,7 +43,7 @@ from benchmarks._mixtures import em, em_from_scratch
 from benchmarks._tables import size, table
 from benchmarks._trials import mean_cell, show_page
 from setgrad.errors import unknown_name
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 TARGET = 1.84
 PIECES = (8, 32, 128)

@@ -39,7 +39,7 @@ from benchmarks._gradients_methods import ADAPTIVE, METHODS, NOISES, Setting, ad
 from benchmarks._gradients_pages import draw, page
 from benchmarks._gradients_problems import TARGETS, judge, make_problem
 from benchmarks._trials import add_trial_options, chosen, run_and_show
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 USUAL = Path("benchmarks/results/gradients.jsonl")
 PARTS = ("samples", "knobs")

@@ -69,7 +69,7 @@ from setgrad.discrete import (
     to_pyepo,
 )
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 USUAL = Path("benchmarks/results/knapsack.jsonl")
 SLOTS = 48

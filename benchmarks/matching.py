@@ -59,7 +59,7 @@ from setgrad.discrete import (
     StdProjection,
     Tempered,
 )
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 USUAL = Path("benchmarks/results/matching.jsonl")
 NEAREST = "nearest"

@@ -3,8 +3,8 @@
 Claims checked: on a GPU the usual eight members, together and played again, take no more time than one member on its
 own, which is how the selector trained before it had members.
 
-- `apart`: one member after the other (`OwnWeights`), the only way on a CPU;
-- `together`: one call for all (`RowWeights`), its operations started by the host;
+- `apart`: one member after the other (`SeparateWeights`), the only way on a CPU;
+- `together`: one call for all (`StackedWeights`), its operations started by the host;
 - `played again`: the same, recorded once (a CUDA graph).
 
 Between epochs members are asked for the logits of the validation sets, here ten times as many as in a batch.
@@ -17,6 +17,7 @@ the rounding of small gradients, so that later ones drift apart.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,15 +25,15 @@ import torch
 from benchmarks._machine import describe, describe_line
 from benchmarks._measure import time_side_by_side
 from benchmarks._tables import seconds, table
-from setgrad import SubsetSelector
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems
-from setgrad.selector._fit import MEMBERS, resolve_device
-from setgrad.selector._member import ModelConfig
+from setgrad.selector import SelectorOptions, resolve_device
+from setgrad.selector._config import ModelConfig
+from setgrad.selector._cuda_graph import CUDAGraphReplay
 from setgrad.selector._model import ChoiceModel
-from setgrad.selector._replay import Replay
-from setgrad.selector._rows import RowWeights
-from setgrad.selector._weights import Batch, Descent, OwnWeights, Weights
+from setgrad.selector._resolve import MEMBERS
+from setgrad.selector._stacked_weights import StackedWeights
+from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights
 from setgrad.sets import Sets
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -72,36 +73,19 @@ def make_batch(sets: int, device: torch.device) -> Batch:
     return Batch(drawn, chosen, None, None, AllItems())
 
 
-def make_weights(count: int, way: str, device: torch.device) -> Weights:
+def make_weights(count: int, way: str, device: torch.device) -> TrainableWeights:
     """The default model, ready to be trained in that way."""
-    usual = SubsetSelector()
-    config = ModelConfig(
-        method=usual.method,
-        function=usual.function,
-        item_shape=(384,),
-        phi="context",
-        dim=usual.width,
-        layers=usual.layers,
-        heads=usual.heads,
-        slots=None,
-        hidden=tuple(usual.hidden),
-        relation=0,
-        members=count,
-        estimator="bernoulli",
-        samples=usual.samples,
-        steps=1,
-        scale=None,
-        standardize=True,
-    )
+    options = replace(SelectorOptions(), relation=0, members=count, estimator="bernoulli", steps=1)
+    config = ModelConfig(options, item_shape=(384,), slots=None)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = ChoiceModel(config).to(device)
-    descent = Descent(usual.weight_decay, usual.clip)
+    descent = {"weight_decay": options.weight_decay, "clip": options.clip}
     if way == APART:
-        return OwnWeights(model, descent)
-    weights = RowWeights(model, descent)
+        return SeparateWeights(model, **descent)
+    weights = StackedWeights(model, **descent)
     if way == TOGETHER:
-        weights.replay = Replay(warm_up=NEVER)
+        weights.replay = CUDAGraphReplay(warm_up=NEVER)
     return weights
 
 
@@ -109,7 +93,7 @@ def measure(count: int, batch: Batch, asked: Sets, device: torch.device, *, quic
     """Seconds of a step and of a question by each way, and how far the losses of an early step are apart."""
     ways = [APART, TOGETHER, *([PLAYED] if device.type == "cuda" else [])]
     trained = {way: (make_weights(count, way, device), FreshNoise(0), []) for way in ways}
-    block, usual = 1 if quick else BLOCK, SubsetSelector()
+    block, usual = 1 if quick else BLOCK, SelectorOptions()
 
     def work(way: str) -> None:
         weights, noise, losses = trained[way]

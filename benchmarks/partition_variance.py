@@ -40,7 +40,7 @@ from benchmarks._tables import table
 from benchmarks._trials import show_page
 from benchmarks.streaming import codes
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 PIECES = (1, 2, 4, 8, 16, 32)
 ITEMS, FEATURES, PARTITIONS, BATCH = 1024, 128, 100, 20

@@ -49,7 +49,7 @@ from benchmarks._terrain import CostNetwork, maps
 from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.discrete import GridPath, NoiseMargin, Normal, NormProjection, SumOfGamma, Tempered
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 USUAL = Path("benchmarks/results/paths.jsonl")
 SIZES = (12, 20, 32)

@@ -31,7 +31,7 @@ from benchmarks._tables import seconds, size, table
 from benchmarks.speed_meanfield import exponent
 from setgrad import SubsetSelector, datasets
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 from setgrad.sets import Choices, Sets
 
 ATTENTIONS = ("full", "induced")

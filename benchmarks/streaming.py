@@ -42,7 +42,7 @@ from benchmarks._tables import table
 from benchmarks._trials import show_page
 from setgrad.encoders import DeepUMBC, MaxPool, MergeableEncoder
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 from setgrad.sets import Layout, Sets
 
 ORDERS = ("single", "class", "chunk", "one each")

@@ -54,7 +54,8 @@ from benchmarks._time_curves import (
 from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, Task
 from setgrad.errors import OptionError
-from setgrad.selector._fit import MEMBERS, resolve_device
+from setgrad.selector import resolve_device
+from setgrad.selector._resolve import MEMBERS
 
 USUAL = Path("benchmarks/results/time-to-score.jsonl")
 LIMIT = 0.2

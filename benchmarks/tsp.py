@@ -51,7 +51,7 @@ from benchmarks._trials import add_trial_options, chosen, run_and_show
 from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, StdProjection, Tempered
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
+from setgrad.selector import resolve_device
 
 USUAL = Path("benchmarks/results/tsp.jsonl")
 FLAGS = 100

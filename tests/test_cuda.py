@@ -7,7 +7,7 @@ import torch
 from setgrad.encoders import ContextItems
 from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise
 from setgrad.selector import SubsetSelector
-from setgrad.selector._replay import Replay, _Recording
+from setgrad.selector._cuda_graph import CUDAGraphReplay, _CapturedStep
 from setgrad.sets import Sets, segment_max, segment_rank, segment_softmax, segment_sum, segment_top_k
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -129,16 +129,16 @@ MEMBERS = [{}, {"members": 1}, {"method": "direct"}, {"attention": "induced"}, {
 def test_members_that_learn_together_learn_what_they_learn_apart(options, sizes, monkeypatch):
     choices = sets_of(sizes)
     together = fitted(choices, options)
-    monkeypatch.setattr("setgrad.selector._train.together_pays", lambda *given: False)
+    monkeypatch.setattr("setgrad.selector._trainer.is_stacking_faster", lambda *given: False)
     torch.testing.assert_close(together, fitted(choices, options), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("options", MEMBERS, ids=str)
 def test_a_step_played_again_is_the_step(options, monkeypatch):
     choices, played = sets_of([7] * 37), []
-    play = _Recording.play
-    monkeypatch.setattr(_Recording, "play", lambda *given: played.append(1) or play(*given))
+    play = _CapturedStep.replay
+    monkeypatch.setattr(_CapturedStep, "replay", lambda *given: played.append(1) or play(*given))
     again = fitted(choices, options)
     assert len(played) > 10
-    monkeypatch.setattr("setgrad.selector._rows.Replay", lambda: Replay(warm_up=10**9))
+    monkeypatch.setattr("setgrad.selector._stacked_weights.CUDAGraphReplay", lambda: CUDAGraphReplay(warm_up=10**9))
     torch.testing.assert_close(again, fitted(choices, options), rtol=1e-5, atol=1e-5)

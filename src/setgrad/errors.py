@@ -9,6 +9,7 @@ line write `--max-size` where the library writes `max_size`, and leave text that
 
 import re
 from collections.abc import Iterable
+from typing import Self
 
 # Two private-use characters, which no table or option contains, around the name of a parameter.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -46,6 +47,15 @@ class SetgradError(Exception):
     def as_flags(self) -> str:
         """Return the message with every marked parameter written as a flag of the command line."""
         return _MARKED.sub(lambda match: "--" + match[1].replace("_", "-"), self._marked)
+
+    def with_context(self, before: str = "", after: str = "") -> Self:
+        """Return the same error with text before and after its message.
+
+        Examples:
+            >>> print(DataError("the value is missing").with_context("row 3: "))
+            row 3: the value is missing
+        """
+        return type(self)(f"{before}{self._marked}{after}")
 
 
 class ShapeError(SetgradError, ValueError):

@@ -18,7 +18,8 @@ from benchmarks._fits import Place, Record
 from benchmarks.ablation import CATEGORIES, gaps, mean_gap, plan, show, verdicts
 from setgrad import SubsetSelector
 from setgrad.functions import DeepSetFunction
-from setgrad.selector._fit import RELATION, prediction_samples
+from setgrad.selector import SelectorOptions
+from setgrad.selector._resolve import RELATION
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
@@ -57,8 +58,8 @@ def test_contenders_change_options_of_the_default_and_no_two_are_the_same() -> N
 
 
 def test_one_sample_predicts_with_as_many_as_the_default() -> None:
-    default, single = (SubsetSelector(**CONTENDERS[name]).get_params() for name in (DEFAULT, "one sample"))
-    assert prediction_samples(default) == prediction_samples(single)
+    default, single = (SelectorOptions(**CONTENDERS[name]) for name in (DEFAULT, "one sample"))
+    assert default.resolved_predict_samples == single.resolved_predict_samples
 
 
 def test_without_skip_is_the_default_network_less_the_modular_term(seeded: Seeded) -> None:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import _fits
 from benchmarks._fits import Job, Place, Record, current_commit, describe_options, read_records, run_jobs, unfinished
 from benchmarks._models import MODELS
-from setgrad.selector._train import Trainer
+from setgrad.selector._trainer import Trainer
 
 JOBS = [Job("moons", model, seed, quick=True) for model in ("diffmf", "default", "direct") for seed in (0, 1)]
 
@@ -78,7 +78,7 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: p
     assert kept is not None and kept.parent == tmp_path
     assert kept not in {place.checkpoint_of(replace(job, seed=1)), place.checkpoint_of(replace(job, quick=False))}
     plain = _fits.fit(job, replace(place, checkpoints=None))
-    epoch = Trainer._epoch
+    epoch = Trainer._run_epoch
 
     def killed(trainer: Trainer) -> dict[str, float]:
         if trainer.progress.epoch == 1:
@@ -86,12 +86,12 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: p
         return epoch(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_epoch", killed)
+        patch.setattr(Trainer, "_run_epoch", killed)
         with pytest.raises(KeyboardInterrupt):
             _fits.fit(job, place)
     assert kept.exists()
     epochs = []
-    monkeypatch.setattr(Trainer, "_epoch", lambda trainer: epochs.append(trainer.progress.epoch) or epoch(trainer))
+    monkeypatch.setattr(Trainer, "_run_epoch", lambda trainer: epochs.append(trainer.progress.epoch) or epoch(trainer))
     file = tmp_path / "fits.jsonl"
     assert run_jobs([job], place, workers=1, results=file, time_limit=None) == 0
     (record,) = read_records(file)

@@ -1,4 +1,4 @@
-"""A tiny table, a model fitted on it through the command line, and a way to call the command."""
+"""A small table, a model that the command line fitted on it, and a function that calls the command."""
 
 import json
 from collections.abc import Callable
@@ -11,20 +11,7 @@ import pytest
 
 from setgrad.cli import main
 
-TINY = [
-    "--dim",
-    "16",
-    "--heads",
-    "2",
-    "--max-epochs",
-    "2",
-    "--random-state",
-    "0",
-    "--verbose",
-    "0",
-    "--device",
-    "cpu",
-]
+TINY = ["--dim", "16", "--heads", "2", "--max-epochs", "2", "--random-state", "0", "--verbose", "0", "--device", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +22,9 @@ class Result:
 
     @property
     def data(self) -> dict[str, Any]:
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(self.out)
+        assert isinstance(result, dict)
+        return result
 
 
 @pytest.fixture
@@ -53,12 +40,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def tiny() -> list[str]:
-    """Options that make a fit quick."""
+    """Return options of a quick fit."""
     return TINY
 
 
-def lines_of_table(seed: int, sets: int = 20) -> list[list[str]]:
-    """Rows of a table whose chosen items are those with the largest price of their basket."""
+def table_rows(seed: int, sets: int = 20) -> list[list[str]]:
+    """Return the rows of a table; chosen are the two items of a basket with the largest price."""
     rng = np.random.default_rng(seed)
     rows = [["basket", "product", "price", "stars", "bought", "load"]]
     for basket in range(sets):
@@ -77,7 +64,7 @@ def write_rows(path: Path, rows: list[list[str]]) -> Path:
 
 @pytest.fixture(scope="session")
 def rows() -> list[list[str]]:
-    return lines_of_table(0)
+    return table_rows(0)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +79,7 @@ def table(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]) -> Pa
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory, table: Path) -> Path:
-    """A model fitted by the command line; tests that change it make a copy."""
+    """Fit a model by the command line; tests that change it make a copy."""
     folder = tmp_path_factory.mktemp("fit") / "model"
     words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought", "--features", "price,stars"]
     assert main(["fit", str(table), *words, "-o", str(folder), *TINY]) == 0

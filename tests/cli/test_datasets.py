@@ -8,7 +8,7 @@ import torch
 import setgrad as sg
 
 
-def test_list_names_them_all(run: Callable) -> None:
+def test_the_list_has_all_data_sets(run: Callable) -> None:
     data = run("datasets", "--json").data
     assert data["names"] == sg.datasets.task_names()
     assert [entry["name"] for entry in data["datasets"]] == list(sg.datasets.LOADERS)
@@ -19,7 +19,7 @@ def test_list_names_them_all(run: Callable) -> None:
         assert loader.needs in shown
 
 
-def test_one_is_described(run: Callable) -> None:
+def test_one_data_set_is_described(run: Callable) -> None:
     task = sg.datasets.load_task("digits")
     data = run("datasets", "digits", "--json").data
     assert data["description"] == task.description
@@ -29,10 +29,10 @@ def test_one_is_described(run: Callable) -> None:
     assert "8 to 20" in shown
 
 
-def test_tables_hold_the_task(run: Callable, tmp_path: Path) -> None:
-    found = run("datasets", "digits", "-o", tmp_path / "deep" / "digits", "--random-state", "3", "--json").data
+def test_tables_hold_the_data_set(run: Callable, tmp_path: Path) -> None:
+    result = run("datasets", "digits", "-o", tmp_path / "deep" / "digits", "--random-state", "3", "--json").data
     task = sg.datasets.load_task("digits", random_state=3)
-    for path, split in zip(found["tables"], (task.train, task.validation, task.test), strict=True):
+    for path, split in zip(result["tables"], (task.train, task.validation, task.test), strict=True):
         back = sg.read_table(path, set_id="set", item_id="item", chosen="chosen")
         assert torch.equal(back.sets.values, split.sets.values)
         assert torch.equal(back.subsets.values, split.subsets.values)
@@ -40,7 +40,7 @@ def test_tables_hold_the_task(run: Callable, tmp_path: Path) -> None:
         assert list(back.item_ids) == list(split.item_ids)
 
 
-def test_family_needs_a_variant(run: Callable) -> None:
-    found = run("datasets", "amazon")
-    assert found.code == 1
-    assert "family of data sets" in found.err
+def test_a_family_needs_a_variant(run: Callable) -> None:
+    result = run("datasets", "amazon")
+    assert result.code == 1
+    assert "family of data sets" in result.err

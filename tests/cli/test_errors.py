@@ -1,5 +1,6 @@
-"""Whatever is wrong ends in one line on the standard error and the right exit code, never in a traceback."""
+"""Every error is one line on the standard error with the right exit code, and never a traceback."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +11,16 @@ import pytest
 
 from setgrad import SubsetSelector
 from setgrad.cli import _main
-from setgrad.cli._command import Answer, Command
+from setgrad.cli._command import Command, CommandResult
 
 Rows = list[list[str]]
 FIT = ["--set-id", "basket", "--chosen", "bought", "--item-id", "product"]
 
 
-def check(found: object, *words: str, code: int = 1) -> None:
-    assert found.code == code, found  # type: ignore[attr-defined]
-    assert found.out == ""  # type: ignore[attr-defined]
-    lines = found.err.splitlines()  # type: ignore[attr-defined]
+def check(result: object, *words: str, code: int = 1) -> None:
+    assert result.code == code, result  # type: ignore[attr-defined]
+    assert result.out == ""  # type: ignore[attr-defined]
+    lines = result.err.splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     for word in words:
@@ -32,7 +33,7 @@ def swap(rows: Rows, row: int, column: int, value: str) -> Rows:
     return changed
 
 
-# What is done to the table, the words of the fit, and what the message must say.
+# How the table is changed, the options of the fit, and parts of the message.
 WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]]] = {
     "missing column": (
         lambda r: r,
@@ -47,20 +48,24 @@ WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]
     "item twice": (lambda r: swap(r, 2, 1, "p0"), FIT, ("'product'", "row 2", "'p0'")),
     "not boolean": (lambda r: swap(r, 5, 4, "perhaps"), FIT, ("'bought'", "row 5", "'perhaps'")),
     "no rows": (lambda r: r[:1], FIT, ("no rows",)),
-    "one set": (lambda r: r[:5], FIT, ("at least 2 sets", "or give --validation TABLE")),
+    "one set": (lambda r: r[:5], FIT, ("at least 2 sets", "or pass --validation")),
     "index of a data frame": (
         lambda r: [["" if n == 0 else str(n), *cells] for n, cells in enumerate(r)],
         FIT,
         ("index of a data frame", "index=False"),
     ),
-    "negative weight": (lambda r: swap(r, 1, 5, "-1"), [*FIT, "--weights", "load"], ("'load'", "row 1", "negative")),
+    "negative weight": (
+        lambda r: swap(r, 1, 5, "-1"),
+        [*FIT, "--sample-weight", "load"],
+        ("'load'", "row 1", "negative"),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG_TABLES)
-def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, case: str) -> None:
-    spoil, words, message = WRONG_TABLES[case]
-    path = put(tmp_path / "t.csv", spoil(rows))
+def test_wrong_tables(run: Callable, rows: Rows, put: Callable, tmp_path: Path, case: str) -> None:
+    change, words, message = WRONG_TABLES[case]
+    path = put(tmp_path / "t.csv", change(rows))
     check(run("fit", path, *words, "-o", tmp_path / "m"), *message)
     assert not (tmp_path / "m").exists()
 
@@ -68,21 +73,23 @@ def test_wrong_table(run: Callable, rows: Rows, put: Callable, tmp_path: Path, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "magic"], ("unknown method 'magic'", "unrolled")),
-        (["--phi", "magic"], ("unknown phi 'magic'", "context")),
-        (["--dim", "0"], ("dim", "at least 1")),
+        (["--method", "magic"], ("unknown --method 'magic'", "unrolled")),
+        (["--phi", "magic"], ("unknown --phi 'magic'", "context")),
+        # The value of the user is not changed, though it contains the name of an option.
+        (["--phi", "my_batch_size"], ("unknown --phi 'my_batch_size'",)),
+        (["--dim", "0"], ("--dim must be a whole number of at least 1",)),
         (["--dim", "10", "--heads", "4"], ("dim", "multiple of heads")),
-        (["--device", "abacus"], ("unknown device 'abacus'",)),
-        (["--scale", "huge"], ("scale 'huge'",)),
+        (["--device", "abacus"], ("unknown --device 'abacus'",)),
+        (["--scale", "huge"], ("unknown --scale 'huge'",)),
         (["--checkpoint", "run.ckpt"], ("--checkpoint needs --random-state",)),
-        (["--validation-fraction", "2"], ("--validation-fraction must lie between 0 and 1",)),
+        (["--validation-fraction", "2"], ("--validation-fraction must be a number between 0 and 1",)),
         (["--phi", "pixel-cnn+context"], ("--phi pixel-cnn+context reads images", "rows of numbers")),
-        (["--steps", "2"], ("--method 'unrolled' with --steps 2", "use --estimator 'gaussian'")),
-        # Whatever is there, this is more.
-        (["--dim", "4000000", "--heads", "1"], ("the memory is not enough; take a smaller --batch-size, --dim",)),
+        (["--steps", "2"], ("--method='unrolled' with --steps=2", "use --estimator='gaussian'")),
+        # More than any machine has.
+        (["--dim", "4000000", "--heads", "1"], ("there is not enough memory; use a smaller --batch-size, --dim",)),
     ],
 )
-def test_wrong_option(run: Callable, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]) -> None:
+def test_wrong_options(run: Callable, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]) -> None:
     check(run("fit", table, *FIT, "-o", tmp_path / "m", *words), *message)
 
 
@@ -115,16 +122,18 @@ def test_other_number_of_features(run: Callable, model: Path, table: Path, tmp_p
 
 
 @pytest.mark.parametrize(("flag", "name"), [("--set-id", "probability"), ("--item-id", "chosen")])
-def test_ids_called_like_what_is_written(run: Callable, model: Path, tmp_path: Path, flag: str, name: str) -> None:
-    # The table does not exist, so the message shows that the names were looked at first.
-    found = run("predict", model, tmp_path / "no.csv", "-o", tmp_path / "p.csv", flag, name)
-    check(found, f"column {name!r} of their own", f"rename the column in the table and give its new name: {flag}")
+def test_ids_with_the_name_of_a_column_of_the_picks(
+    run: Callable, model: Path, tmp_path: Path, flag: str, name: str
+) -> None:
+    # The table does not exist, so the message shows that the names are checked first.
+    result = run("predict", model, tmp_path / "no.csv", "-o", tmp_path / "p.csv", flag, name)
+    check(result, f"its own column {name!r}", f"rename the column in the table and give its new name: {flag}")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--search", "magic"], ("unknown search 'magic'", "greedy")),
+        (["--search", "magic"], ("unknown --search 'magic'", "greedy")),
         (["--threshold", "2"], ("--threshold", "between 0 and 1")),
         (["--threshold", "nan"], ("--threshold", "between 0 and 1")),
         (["--threshold", "1", "--max-size", "2"], ("--threshold", "neither of them")),
@@ -138,10 +147,10 @@ def test_ids_called_like_what_is_written(run: Callable, model: Path, tmp_path: P
         (["--budget", "nan", "--cost", "load"], ("--budget", "not nan")),
     ],
 )
-def test_wrong_way_to_choose_is_refused_before_the_work(
+def test_wrong_choices_of_predict_raise_before_any_work(
     run: Callable, tmp_path: Path, words: list[str], message: tuple[str, ...]
 ) -> None:
-    # Neither the model nor the table exists, so the message shows that the options were looked at first.
+    # Neither the model nor the table exists, so the message shows that the options are checked first.
     check(run("predict", tmp_path / "m", tmp_path / "no.csv", "-o", tmp_path / "p.csv", *words), *message)
 
 
@@ -157,45 +166,47 @@ def _flip(folder: Path) -> None:
     path.write_bytes(data)
 
 
-# What is done to a good model, and what the message must say.
+def _edit_table(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["table"] |= changes
+    path.write_text(json.dumps(config))
+
+
+# How a valid model is damaged, and a part of the message.
 WRONG_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (shutil.rmtree, "not a folder"),
-    "foreign folder": (lambda f: (f / "config.json").unlink(), "not a setgrad model"),
-    "foreign config": (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "not written by setgrad"),
+    "folder without a configuration": (lambda f: (f / "config.json").unlink(), "not a setgrad model"),
+    "configuration of another library": (
+        lambda f: (f / "config.json").write_text('{"model_type": "bert"}'),
+        "not written by setgrad",
+    ),
     "damaged config": (_cut, "damaged"),
     "damaged weights": (_flip, "damaged"),
-    "damaged columns": (lambda f: (f / "table.json").write_text("{"), "table.json is damaged"),
-    "foreign columns": (lambda f: (f / "table.json").write_text("[]"), "not written by this setgrad"),
-    "no column names": (
-        lambda f: (f / "table.json").write_text('{"format": "setgrad.table", "version": 1, "set_id": 3}'),
-        "names no columns",
-    ),
-    "unknown type": (
-        lambda f: (f / "table.json").write_text((f / "table.json").read_text().replace("float32", "int7")),
-        "no type 'int7'",
-    ),
+    "damaged columns": (lambda f: _edit_table(f, set_id=3), "does not name the columns of a table"),
+    "unknown dtype": (lambda f: _edit_table(f, dtype="int7"), "'int7' is not one of the dtypes"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG_MODELS)
-def test_wrong_model(run: Callable, model: Path, table: Path, tmp_path: Path, case: str) -> None:
-    spoil, message = WRONG_MODELS[case]
+def test_wrong_models(run: Callable, model: Path, table: Path, tmp_path: Path, case: str) -> None:
+    damage, message = WRONG_MODELS[case]
     copy = tmp_path / "m"
     shutil.copytree(model, copy)
-    spoil(copy)
+    damage(copy)
     check(run("evaluate", copy, table), message)
     check(run("predict", copy, table, "-o", tmp_path / "p.csv"), message)
 
 
-def test_place_that_holds_something_else_is_refused_before_the_fit(run: Callable, tmp_path: Path) -> None:
+def test_output_folder_with_other_files_raises_before_the_fit(run: Callable, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    # The table does not exist, so the message shows that the place was looked at first.
+    # The table does not exist, so the message shows that the path is checked first.
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path), "not a setgrad model")
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "thesis.tex"), "not a setgrad model")
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_checkpoint_in_the_folder_of_the_model_is_refused_before_the_fit(run: Callable, tmp_path: Path) -> None:
+def test_checkpoint_in_the_folder_of_the_model_raises_before_the_fit(run: Callable, tmp_path: Path) -> None:
     words = ["--checkpoint", tmp_path / "m" / "run.ckpt", "--random-state", 0]
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "m", *words), "run.ckpt", "put it elsewhere")
     words = ["--checkpoint", tmp_path / "moons" / "run.ckpt", "--tasks", "moons", "--sets", "4,4,4"]
@@ -203,7 +214,7 @@ def test_checkpoint_in_the_folder_of_the_model_is_refused_before_the_fit(run: Ca
 
 
 @pytest.mark.parametrize("option", ["table", "--validation"])
-def test_checkpoint_that_is_a_table_is_refused_before_the_fit(
+def test_checkpoint_that_is_a_table_raises_before_the_fit(
     run: Callable, table: Path, tiny: list[str], tmp_path: Path, option: str
 ) -> None:
     mine = Path(shutil.copy(table, tmp_path / "in.csv"))
@@ -211,28 +222,31 @@ def test_checkpoint_that_is_a_table_is_refused_before_the_fit(
     before = mine.read_bytes()
     tables = [mine] if option == "table" else [table, option, mine]
     for checkpoint in (mine, tmp_path / "link.csv"):
-        found = run("fit", *tables, *FIT, "-o", tmp_path / "m", *tiny, "--checkpoint", checkpoint)
-        check(found, f"{checkpoint} is the table", "choose another place", "--checkpoint FILE")
-        assert "remove" not in found.err
+        result = run("fit", *tables, *FIT, "-o", tmp_path / "m", *tiny, "--checkpoint", checkpoint)
+        check(result, f"{checkpoint} is the {'input table' if option == 'table' else 'table of validation sets'}")
+        check(result, "choose another file", "--checkpoint FILE")
+        assert "delete" not in result.err
     assert mine.read_bytes() == before
 
 
-def test_checkpoint_that_is_another_file_of_the_command_is_refused(run: Callable, model: Path, tmp_path: Path) -> None:
-    # The table does not exist, so the message shows that the place was looked at first.
+def test_checkpoint_that_is_another_file_of_the_command_raises(run: Callable, model: Path, tmp_path: Path) -> None:
+    # The table does not exist, so the message shows that the path is checked first.
     words = ["--start", model, "--random-state", 0, "--checkpoint", model / "config.json"]
-    check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "m", *words), "a part of the model to start from")
+    check(run("fit", tmp_path / "no.csv", *FIT, "-o", tmp_path / "m", *words), "a file of the model to start from")
     words = ["--checkpoint", tmp_path / "report.html", "--tasks", "moons", "--sets", "4,4,4"]
-    check(run("demo", "--output", tmp_path, *words), "report.html is where the report goes")
+    check(run("demo", "--output", tmp_path, *words), "report.html is the file of the report")
 
 
-def test_current_folder_is_refused_before_the_fit(
+def test_current_folder_as_output_raises_before_the_fit(
     run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     check(run("fit", tmp_path / "no.csv", *FIT, "-o", "."), "current folder", "model/")
 
 
-def test_place_that_cannot_be_written(run: Callable, model: Path, table: Path, tiny: list[str], tmp_path: Path) -> None:
+def test_output_that_cannot_be_written(
+    run: Callable, model: Path, table: Path, tiny: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     check(run("predict", model, table, "-o", tmp_path / "file" / "p.csv"), "cannot be written")
     check(run("report", model, "-o", tmp_path / "file" / "r.html"), "cannot be written")
@@ -240,24 +254,22 @@ def test_place_that_cannot_be_written(run: Callable, model: Path, table: Path, t
 
 
 @pytest.mark.parametrize("command", ["predict", "report"])
-def test_output_that_would_take_what_is_read(
-    run: Callable, model: Path, table: Path, tmp_path: Path, command: str
-) -> None:
+def test_output_that_is_the_input_table(run: Callable, model: Path, table: Path, tmp_path: Path, command: str) -> None:
     mine = Path(shutil.copy(table, tmp_path / "in.csv"))
     (tmp_path / "link.csv").symlink_to(mine)
     before = mine.read_bytes()
     for output in (mine, tmp_path / "link.csv"):
-        check(run(command, model, mine, "-o", output), str(output), "the table that is read", "-o FILE")
+        check(run(command, model, mine, "-o", output), str(output), "the input table", "-o FILE")
     assert mine.read_bytes() == before
 
 
-def test_output_that_would_take_a_part_of_the_model(run: Callable, model: Path, tmp_path: Path) -> None:
-    # The table does not exist, so the message shows that the place was looked at first.
+def test_output_that_is_a_file_of_the_model(run: Callable, model: Path, tmp_path: Path) -> None:
+    # The table does not exist, so the message shows that the path is checked first.
     for part in ("config.json", "weights.safetensors", "table.json"):
-        check(run("report", model, tmp_path / "no.csv", "-o", model / part), "a part of the model", "-o FILE")
+        check(run("report", model, tmp_path / "no.csv", "-o", model / part), "a file of the model", "-o FILE")
 
 
-def test_output_that_is_a_folder_is_refused_before_the_work(run: Callable, model: Path, tmp_path: Path) -> None:
+def test_output_that_is_a_folder_raises_before_any_work(run: Callable, model: Path, tmp_path: Path) -> None:
     (tmp_path / "p.csv").mkdir()
     missing = tmp_path / "no.csv"
     check(run("predict", model, missing, "-o", tmp_path / "p.csv"), "this is a folder; name a file")
@@ -271,44 +283,43 @@ def test_output_that_is_a_folder_is_refused_before_the_work(run: Callable, model
     check(run("demo", *words), "this is a folder; name a file")
 
 
-def test_ids_that_cannot_be_written_are_refused_before_the_work(
+def test_ids_that_cannot_be_written_raise_before_any_work(
     run: Callable, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = pa.array([b"\xff", b"\xff"])
     columns = {"basket": names, "product": ["a", "b"], "price": [1.0, 2.0], "stars": [1.0, 2.0]}
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     monkeypatch.setattr(SubsetSelector, "decision_function", None)
-    check(run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are not UTF-8", ".parquet")
+    check(
+        run("predict", model, tmp_path / "t.parquet", "-o", tmp_path / "p.csv"), "bytes that are not UTF-8", ".parquet"
+    )
 
 
-def test_unknown_data_set(run: Callable, tmp_path: Path) -> None:
+def test_unknown_data_sets(run: Callable, tmp_path: Path) -> None:
     check(run("datasets", "suns"), "unknown data set 'suns'", "moons")
     check(run("demo", "--tasks", "suns", "--output", tmp_path), "unknown data set 'suns'")
     check(run("demo", "--tasks", ",", "--output", tmp_path), "at least one data set")
-    check(run("datasets", "-o", tmp_path), "which data set")
+    check(run("datasets", "-o", tmp_path), "name the data set to write")
 
 
-def test_missing_data_are_asked_for_by_the_option(
-    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_files(run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SETGRAD_DATA", raising=False)
-    check(run("datasets", "amazon:toys"), "SETGRAD_DATA, or give --data-dir FOLDER: the folder that contains")
-    # No such option there.
-    check(run("demo", "--tasks", "amazon:toys", "--output", tmp_path), "SETGRAD_DATA: the folder that contains")
+    for words in (["datasets", "amazon:toys"], ["demo", "--tasks", "amazon:toys", "--output", tmp_path]):
+        check(run(*words), "SETGRAD_DATA, or pass --data-dir: the folder that contains")
 
 
 def test_error_as_json(run: Callable) -> None:
-    found = run("datasets", "suns", "--json")
-    assert found.code == 1
-    assert found.err == f"error: {found.data['error']}\n"
+    result = run("datasets", "suns", "--json")
+    assert result.code == 1
+    assert result.err == f"error: {result.data['error']}\n"
 
 
 @pytest.mark.parametrize("words", [["frobnicate"], ["fit"], ["demo", "--sets", "3,4"]])
 def test_wrong_usage_as_json(run: Callable, words: list[str]) -> None:
-    found = run(*words, "--json")
-    assert found.code == 2
-    assert found.err.startswith("usage: setgrad")
-    assert found.err.endswith(f"error: {found.data['error']}\n")
+    result = run(*words, "--json")
+    assert result.code == 2
+    assert result.err.startswith("usage: setgrad")
+    assert result.err.endswith(f"error: {result.data['error']}\n")
 
 
 @pytest.mark.parametrize(
@@ -329,14 +340,14 @@ def test_wrong_usage_as_json(run: Callable, words: list[str]) -> None:
     ],
 )
 def test_wrong_usage(run: Callable, words: list[str]) -> None:
-    found = run(*words)
-    assert found.code == 2
-    assert found.out == ""
-    assert found.err.startswith("usage: setgrad")
-    assert "error: " in found.err
+    result = run(*words)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("usage: setgrad")
+    assert "error: " in result.err
 
 
-def test_wrong_value_says_what_is_wanted(run: Callable) -> None:
+def test_wrong_values_name_the_expected_type(run: Callable) -> None:
     assert "'wide' is not a whole number" in run("fit", "t.csv", *FIT, "-o", "m", "--dim", "wide").err
     assert "whole numbers separated by commas" in run("fit", "t.csv", *FIT, "-o", "m", "--hidden", "x").err
 
@@ -348,10 +359,10 @@ def test_wrong_value_says_what_is_wanted(run: Callable) -> None:
         (OSError(28, "No space left on device"), 1, "No space left"),
     ],
 )
-def test_what_comes_from_outside(
+def test_interrupts_and_errors_of_the_system(
     run: Callable, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
-    def fail(args: object) -> Answer:
+    def fail(args: object) -> CommandResult:
         raise error
 
     broken = Command("datasets", "", "", "", (), lambda parser: None, fail)
@@ -359,8 +370,8 @@ def test_what_comes_from_outside(
     check(run("datasets"), message, code=code)
 
 
-def test_a_bug_is_not_hidden(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(args: object) -> Answer:
+def test_bugs_are_not_hidden(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: object) -> CommandResult:
         raise ZeroDivisionError
 
     monkeypatch.setitem(_main.COMMANDS, "datasets", Command("datasets", "", "", "", (), lambda parser: None, fail))

@@ -1,4 +1,4 @@
-"""The standard output as shells give it: shared with C, closed, full, or left by its reader."""
+"""The standard output of a shell: shared with C code, closed, full, or with a reader that stops."""
 
 import io
 import json
@@ -11,66 +11,66 @@ from pathlib import Path
 import pytest
 
 from setgrad.cli import _main
-from setgrad.cli._aside import aside
-from setgrad.cli._command import Answer, Command
+from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._redirect import redirect_to_stderr
 
 CALL = "import sys; from setgrad.cli import main; sys.exit(main(sys.argv[1:]))"
-# A command that prints in every way that there is, and in C without an end of line, so that it stays in the buffer.
-NOISY = """
+# A command that prints by Python, by the system and by C; without an end of line, C keeps the text in its buffer.
+PRINTING = """
 import ctypes, os, sys
 from setgrad.cli import _main
-from setgrad.cli._command import Answer, Command
+from setgrad.cli._command import Command, CommandResult
 
 def run(args):
     print("by Python")
     os.write(1, b"by the system\\n")
     ctypes.CDLL(None).puts(b"by puts")
     ctypes.CDLL(None).printf(b"by printf")
-    return Answer({"done": True}, ("done",))
+    return CommandResult({"done": True}, ("done",))
 
 _main.COMMANDS["datasets"] = Command("datasets", "", "", "", (), lambda parser: None, run)
 code = _main.main(sys.argv[1:])
 ctypes.CDLL(None).puts(b"after")
 sys.exit(code)
 """
-NOISES = ("by Python", "by the system", "by puts", "by printf")
+PRINTED = ("by Python", "by the system", "by puts", "by printf")
 FULL = Path("/dev/full")
-# As shells have it: what is left in a buffer is written at exit, where it may fail once more.
-USUAL = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+# As in a shell: Python writes its buffer at exit, where it may fail again.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 posix = pytest.mark.skipif(os.name != "posix", reason="needs a shell and the library of C")
 
 
 def shell(ending: str, *words: object, code: str = CALL) -> subprocess.CompletedProcess[str]:
-    """Run the command line by a shell, with an ending such as a redirection."""
+    """Run the command line in a shell, followed by a redirection or a pipe."""
     line = ["bash", "-c", f'set -o pipefail; "$@" {ending}', "bash", sys.executable, "-c", code, *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, env=USUAL)
+    return subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT)
 
 
 @posix
-def test_what_c_prints_does_not_mix_with_the_result() -> None:
-    done = shell("", "datasets", "--json", code=NOISY)
+def test_text_printed_by_c_is_not_part_of_the_result() -> None:
+    done = shell("", "datasets", "--json", code=PRINTING)
     assert done.returncode == 0
     result, after = done.stdout.splitlines()
-    # The output is put back when the command is done.
+    # The output is restored after the command.
     assert (json.loads(result), after) == ({"done": True}, "after")
-    assert all(noise in done.stderr for noise in NOISES)
+    assert all(text in done.stderr for text in PRINTED)
 
 
 @posix
 @pytest.mark.parametrize("ending", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_noise_with_closed_descriptors(ending: str) -> None:
-    done = shell(ending, "datasets", "--json", code=NOISY)
+def test_printing_with_closed_descriptors(ending: str) -> None:
+    done = shell(ending, "datasets", "--json", code=PRINTING)
     assert done.returncode == 0
     assert ("after" in done.stdout) == (">&-" not in ending.replace("2>&-", ""))
-    assert not any(noise in done.stdout for noise in NOISES)
-    assert all((noise in done.stderr) == ("2>&-" not in ending) for noise in NOISES)
+    assert not any(text in done.stdout for text in PRINTED)
+    assert all((text in done.stderr) == ("2>&-" not in ending) for text in PRINTED)
     assert "Traceback" not in done.stderr
 
 
 @posix
-def test_descriptors_are_put_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_descriptors_are_restored_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else None
-    with pytest.raises(ZeroDivisionError), aside():
+    with pytest.raises(ZeroDivisionError), redirect_to_stderr():
         os.write(1, b"noise\n")
         raise ZeroDivisionError
     os.write(1, b"result\n")
@@ -83,10 +83,10 @@ def test_descriptors_are_put_back_after_an_error(capfd: pytest.CaptureFixture[st
     ("words", "rich"),
     [(["datasets"], True), (["datasets"], False), (["datasets", "--json"], True), (["fit", "--help"], True)],
 )
-def test_reader_that_goes_away_is_no_error(words: list[str], rich: bool) -> None:
+def test_a_reader_that_stops_is_no_error(words: list[str], rich: bool) -> None:
     code = CALL if rich else f"import sys; sys.modules['rich.console'] = None\n{CALL}"
     line, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
-    writer = subprocess.Popen(line, stdout=pipe, stderr=pipe, env=USUAL)
+    writer = subprocess.Popen(line, stdout=pipe, stderr=pipe, env=ENVIRONMENT)
     assert writer.stdout is not None
     assert writer.stderr is not None
     writer.stdout.close()
@@ -96,7 +96,7 @@ def test_reader_that_goes_away_is_no_error(words: list[str], rich: bool) -> None
 
 
 @posix
-def test_reader_that_goes_away_does_not_hide_an_error() -> None:
+def test_a_reader_that_stops_does_not_hide_an_error() -> None:
     done = shell("| true", "datasets", "suns", "--json")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: unknown data set 'suns'")
@@ -105,7 +105,7 @@ def test_reader_that_goes_away_does_not_hide_an_error() -> None:
 
 @posix
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["tables", "json"])
-def test_closed_output_shows_nothing(form: list[str]) -> None:
+def test_a_closed_output_is_no_error(form: list[str]) -> None:
     done = shell(">&-", "datasets", *form)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = shell(">&-", "datasets", "suns", *form)
@@ -115,8 +115,8 @@ def test_closed_output_shows_nothing(form: list[str]) -> None:
 
 
 @posix
-def test_results_do_not_land_in_a_closed_output(model: Path, table: Path, tmp_path: Path) -> None:
-    # The next file to be opened gets the number of a closed descriptor.
+def test_results_are_not_written_to_a_closed_output(model: Path, table: Path, tmp_path: Path) -> None:
+    # The next file that is opened gets the number of a closed descriptor.
     done = shell(">&-", "predict", model, table, "-o", tmp_path / "closed.csv", "--device", "cpu")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert shell("", "predict", model, table, "-o", tmp_path / "open.csv", "--device", "cpu").returncode == 0
@@ -126,7 +126,7 @@ def test_results_do_not_land_in_a_closed_output(model: Path, table: Path, tmp_pa
 @posix
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("words", [["datasets"], ["datasets", "--json"], ["fit", "--help"]])
-def test_full_output_is_an_error_of_one_line(words: list[str]) -> None:
+def test_a_full_output_is_an_error_of_one_line(words: list[str]) -> None:
     done = shell(f"> {FULL}", *words)
     assert done.returncode == 1
     assert done.stderr.startswith("error: the standard output cannot be written: ")
@@ -135,7 +135,7 @@ def test_full_output_is_an_error_of_one_line(words: list[str]) -> None:
 
 @posix
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-def test_full_output_after_another_error() -> None:
+def test_a_full_output_after_another_error() -> None:
     done = shell(f"> {FULL}", "datasets", "suns", "--json")
     assert done.returncode == 1
     first, second = done.stderr.splitlines()
@@ -143,25 +143,23 @@ def test_full_output_after_another_error() -> None:
     assert second.startswith("error: the standard output cannot be written: ")
 
 
-def test_closed_standard_error_does_not_move_the_line_to_the_output(
-    run: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_closed_standard_error_the_output_stays_empty(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    found = run("datasets", "suns")
-    assert (found.code, found.out) == (1, "")
+    result = run("datasets", "suns")
+    assert (result.code, result.out) == (1, "")
 
 
-def test_broken_pipe_inside_a_command_is_an_error(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(args: object) -> Answer:
+def test_a_broken_pipe_inside_a_command_is_an_error(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: object) -> CommandResult:
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setitem(_main.COMMANDS, "datasets", Command("datasets", "", "", "", (), lambda parser: None, fail))
-    found = run("datasets")
-    assert (found.code, found.out) == (1, "")
-    assert "Broken pipe" in found.err
+    result = run("datasets")
+    assert (result.code, result.out) == (1, "")
+    assert "Broken pipe" in result.err
 
 
-def test_output_that_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_is_not_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def flush(self) -> None:
             raise OSError(28, "No space left on device")

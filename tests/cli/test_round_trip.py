@@ -1,4 +1,4 @@
-"""Table in, model, picks and scores out: the same as by the Python API."""
+"""The commands give the same models, picks and scores as the Python API."""
 
 import json
 from collections.abc import Callable
@@ -39,15 +39,15 @@ def test_fit_gives_the_model_of_the_python_api(model: Path, by_python: Any) -> N
     assert loaded.get_params() == selector.get_params() | {"device": "cpu"}
 
 
-def test_fit_answers_with_what_it_did(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
+def test_fit_reports_its_result(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "model"
-    words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought", "--weights", "load"]
-    found = run("fit", table, *words, "--validation", table, "-o", folder, "--json", *tiny)
-    assert (found.code, found.err) == (0, "")
+    words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought", "--sample-weight", "load"]
+    result = run("fit", table, *words, "--validation", table, "-o", folder, "--json", *tiny)
+    assert (result.code, result.err) == (0, "")
     selector = sg.load(folder)
-    data = found.data
+    data = result.data
     assert data["model"] == str(folder)
-    # The weights are no feature, and neither are the ids: only the numeric columns without another role are.
+    # Features are the numeric columns without another role, so not the sample weights.
     assert data["features"] == ["price", "stars"]
     assert data["sets"] == 20
     assert data["epochs"] == 2
@@ -55,14 +55,14 @@ def test_fit_answers_with_what_it_did(run: Callable, table: Path, tiny: list[str
     assert data["validation_jaccard"] == max(data["size_scores"].values())
 
 
-def test_fit_says_what_comes_next(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
-    found = run("fit", table, "--set-id", "basket", "--chosen", "bought", "-o", tmp_path / "m", *tiny)
-    assert found.code == 0
-    assert f"saved to {tmp_path / 'm'}" in found.out
-    assert f"setgrad predict {tmp_path / 'm'}" in found.out
+def test_fit_prints_the_next_command(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
+    result = run("fit", table, "--set-id", "basket", "--chosen", "bought", "-o", tmp_path / "m", *tiny)
+    assert result.code == 0
+    assert f"saved to {tmp_path / 'm'}" in result.out
+    assert f"setgrad predict {tmp_path / 'm'}" in result.out
 
 
-def test_weights_reach_the_loss(
+def test_sample_weights_change_the_loss(
     run: Callable, rows: list[list[str]], put: Callable, tiny: list[str], tmp_path: Path
 ) -> None:
     uneven = [rows[0], *([*row[:-1], str(number % 3)] for number, row in enumerate(rows[1:]))]
@@ -74,14 +74,14 @@ def test_weights_reach_the_loss(
     assert losses[0] != losses[1]
 
 
-def test_checkpoint_is_written_and_used(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
+def test_a_checkpoint_is_written_and_resumed(run: Callable, table: Path, tiny: list[str], tmp_path: Path) -> None:
     words = ["fit", table, "--set-id", "basket", "--chosen", "bought", "--checkpoint", tmp_path / "run.ckpt"]
     assert run(*words, "-o", tmp_path / "a", *tiny).code == 0
     assert (tmp_path / "run.ckpt").is_file()
     longer = run(*words, "-o", tmp_path / "b", *tiny, "--max-epochs", "3", "--json")
     assert longer.data["epochs"] == 3
     first, second = (sg.load(tmp_path / name).history_ for name in "ab")
-    # The first epochs were not run again: their times are the old ones.
+    # The first epochs were not repeated: their times are the same.
     assert second[:2] == first
 
 
@@ -91,8 +91,8 @@ def test_picks_are_those_of_the_python_api(
 ) -> None:
     selector, choices = by_python
     path = tmp_path / f"picks.{ending}"
-    found = run("predict", model, table, "-o", path, "--json", "--device", "cpu")
-    assert (found.code, found.err) == (0, "")
+    result = run("predict", model, table, "-o", path, "--json", "--device", "cpu")
+    assert (result.code, result.err) == (0, "")
     read = {"parquet": pyarrow.parquet.read_table, "csv": pyarrow.csv.read_csv, "feather": pyarrow.feather.read_table}
     picks = read[ending](path)
     assert picks.column_names == ["basket", "product", "probability", "chosen"]
@@ -102,12 +102,12 @@ def test_picks_are_those_of_the_python_api(
     expected = selector.predict(choices.sets)
     assert picks["chosen"].to_pylist() == expected.values.tolist()
     np.testing.assert_allclose(picks["probability"].to_numpy(), selector.predict_proba(choices.sets).values, rtol=1e-6)
-    assert found.data["chosen"] == int(expected.values.sum())
-    assert found.data["sets"] == 20
+    assert result.data["chosen"] == int(expected.values.sum())
+    assert result.data["sets"] == 20
 
 
 @pytest.mark.parametrize(
-    ("words", "asked"),
+    ("words", "arguments"),
     [
         (["--size", "3"], {"size": 3}),
         (["--threshold", "0.5"], {"threshold": 0.5}),
@@ -115,19 +115,19 @@ def test_picks_are_those_of_the_python_api(
         (["--search", "local", "--size", "2"], {"search": "local", "size": 2}),
     ],
 )
-def test_how_many_and_how(
-    run: Callable, model: Path, table: Path, by_python: Any, tmp_path: Path, words: list[str], asked: dict[str, Any]
+def test_sizes_thresholds_and_searches(
+    run: Callable, model: Path, table: Path, by_python: Any, tmp_path: Path, words: list[str], arguments: dict[str, Any]
 ) -> None:
     selector, choices = by_python
     assert run("predict", model, table, "-o", tmp_path / "p.parquet", *words, "--device", "cpu").code == 0
     picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")["chosen"].to_pylist()
-    assert picks == selector.predict(choices.sets, **asked).values.tolist()
+    assert picks == selector.predict(choices.sets, **arguments).values.tolist()
 
 
-def test_features_are_found_by_name(
+def test_features_are_read_by_name(
     run: Callable, model: Path, table: Path, rows: list[list[str]], put: Callable, tmp_path: Path
 ) -> None:
-    # Another order, a column more, and no column that says what was chosen.
+    # Another order, one more column, and no column that tells what was chosen.
     order = [3, 0, 2, 1]
     other = [[*(row[place] for place in order), "7" if number else "extra"] for number, row in enumerate(rows)]
     shuffled = put(tmp_path / "other.csv", other)
@@ -136,7 +136,7 @@ def test_features_are_found_by_name(
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
 
 
-def test_features_of_the_model_may_be_named_in_any_order(
+def test_features_of_the_model_can_be_named_in_any_order(
     run: Callable, model: Path, table: Path, rows: list[list[str]], put: Callable, tmp_path: Path
 ) -> None:
     plain = run("evaluate", model, table, "--json").data
@@ -144,20 +144,20 @@ def test_features_of_the_model_may_be_named_in_any_order(
     for name, words in (("a", []), ("b", ["--features", "stars,price"])):
         assert run("predict", model, table, "-o", tmp_path / f"{name}.csv", *words).code == 0
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
-    # Columns of other names stand in for the model's in turn.
+    # Columns with other names replace those of the model one by one.
     renamed = put(tmp_path / "other.csv", [["basket", "product", "cost", "rank", "bought", "load"], *rows[1:]])
     assert run("evaluate", model, renamed, "--features", "cost,rank", "--json").data == plain
     assert run("evaluate", model, renamed, "--features", "rank,cost", "--json").data != plain
 
 
 @pytest.fixture(scope="module")
-def late(table: Path, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A model of times, which need float64; its table; and of this the first set alone, which fits into float32."""
-    folder = tmp_path_factory.mktemp("late")
+def times(table: Path, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Return a model of times, which need float64, its table, and a table of its first set, which fits into float32."""
+    folder = tmp_path_factory.mktemp("times")
     lines = ["basket,product,time,bought"]
     for basket in range(12):
         for place in range(5):
-            # Around here float32 counts in steps of 128.
+            # In this range float32 has steps of 128.
             time = 1_700_000_000 // 128 * 128 + 128 * place + (0 if basket == 0 else 37 * basket)
             lines.append(f"b{basket},p{place},{time},{'true' if place > 2 else 'false'}")
     whole, alone = folder / "whole.csv", folder / "alone.csv"
@@ -168,8 +168,8 @@ def late(table: Path, tiny: list[str], tmp_path_factory: pytest.TempPathFactory)
     return folder / "m", whole, alone
 
 
-def test_picks_of_a_set_do_not_depend_on_the_rest_of_the_table(run: Callable, late: Any, tmp_path: Path) -> None:
-    model, whole, alone = late
+def test_picks_of_a_set_do_not_depend_on_the_rest_of_the_table(run: Callable, times: Any, tmp_path: Path) -> None:
+    model, whole, alone = times
     for path in (whole, alone):
         assert run("predict", model, path, "-o", tmp_path / path.name, "--device", "cpu").code == 0
     together, apart = (pyarrow.csv.read_csv(tmp_path / path.name) for path in (whole, alone))
@@ -177,32 +177,32 @@ def test_picks_of_a_set_do_not_depend_on_the_rest_of_the_table(run: Callable, la
     np.testing.assert_allclose(apart["probability"], together["probability"][:5], rtol=1e-12)
 
 
-def test_tables_are_read_in_the_type_that_was_fitted_on(
-    run: Callable, late: Any, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_tables_are_read_in_the_dtype_of_the_fit(
+    run: Callable, times: Any, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, whole, alone = late
-    seen = []
+    model, whole, alone = times
+    calls = []
     read = sg.sets.read_table
 
-    def watched(path: Path, **asked: Any) -> Any:
-        found = read(path, **asked)
-        seen.append((path, found.sets.dtype))
-        return found
+    def recorded(path: Path, **arguments: Any) -> Any:
+        result = read(path, **arguments)
+        calls.append((path, result.sets.dtype))
+        return result
 
-    monkeypatch.setattr("setgrad.sets._read.read_table", watched)
+    monkeypatch.setattr("setgrad.sets._read.read_table", recorded)
     assert run("evaluate", model, alone).code == 0
     words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought"]
     assert run("fit", whole, "--validation", alone, *words, "-o", tmp_path / "m", *tiny).code == 0
-    assert [dtype for path, dtype in seen if path == alone] == [torch.float64] * 2
-    # A model of an older setgrad does not know the type, and leaves it open.
-    kept = json.loads((tmp_path / "m" / "table.json").read_text())
-    assert kept.pop("dtype") == "float64"
-    (tmp_path / "m" / "table.json").write_text(json.dumps(kept))
+    assert [dtype for path, dtype in calls if path == alone] == [torch.float64] * 2
+    # A model of an older setgrad does not know the dtype, which then depends on the table.
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["table"].pop("dtype") == "float64"
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
     assert run("evaluate", tmp_path / "m", alone).code == 0
-    assert seen[-1] == (alone, torch.float32)
+    assert calls[-1] == (alone, torch.float32)
 
 
-def test_items_are_numbered_where_the_remembered_column_is_missing(
+def test_items_are_numbered_if_the_id_column_of_the_model_is_missing(
     run: Callable, model: Path, rows: list[list[str]], put: Callable, tmp_path: Path
 ) -> None:
     path = put(tmp_path / "t.csv", [[row[0], *row[2:]] for row in rows])
@@ -211,28 +211,28 @@ def test_items_are_numbered_where_the_remembered_column_is_missing(
     assert picks.column_names == ["basket", "item_id", "probability", "chosen"]
     assert picks["item_id"].to_pylist()[:3] == [0, 1, 2]
     assert run("evaluate", model, path).code == 0
-    # Named on the command line, it must be there.
+    # A column that the command line names must exist.
     assert "no column 'product'" in run("predict", model, path, "-o", tmp_path / "q.csv", "--item-id", "product").err
 
 
-def test_model_from_python_needs_the_columns(run: Callable, table: Path, by_python: Any, tmp_path: Path) -> None:
+def test_a_model_from_python_needs_the_columns(run: Callable, table: Path, by_python: Any, tmp_path: Path) -> None:
     selector, choices = by_python
     selector.save(tmp_path / "m")
-    refused = run("evaluate", tmp_path / "m", table)
-    assert refused.code == 1
-    assert "no table.json" in refused.err
-    assert "--set-id and --features" in refused.err
+    error = run("evaluate", tmp_path / "m", table)
+    assert error.code == 1
+    assert "was saved from Python" in error.err
+    assert "--set-id and --features" in error.err
     words = ["--set-id", "basket", "--features", "price,stars"]
     assert "--chosen" in run("evaluate", tmp_path / "m", table, *words).err
-    found = run("evaluate", tmp_path / "m", table, *words, "--chosen", "bought", "--json", "--device", "cpu")
-    assert found.data["jaccard"] == selector.score(*choices)
+    result = run("evaluate", tmp_path / "m", table, *words, "--chosen", "bought", "--json", "--device", "cpu")
+    assert result.data["jaccard"] == selector.score(*choices)
 
 
 def test_evaluate_gives_the_scores_of_the_python_api(run: Callable, model: Path, table: Path, by_python: Any) -> None:
     selector, choices = by_python
-    found = run("evaluate", model, table, "--json", "--device", "cpu")
-    assert (found.code, found.err) == (0, "")
-    data = found.data
+    result = run("evaluate", model, table, "--json", "--device", "cpu")
+    assert (result.code, result.err) == (0, "")
+    data = result.data
     assert data["jaccard"] == selector.score(*choices)
     assert data["jaccard_true_size"] == selector.score_true_size(*choices)
     assert data["mean_true_size"] == 2
@@ -252,20 +252,18 @@ def test_report_with_and_without_a_table(run: Callable, model: Path, table: Path
     assert (tmp_path / "b.html").read_text(encoding="utf-8").count("<img") == 5
 
 
-def test_columns_are_kept_beside_the_model(model: Path) -> None:
-    kept = json.loads((model / "table.json").read_text())
-    assert kept["set_id"] == "basket"
-    assert kept["item_id"] == "product"
-    assert kept["features"] == ["price", "stars"]
-    assert kept["chosen"] == "bought"
+def test_the_model_knows_the_columns(model: Path) -> None:
+    schema = sg.selector.TableSchema("basket", ("price", "stars"), "product", "bought", "float32")
+    assert sg.load(model).table_ == schema
+    assert sorted(path.name for path in model.iterdir()) == ["config.json", "weights.safetensors"]
 
 
-def test_preset_is_the_published_model(run: Callable, table: Path, tmp_path: Path) -> None:
+def test_a_preset_has_the_options_of_the_published_method(run: Callable, table: Path, tmp_path: Path) -> None:
     words = ["--set-id", "basket", "--chosen", "bought", "--features", "price,stars", "--preset", "paper"]
     small = ["--hidden", "8,8", "--max-epochs", "1", "--verbose", "0"]
     assert run("fit", table, *words, *small, "-o", tmp_path / "m").code == 0
     params = sg.load(tmp_path / "m").get_params()
-    paper = sg.SubsetSelector.paper().get_params()
+    paper = sg.SubsetSelector.preset("diffmf").get_params()
     changed = {name for name in params if params[name] != paper[name]}
     assert changed == {"hidden", "max_epochs", "verbose"}
     assert params["hidden"] == (8, 8)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from setgrad._text_table import TextTable
 from setgrad.cli._screen import show
-from setgrad.report import Grid
 
-GRID = Grid("title [bold]", ("name", "value"), (("[red]a[/red]", "1.5"), ("b", "20.25")))
+TABLE = TextTable("title [bold]", ("name", "value"), (("[red]a[/red]", "1.5"), ("b", "20.25")))
 
 
 class Terminal(io.StringIO):
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 def test_without_rich_the_table_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
     stream = io.StringIO()
-    show([GRID, "done: a/b"], stream)
+    show([TABLE, "done: a/b"], stream)
     assert stream.getvalue().splitlines() == [
         "title [bold]",
         "name          value",
@@ -34,9 +34,9 @@ def test_without_rich_the_table_is_plain(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
-def test_texts_are_never_markup(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_never_markup(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    show([GRID, "done: [x]"], stream)
+    show([TABLE, "done: [x]"], stream)
     for text in ("title [bold]", "[red]a[/red]", "20.25", "done: [x]"):
         assert text in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
@@ -49,25 +49,25 @@ def test_a_long_path_stays_in_one_line() -> None:
         assert path in stream.getvalue()
 
 
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_used_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (io.StringIO(), Terminal()):
-        show([GRID], stream)
+        show([TABLE], stream)
         assert ("\x1b[1m" in stream.getvalue()) == stream.isatty()
 
 
-def test_reader_that_goes_away_is_told_to_the_caller() -> None:
-    class Left(io.StringIO):
+def test_a_broken_pipe_raises() -> None:
+    class Closed(io.StringIO):
         def flush(self) -> None:
             raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        show(["done"], Left())
+        show(["done"], Closed())
 
 
-def test_numbers_stand_on_the_right(run: Callable) -> None:
+def test_numbers_are_aligned_on_the_right(run: Callable) -> None:
     lines = [line.rstrip() for line in run("datasets", "moons").out.splitlines() if "100000" in line]
     assert len(lines) == 3
     assert len({len(line) for line in lines}) == 1
@@ -79,7 +79,7 @@ def test_help_needs_no_optional_package() -> None:
     assert not {"pyarrow", "rich", "sklearn", "matplotlib"} & set(done.stdout.split())
 
 
-def test_letters_that_the_terminal_does_not_know_are_no_error() -> None:
+def test_letters_that_the_terminal_cannot_show_are_no_error() -> None:
     code = "import sys; from setgrad.cli import main; sys.exit(main(['datasets', 'moons']))"
     narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=narrow)

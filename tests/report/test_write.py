@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from setgrad import Choices, SubsetSelector
+from setgrad._text_table import TextTable
 from setgrad.errors import DataError, MissingDependencyError, NotFittedError, OptionError, ShapeError
-from setgrad.report import Evaluation, Grid, Section, evaluate, write_report
+from setgrad.report import Evaluation, Section, evaluate, write_report
 
 VOID = {"meta", "img", "br"}
 
@@ -40,7 +41,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(tmp_path: Path, selector: SubsetSelector, evaluation: Evaluation) -> Page:
     path = tmp_path / "deep" / "report.html"
-    summary = Grid("all of it", ("task", "score"), (("moons", "12.00"),))
+    summary = TextTable("all of it", ("task", "score"), (("moons", "12.00"),))
     write_report(path, [Section("Moons", selector, evaluation, "a note")], title="A title", summary=summary, sets=5)
     return Page(path.read_text(encoding="utf-8"))
 
@@ -78,7 +79,7 @@ def test_texts_are_escaped(tmp_path: Path, selector: SubsetSelector, test_sets: 
     named = Choices(*test_sets, set_ids=[f"{evil} {number}" for number in range(len(test_sets))])
     section = Section(evil, selector, evaluate(selector, named), evil)
     path = tmp_path / "r.html"
-    write_report(path, [section], title=evil, summary=Grid(evil, (evil,), ((evil,),)), sets=1)
+    write_report(path, [section], title=evil, summary=TextTable(evil, (evil,), ((evil,),)), sets=1)
     page = Page(path.read_text(encoding="utf-8"))
     assert not [tag for tag, _ in page.seen if tag == "script"]
     assert evil in page.words
@@ -123,11 +124,11 @@ def test_matplotlib_missing(tmp_path: Path, selector: SubsetSelector, monkeypatc
 
 
 def test_grid_knows_its_numbers() -> None:
-    grid = Grid("", ("a", "b", "c", "d"), (("x", "1.5", "-", "3 s"), ("2", "-2e-05", "7", "")))
+    grid = TextTable("", ("a", "b", "c", "d"), (("x", "1.5", "-", "3 s"), ("2", "-2e-05", "7", "")))
     assert grid.numeric == (False, True, True, True)
-    assert Grid("", ("a",), ()).numeric == (False,)
+    assert TextTable("", ("a",), ()).numeric == (False,)
     with pytest.raises(ShapeError, match="2 columns"):
-        Grid("g", ("a", "b"), (("1",),))
+        TextTable("g", ("a", "b"), (("1",),))
 
 
 def test_a_negative_number_of_sets(tmp_path: Path, selector: SubsetSelector) -> None:

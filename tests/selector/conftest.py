@@ -1,4 +1,6 @@
-"""One small fitted selector of each kind, shared by the tests of the room."""
+"""Small fitted selectors that the tests of the package share."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -6,11 +8,19 @@ import torch
 from setgrad.selector import SubsetSelector
 from setgrad.sets import Choices, Sets
 
-TINY = {"dim": 16, "hidden": (16,), "layers": 1, "max_epochs": 6, "random_state": 0, "verbose": 0, "device": "cpu"}
+TINY: dict[str, Any] = {
+    "dim": 16,
+    "hidden": (16,),
+    "layers": 1,
+    "max_epochs": 6,
+    "random_state": 0,
+    "verbose": 0,
+    "device": "cpu",
+}
 
 
 def make_choices(count, seed=0):
-    """Ragged sets of 2-d items; the choice is every item above the set's mean in the first feature."""
+    """Return sets of 3 to 7 items; chosen are the items above the mean of their set in the first of two features."""
     generator = torch.Generator().manual_seed(seed)
     items, masks = [], []
     for number in range(count):
@@ -20,12 +30,17 @@ def make_choices(count, seed=0):
     return Choices(Sets.from_list(items), Sets.from_list(masks))
 
 
+def first_member(selector: SubsetSelector) -> Any:
+    """Return the first member of a fitted selector, whose modules have no static types."""
+    return selector.model_.each()[0]
+
+
 @pytest.fixture(scope="session")
 def choices():
     return make_choices(60)
 
 
-FITTED = {
+FITTED: dict[str, dict[str, Any]] = {
     "unrolled": {},
     "one-step": {"method": "one-step", "steps": 3},
     "direct": {"method": "direct"},
@@ -38,7 +53,7 @@ FITTED = {
     "horse": {"function": "horse"},
     "mlp and context": {"phi": "mlp+context"},
     "three members": {"members": 3},
-    "two members of another kind": {"members": 2, "method": "copula"},
+    "two copula members": {"members": 2, "method": "copula"},
 }
 
 

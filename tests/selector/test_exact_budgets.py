@@ -1,4 +1,4 @@
-"""Budgets of prices that are no whole numbers: kept to the last digit, and the best subset all the same."""
+"""Budgets of fractional costs: respected to the last digit, with the best subset."""
 
 import numpy as np
 import pytest
@@ -7,57 +7,62 @@ import torch
 from setgrad.discrete import HiGHS, Program, Status
 from setgrad.discrete.solvers import _cuts
 from setgrad.selector import AllOf, Budget, SizeRange
-from setgrad.selector._allowed import Allowed
-from setgrad.selector._exact_program import Exact
+from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._exact_backend import ExactBackend
 from setgrad.sets import Sets
 
 
-def alone(weights, budget):
-    return Budget(weights, budget=budget)
+def single(costs, budget):
+    return Budget(costs, budget=budget)
 
 
-def among_others(weights, budget):
-    return AllOf([Budget(weights, budget=budget), SizeRange(0, 1000)])
+def combined(costs, budget):
+    return AllOf([Budget(costs, budget=budget), SizeRange(0, 1000)])
 
 
-def choose(constraint, worth):
-    sets = Sets.from_list([torch.as_tensor(worth, dtype=torch.float64)])
-    return Allowed.of(constraint, sets).choose(sets.values, sets).values
+def choose(constraint, scores):
+    sets = Sets.from_list([torch.as_tensor(scores, dtype=torch.float64)])
+    return BatchConstraint.of(constraint, sets).choose(sets.values, sets).values
 
 
 @pytest.fixture
 def programs(monkeypatch):
-    """The programs that HiGHS is given."""
-    given, find = [], HiGHS.find
-    monkeypatch.setattr(HiGHS, "find", lambda self, program: given.append(program) or find(self, program))
-    return given
+    """Record the programs that HiGHS solves."""
+    calls, find = [], HiGHS.find
+
+    def record(self, program):
+        calls.append(program)
+        return find(self, program)
+
+    monkeypatch.setattr(HiGHS, "find", record)
+    return calls
 
 
-@pytest.mark.parametrize("make", [alone, among_others])
-def test_single_precision_makes_a_budget_no_larger_in_long_lists(make):
-    weights = torch.full((1000,), 2.0)
-    weights[0], weights[1] = 0.5, 0.5001
-    assert choose(make([weights], 1.0), np.ones(1000)).sum() == 1
+@pytest.mark.parametrize("make", [single, combined])
+def test_single_precision_does_not_enlarge_a_budget(make):
+    costs = torch.full((1000,), 2.0)
+    costs[0], costs[1] = 0.5, 0.5001
+    assert choose(make([costs], 1.0), np.ones(1000)).sum() == 1
     for kind in (torch.float32, torch.float64):
         assert choose(make([torch.full((3,), 0.1, dtype=kind)], 0.3), np.ones(3)).all()
 
 
-@pytest.mark.parametrize("make", [alone, among_others])
-def test_one_large_worth_hides_no_small_one(make):
+@pytest.mark.parametrize("make", [single, combined])
+def test_a_large_score_does_not_hide_a_small_one(make):
     assert choose(make([[1.5, 1.5, 1.2]], 3.0), [1e7, 1.0, 0.5]).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("make", [alone, among_others])
-def test_sets_a_little_too_heavy_are_shut_out_many_at_a_time(make, programs):
-    # Any three cost more than 0.3, by less than a solver sees; there are 220 such sets.
+@pytest.mark.parametrize("make", [single, combined])
+def test_one_cut_removes_many_slightly_infeasible_subsets(make, programs):
+    # Any three cost more than 0.3, by less than the tolerance of a solver; there are 220 such subsets.
     prices = torch.full((12,), 0.1).double()
-    worth = np.random.default_rng(0).random(12) + 0.1
-    assert choose(make([prices], 0.3), worth).nonzero().flatten().tolist() == sorted(np.argsort(worth)[-2:])
+    scores = np.random.default_rng(0).random(12) + 0.1
+    assert choose(make([prices], 0.3), scores).nonzero().flatten().tolist() == sorted(np.argsort(scores)[-2:])
     assert len(programs) <= 3
 
 
-def test_rows_that_are_no_weights_hold_too():
-    """A lower end, and a row of both signs: broken by less than a solver sees."""
+def test_lower_bounds_and_mixed_signs_hold_exactly():
+    """A lower bound, and a row with both signs: broken by less than the tolerance of a solver."""
     for row, lower, upper, best in (
         ([1.0, 1.0 - 1e-9, 1.0 - 2e-9], 2.0 - 1.5e-9, np.inf, [1, 1, 0]),
         ([1.0, 1.0, -1.0 + 1e-9], -np.inf, 1.0, [1, 0, 0]),
@@ -65,11 +70,11 @@ def test_rows_that_are_no_weights_hold_too():
         value = np.array([-1.0, -0.9, -0.8]) if upper == np.inf else np.array([1.0, 0.9, -0.5])
         ends = {"min_value": np.zeros(3), "max_value": np.ones(3), "integer": np.ones(3, dtype=bool)}
         program = Program(value, np.array([row]), np.array([lower]), np.array([upper]), **ends)
-        point, status = Exact().solve(program)
+        point, status = ExactBackend().solve(program)
         assert (point.tolist(), status) == (best, Status.SOLVED)
 
 
-def test_one_time_limit_for_all_programs_of_a_set(monkeypatch):
+def test_all_programs_of_a_set_share_one_time_limit(monkeypatch):
     limits = []
 
     def take_everything(self, program):
@@ -82,5 +87,5 @@ def test_one_time_limit_for_all_programs_of_a_set(monkeypatch):
     monkeypatch.setattr(_cuts.time, "monotonic", lambda: float(next(clock)))
     ends = {"min_value": np.zeros(2), "max_value": np.ones(2), "integer": np.ones(2, dtype=bool)}
     program = Program(np.ones(2), np.array([[1.5, 1.5]]), np.array([-np.inf]), np.array([2.0]), **ends)
-    assert Exact(time_limit=2.5).solve(program) == (None, Status.NOT_FOUND)
+    assert ExactBackend(time_limit=2.5).solve(program) == (None, Status.NOT_FOUND)
     assert limits == [2.5, 1.5, 0.5]

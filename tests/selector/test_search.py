@@ -1,4 +1,4 @@
-"""Greedy and local search against plain loops on submodular functions and tiny sets."""
+"""Greedy and local search, compared with plain loops on small sets."""
 
 import itertools
 
@@ -28,14 +28,15 @@ def bound(request, seeded):
 
 
 def value(bound, chosen, number):
-    """F of one subset of one set, by item numbers inside the set."""
+    """Return F of one subset of one set; items are counted within the set."""
     mask = torch.zeros(1, bound.sets.layout.total, dtype=torch.bool)
     mask[0, [bound.sets.layout.host_offsets[number] + i for i in chosen]] = True
     return bound.value(mask)[0, number].item()
 
 
 def plain_greedy(bound, number, size):
-    chosen, n = [], SIZES[number]
+    chosen: list[int] = []
+    n = SIZES[number]
     while len(chosen) < min(n, n if size is None else size):
         now = value(bound, chosen, number)
         gains = {i: value(bound, [*chosen, i], number) - now for i in range(n) if i not in chosen}
@@ -47,7 +48,7 @@ def plain_greedy(bound, number, size):
 
 
 @pytest.mark.parametrize("size", [None, 0, 2, 6])
-def test_greedy_is_greedy(bound, size):
+def test_greedy_equals_a_plain_loop(bound, size):
     sizes = None if size is None else torch.full((len(SIZES),), size)
     picks = greedy(bound, sizes)
     for number, mask in enumerate(picks):
@@ -55,21 +56,21 @@ def test_greedy_is_greedy(bound, size):
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_greedy_refuses_gains_that_are_no_numbers(wrong):
-    """Minus infinity is a number to it: it says that an item must never be added."""
+def test_greedy_rejects_gains_that_are_not_finite(wrong):
+    """Minus infinity is allowed: such an item is never added."""
     scores = torch.tensor([[1.0], [2.0], [3.0]])
     sets = Sets.from_lengths(torch.cat([scores, scores]), [3, 3])
-    spoilt = sets.values.clone()
-    spoilt[4] = wrong
-    with pytest.raises(DataError, match="an item of set 1 a gain that is no number"):
-        greedy(Modular().bind(sets.with_values(spoilt)))
-    spoilt[4] = -torch.inf
-    picks = greedy(Modular().bind(sets.with_values(spoilt)), torch.tensor([3, 3]))
+    nonfinite = sets.values.clone()
+    nonfinite[4] = wrong
+    with pytest.raises(DataError, match="gain of an item of set 1 is not finite"):
+        greedy(Modular().bind(sets.with_values(nonfinite)))
+    nonfinite[4] = -torch.inf
+    picks = greedy(Modular().bind(sets.with_values(nonfinite)), torch.tensor([3, 3]))
     assert picks.values.tolist() == [True, True, True, True, False, True]
 
 
 @pytest.mark.parametrize("keep_size", [True, False])
-def test_local_search_ends_where_no_single_move_helps(bound, keep_size):
+def test_local_search_stops_when_no_single_move_helps(bound, keep_size):
     start = bound.sets.with_values(bound.sets.layout.positions < 2)
     picks = local_search(bound, start, keep_size=keep_size)
     for number, mask in enumerate(picks):
@@ -92,23 +93,23 @@ def test_local_search_finds_the_best_pair_of_a_modular_function():
 
 
 @pytest.mark.parametrize("keep_size", [True, False])
-def test_local_search_goes_on_in_large_sets_until_no_flip_or_swap_helps(keep_size):
+def test_local_search_in_large_sets_stops_when_no_move_helps(keep_size):
     items = torch.randn(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     bound = GraphCut().bind(Sets.from_list([items, items[:40]]))
     start = bound.sets.with_values(bound.sets.layout.positions % 2 == 0)
-    found = local_search(bound, start, keep_size=keep_size)
-    again = local_search(bound, found, keep_size=keep_size)
-    assert torch.equal(found.values, again.values)
+    result = local_search(bound, start, keep_size=keep_size)
+    again = local_search(bound, result, keep_size=keep_size)
+    assert torch.equal(result.values, again.values)
     if keep_size:
-        assert [int(mask.sum()) for mask in found] == [150, 20]
+        assert [int(mask.sum()) for mask in result] == [150, 20]
         return
-    gains = bound.gains(found.values[None])[0]
-    assert float(torch.where(found.values, -gains, gains).max()) <= 1e-7
+    gains = bound.gains(result.values[None])[0]
+    assert float(torch.where(result.values, -gains, gains).max()) <= 1e-7
 
 
 @pytest.mark.parametrize("keep_size", [True, False])
-def test_local_search_ends_in_single_precision(keep_size, seeded):
-    """A subset valued beside others may be rounded to a larger number: it is no better than itself."""
+def test_local_search_terminates_in_single_precision(keep_size, seeded):
+    """Beside other subsets, the value of a subset may be rounded up; that is no improvement."""
     for seed in range(8):
         with seeded(seed):
             sets = Sets.from_list([torch.randn(40, 3)])
@@ -116,27 +117,27 @@ def test_local_search_ends_in_single_precision(keep_size, seeded):
             start = sets.with_values(torch.rand(40) < 0.5)
         rounds = _Counted(bound)
         with torch.no_grad():
-            found = local_search(rounds, start, keep_size=keep_size)
-            before, after = bound.value(torch.stack([start.values, found.values]))
+            result = local_search(rounds, start, keep_size=keep_size)
+            before, after = bound.value(torch.stack([start.values, result.values]))
         assert float(after) >= float(before) - 1e-5
 
 
 class _Counted(BoundSetFunction):
-    """Gives up where a search goes on without end."""
+    """A set function that fails if a search does not terminate."""
 
     def __init__(self, bound):
         self.bound, self.sets, self.left = bound, bound.sets, 1000
 
     def value(self, masks):
         self.left -= 1
-        assert self.left, "the search does not end"
+        assert self.left, "the search does not terminate"
         return self.bound.value(masks)
 
     def gains(self, masks, coordinates=None):
         return self.bound.gains(masks, coordinates)
 
 
-def test_local_search_takes_as_many_moves_as_it_needs():
+def test_local_search_takes_many_moves_at_once():
     sets = Sets.from_list([torch.ones(500, 1)])
-    found = local_search(Modular().bind(sets), sets.with_values(torch.zeros(500, dtype=torch.bool)), keep_size=False)
-    assert bool(found.values.all())
+    result = local_search(Modular().bind(sets), sets.with_values(torch.zeros(500, dtype=torch.bool)), keep_size=False)
+    assert bool(result.values.all())

@@ -1,3 +1,3 @@
-"""The command `setgrad`: the estimator for those who have a table and a terminal."""
+"""The command `setgrad`: fit, predict and evaluate from a table and a terminal."""
 
 from setgrad.cli._main import main as main

@@ -1,4 +1,4 @@
-"""What a command is, and what it answers."""
+"""What a command is, and what it returns."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from setgrad.report import Grid
+from setgrad._text_table import TextTable
 
 
 @final
 @dataclass(frozen=True)
-class Answer:
-    """The result of a command, once for machines (plain JSON values) and once for people."""
+class CommandResult:
+    """The result of a command: plain JSON values for programs, text and tables for people."""
 
     data: dict[str, Any]
-    parts: tuple[Grid | str, ...]
+    parts: tuple[TextTable | str, ...]
 
 
 @final
 @dataclass(frozen=True)
 class Command:
-    """A command: its words for the help page, a function that declares its options, and one that does the work."""
+    """A command.
+
+    Attributes:
+        name: Its name on the command line.
+        summary: One line for the overview of commands.
+        usage: The usage line.
+        description: A paragraph for its help page.
+        examples: Two or three commands for its help page.
+        declare: Adds its options to a parser.
+        run: Runs it.
+    """
 
     name: str
     summary: str
@@ -30,4 +40,4 @@ class Command:
     description: str
     examples: tuple[str, ...]
     declare: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], Answer]
+    run: Callable[[Namespace], CommandResult]

@@ -1,46 +1,51 @@
-"""`setgrad datasets`: what can be learned from without data of one's own, and how to get it as tables."""
+"""`setgrad datasets`: list the data sets, describe one, or write it as tables."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+import numpy as np
+
 from setgrad._files import check_writable
-from setgrad.cli._command import Answer, Command
-from setgrad.cli._export import columns_of_task, write_split
-from setgrad.cli._words import in_words
+from setgrad._text_table import TextTable
+from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._export import task_schema, write_split
 from setgrad.datasets import LOADERS, Task, load_task, task_names
 from setgrad.errors import OptionError
-from setgrad.report import Grid
 from setgrad.sets import subset_sizes
 
 _SPLITS = ("train", "validation", "test")
 
 
 def _declare(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="one data set to describe [all]")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="data set to describe [all]")
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, help="write train, validation and test.parquet of NAME there"
+        "-o", "--output", metavar="FOLDER", type=Path, help="folder for train, validation and test.parquet of NAME"
     )
-    parser.add_argument("--random-state", metavar="N", type=int, default=0, help="seed of everything that is drawn [0]")
+    parser.add_argument("--random-state", metavar="N", type=int, default=0, help="seed of all random numbers [0]")
+    declare_data_dir(parser)
+
+
+def declare_data_dir(parser: ArgumentParser) -> None:
+    """Add the folder of the data files to a command."""
     parser.add_argument(
-        "--data-dir", metavar="FOLDER", type=Path, help="where data files are [the environment variable SETGRAD_DATA]"
+        "--data-dir", metavar="FOLDER", type=Path, help="folder of the data files [environment variable SETGRAD_DATA]"
     )
 
 
-def _run(args: Namespace) -> Answer:
-    if args.name is not None:
-        for split in _SPLITS if args.output is not None else ():
-            check_writable(_table_of(args.output, split))
-        with in_words({"pass data_dir": "give --data-dir FOLDER"}):
-            task = load_task(args.name, random_state=args.random_state, data_dir=args.data_dir)
-        return _one(task, args.output)
-    if args.output is not None:
-        raise OptionError("say which data set to write: setgrad datasets NAME -o FOLDER")
-    return _all()
+def _run(args: Namespace) -> CommandResult:
+    if args.name is None:
+        if args.output is not None:
+            raise OptionError("name the data set to write: setgrad datasets NAME -o FOLDER")
+        return _list_all()
+    paths = {} if args.output is None else {split: args.output / f"{split}.parquet" for split in _SPLITS}
+    for path in paths.values():
+        check_writable(path)
+    return _describe(load_task(args.name, random_state=args.random_state, data_dir=args.data_dir), paths)
 
 
-def _all() -> Answer:
+def _list_all() -> CommandResult:
     rows, entries = [], []
     for name, loader in LOADERS.items():
         variants = [f"{name}:{variant}" for variant in loader.variants]
@@ -52,12 +57,13 @@ def _all() -> Answer:
         for name, loader in LOADERS.items()
         if loader.variants
     ]
-    grid = Grid("", ("name", "what is to be found", "needs"), tuple(rows))
+    table = TextTable("", ("name", "task", "needs"), tuple(rows))
     hint = "more on one of them: setgrad datasets NAME"
-    return Answer({"datasets": entries, "names": task_names()}, (grid, *families, hint))
+    return CommandResult({"datasets": entries, "names": task_names()}, (table, *families, hint))
 
 
-def _one(task: Task, folder: Path | None) -> Answer:
+def _describe(task: Task, paths: dict[str, Path]) -> CommandResult:
+    """Describe a task, and write its splits to the paths if there are any."""
     splits = {split: getattr(task, split) for split in _SPLITS}
     data = {
         "name": task.name,
@@ -75,36 +81,33 @@ def _one(task: Task, folder: Path | None) -> Answer:
         )
         for split, c in splits.items()
     )
-    grid = Grid("", ("split", "sets", "items", "items of a set", "chosen of a set"), rows)
-    parts = (task.description, grid, f"source: {task.source}")
-    if folder is None:
-        return Answer(data, parts)
-    columns = columns_of_task(task)
-    written = [write_split(_table_of(folder, split), choices, columns) for split, choices in splits.items()]
+    table = TextTable("", ("split", "sets", "items", "items of a set", "chosen of a set"), rows)
+    parts = (task.description, table, f"source: {task.source}")
+    if not paths:
+        return CommandResult(data, parts)
+    schema = task_schema(task)
+    for split, path in paths.items():
+        write_split(path, splits[split], schema)
     hint = (
-        f"next: setgrad fit {written[0]} --validation {written[1]} --set-id {columns.set_id} "
-        f"--item-id {columns.item_id} --chosen {columns.chosen} -o model/"
+        f"next: setgrad fit {paths['train']} --validation {paths['validation']} --set-id {schema.set_id} "
+        f"--item-id {schema.item_id} --chosen {schema.chosen} -o model/"
     )
-    tables = [str(path) for path in written]
-    return Answer({**data, "tables": tables}, (*parts, f"written: {', '.join(tables)}", hint))
+    tables = [str(path) for path in paths.values()]
+    return CommandResult({**data, "tables": tables}, (*parts, f"written: {', '.join(tables)}", hint))
 
 
-def _table_of(folder: Path, split: str) -> Path:
-    return folder / f"{split}.parquet"
-
-
-def _range(sizes: object) -> str:
-    found = sorted(set(sizes.tolist()))  # type: ignore[attr-defined]
-    if not found:
+def _range(sizes: np.ndarray) -> str:
+    if not len(sizes):
         return "-"
-    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    smallest, largest = sizes.min(), sizes.max()
+    return str(smallest) if smallest == largest else f"{smallest} to {largest}"
 
 
 DATASETS = Command(
     name="datasets",
-    summary="list the data sets that come along, or write one as tables",
+    summary="list the built-in data sets, or write one as tables",
     usage="setgrad datasets [NAME] [-o FOLDER] [options]",
-    description="List the data sets by name, say more about one of them, or write its splits as Parquet tables.",
+    description="List the data sets by name, describe one of them, or write its splits as Parquet tables.",
     examples=(
         "setgrad datasets",
         "setgrad datasets digits",

@@ -1,4 +1,4 @@
-"""`setgrad demo`: fit, score and show on data that come along."""
+"""`setgrad demo`: fit, score and report on built-in data."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from pathlib import Path
 from typing import Any, final
 
 from setgrad._files import check_writable
-from setgrad.cli._command import Answer, Command
-from setgrad.cli._export import columns_of_task
+from setgrad._text_table import TextTable, percent
+from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._datasets import declare_data_dir
+from setgrad.cli._export import task_schema
 from setgrad.cli._options import declare_selector, make_selector
-from setgrad.cli._places import check_checkpoint
-from setgrad.cli._words import in_words
+from setgrad.cli._paths import check_checkpoint
 from setgrad.datasets import Task, bayes_jaccard, load_task
 from setgrad.errors import OptionError
-from setgrad.report import Evaluation, Grid, Section, evaluate, percent, require_matplotlib, write_report
-from setgrad.selector import SubsetSelector, check_model_folder
+from setgrad.report import Evaluation, Section, evaluate, require_matplotlib, write_report
+from setgrad.selector import SubsetSelector
+from setgrad.selector._model_files import check_model_folder
 from setgrad.sets import Choices
 
 
 @final
 @dataclass(frozen=True)
-class Known:
-    """What is known of a task from elsewhere: the best published score with the true size, and the limit for anyone."""
+class Reference:
+    """Known scores of a task: the best published one with the true size, and the best possible one."""
 
-    paper: float
+    published: float
     limit: Callable[[Choices], float]
 
 
-# Table 2 of arXiv:2412.11239, best column. The moons do not overlap enough to matter, the Gaussians do.
-KNOWN = {"moons": Known(0.5897, lambda _: 1.0), "gaussian": Known(0.9103, bayes_jaccard)}
+# Table 2 of Özcan et al., 2024 (arXiv:2412.11239), best column. The moons hardly overlap, the Gaussians do.
+REFERENCES = {"moons": Reference(0.5897, lambda _: 1.0), "gaussian": Reference(0.9103, bayes_jaccard)}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A task with what became of it."""
+    """A task with its fitted selector and its scores."""
 
     task: Task
     selector: SubsetSelector
@@ -49,13 +51,13 @@ class Outcome:
 
     @property
     def data(self) -> dict[str, Any]:
-        """All numbers, for machines."""
-        known = KNOWN.get(self.task.name)
+        """All numbers as plain JSON values."""
+        reference = REFERENCES.get(self.task.name)
         return {
             "task": self.task.name,
             **asdict(self.evaluation.scores),
-            "paper_jaccard_true_size": known.paper if known else None,
-            "limit": known.limit(self.task.test) if known else None,
+            "paper_jaccard_true_size": reference.published if reference else None,
+            "limit": reference.limit(self.task.test) if reference else None,
             "epochs": len(self.selector.history_),
             "seconds": self.seconds,
             "model": str(self.folder),
@@ -63,7 +65,9 @@ class Outcome:
 
 
 def _declare(parser: ArgumentParser) -> None:
-    parser.add_argument("--output", metavar="FOLDER", type=Path, default=Path("demo"), help="where results go [demo]")
+    parser.add_argument(
+        "--output", metavar="FOLDER", type=Path, default=Path("demo"), help="folder for models and report [demo]"
+    )
     parser.add_argument(
         "--tasks",
         metavar="NAME,...",
@@ -75,8 +79,9 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="TRAIN,VALIDATION,TEST",
         type=_counts,
         default=(None, None, None),
-        help="how many sets of each split to use, for a quick look [the usual numbers]",
+        help="number of sets of each split, for a quick look [those of the data set]",
     )
+    declare_data_dir(parser)
     declare_selector(parser)
 
 
@@ -90,16 +95,16 @@ def _counts(text: str) -> tuple[int, int, int]:
     return train, validation, test
 
 
-def _run(args: Namespace) -> Answer:
-    # All that can go wrong early goes wrong before the first minute of training.
+def _run(args: Namespace) -> CommandResult:
+    # Everything that can fail early is checked before the first minute of training.
     require_matplotlib()
     names = list(dict.fromkeys(name.strip() for name in args.tasks.split(",") if name.strip()))
     if not names:
         raise OptionError("name at least one data set, e.g. --tasks moons")
     train, validation, test = args.sets
-    # There is no option for the folder of the data here.
-    with in_words({", or pass data_dir": ""}):
-        tasks = [load_task(name, n_train=train, n_validation=validation, n_test=test) for name in names]
+    tasks = [
+        load_task(name, n_train=train, n_validation=validation, n_test=test, data_dir=args.data_dir) for name in names
+    ]
     folders = [args.output / task.name.replace(":", "-") for task in tasks]
     selectors = [make_selector(args, random_state=0) for _ in tasks]
     report = args.output / "report.html"
@@ -107,18 +112,18 @@ def _run(args: Namespace) -> Answer:
     for folder, selector in zip(folders, selectors, strict=True):
         if selector.checkpoint is not None and len(tasks) > 1:
             selector.checkpoint = _checkpoint_of(Path(selector.checkpoint), folder.name)
-        check_checkpoint(selector.checkpoint, {"where the report goes": report})
+        check_checkpoint(selector.checkpoint, {"the file of the report": report})
         check_model_folder(folder, checkpoint=selector.checkpoint)
     outcomes = [_fit(*parts) for parts in zip(tasks, selectors, folders, strict=True)]
-    grid = _grid(outcomes)
+    summary = _summary(outcomes)
     sections = [Section(o.task.name, o.selector, o.evaluation, o.task.description) for o in outcomes]
-    write_report(report, sections, title="setgrad demo", summary=grid)
-    parts: tuple[Grid | str, ...] = (grid, *(f"model: {o.folder}" for o in outcomes), f"report: {report}")
-    return Answer({"tasks": [o.data for o in outcomes], "report": str(report)}, parts)
+    write_report(report, sections, title="setgrad demo", summary=summary)
+    parts: tuple[TextTable | str, ...] = (summary, *(f"model: {o.folder}" for o in outcomes), f"report: {report}")
+    return CommandResult({"tasks": [o.data for o in outcomes], "report": str(report)}, parts)
 
 
 def _checkpoint_of(path: Path, task: str) -> Path:
-    """A file for each task, because a checkpoint holds the state of one fit."""
+    """Return the checkpoint of one task, because a checkpoint holds the state of one fit."""
     check_writable(path)
     return path.with_name(f"{path.stem}-{task}{path.suffix}")
 
@@ -128,30 +133,24 @@ def _fit(task: Task, selector: SubsetSelector, folder: Path) -> Outcome:
     started = time.perf_counter()
     selector.fit(*task.train, validation=task.validation)
     seconds = time.perf_counter() - started
+    selector.table_ = task_schema(task)
     selector.save(folder)
-    columns_of_task(task).save(folder)
     return Outcome(task, selector, evaluate(selector, task.test), seconds, folder)
 
 
-def _grid(outcomes: list[Outcome]) -> Grid:
-    columns = ("task", "true size given", "size by the model", "paper, true size", "best possible", "chance", "fit")
+def _summary(outcomes: list[Outcome]) -> TextTable:
+    columns = ("task", "true size given", "size by the model", "published, true size", "best possible", "chance", "fit")
+    keys = ("jaccard_true_size", "jaccard", "paper_jaccard_true_size", "limit", "chance")
     rows = tuple(
-        (
-            str(found["task"]),
-            *(
-                percent(found[key])
-                for key in ("jaccard_true_size", "jaccard", "paper_jaccard_true_size", "limit", "chance")
-            ),
-            f"{found['seconds']:.0f} s",
-        )
-        for found in (outcome.data for outcome in outcomes)
+        (str(data["task"]), *(percent(data[key]) for key in keys), f"{data['seconds']:.0f} s")
+        for data in (outcome.data for outcome in outcomes)
     )
-    return Grid("Jaccard score (%) on the test sets", columns, rows)
+    return TextTable("Jaccard score (%) on the test sets", columns, rows)
 
 
 DEMO = Command(
     name="demo",
-    summary="fit on data that come along, print the scores, write a report",
+    summary="fit on built-in data, print the scores, write a report",
     usage="setgrad demo [--output FOLDER] [--tasks NAME,...] [options]",
     description=(
         "Fit the selector on Moons (find the rarer of two classes of points) and on digits (find the odd ones out "
@@ -159,7 +158,7 @@ DEMO = Command(
     ),
     examples=(
         "setgrad demo",
-        "setgrad demo --tasks moons --preset paper --output paper/",
+        "setgrad demo --tasks moons --preset diffmf --output diffmf/",
         "setgrad demo --sets 200,100,100 --max-epochs 5   # a quick look",
     ),
     declare=_declare,

@@ -1,4 +1,4 @@
-"""`setgrad evaluate`: scores on sets whose right subsets are known."""
+"""`setgrad evaluate`: scores on sets whose true subsets are known."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from setgrad.cli._columns import columns_of_model, declare_columns
-from setgrad.cli._command import Answer, Command
+from setgrad.cli._columns import declare_columns, read_choices, schema_for
+from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._predict import declare_model
 from setgrad.report import evaluate, score_grid, size_rule_grid
 from setgrad.selector import load
@@ -15,25 +15,27 @@ from setgrad.selector import load
 
 def _declare(parser: ArgumentParser) -> None:
     declare_model(parser)
-    parser.add_argument("table", metavar="TABLE", type=Path, help="table with the column that says what was chosen")
+    parser.add_argument(
+        "table", metavar="TABLE", type=Path, help="table with a column that tells whether an item was chosen"
+    )
     declare_columns(parser, required=False)
 
 
-def _run(args: Namespace) -> Answer:
+def _run(args: Namespace) -> CommandResult:
     selector = load(args.model, device=args.device)
-    choices = columns_of_model(args.model, args).read_choices(args.table)
+    choices = read_choices(args.table, schema_for(selector, args))
     scores = evaluate(selector, choices).scores
     data = {**asdict(scores), "size_scores": selector.size_scores_}
-    return Answer(data, (score_grid(scores), size_rule_grid(selector)))
+    return CommandResult(data, (score_grid(scores), size_rule_grid(selector)))
 
 
 EVALUATE = Command(
     name="evaluate",
-    summary="score a model on sets whose right subsets are known",
+    summary="score a model on sets whose true subsets are known",
     usage="setgrad evaluate MODEL TABLE [options]",
     description=(
-        "Compare what the model picks with what was chosen: Jaccard score with the size that the model decides and "
-        "with the true size given away (as papers report), precision, recall and mean sizes."
+        "Compare the picks of the model with what was chosen: the Jaccard score with the size that the model chooses, "
+        "and with the true size (as papers report), precision, recall and mean sizes."
     ),
     examples=(
         "setgrad evaluate model/ test.parquet",

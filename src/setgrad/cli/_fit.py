@@ -7,28 +7,16 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from setgrad.cli._columns import Columns, check_same_features, declare_columns, read_to_fit
-from setgrad.cli._command import Answer, Command
-from setgrad.cli._limits import LIMIT_WORDS, check_limits, declare_limits, read_limits
-from setgrad.cli._options import declare_selector, make_selector, option_words
-from setgrad.cli._places import check_checkpoint
-from setgrad.cli._words import in_words
+from setgrad.cli._columns import check_same_features, declare_columns, read_choices, read_to_fit
+from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._limits import check_limits, declare_limits, read_limits
+from setgrad.cli._options import declare_selector, make_selector
+from setgrad.cli._paths import check_checkpoint
 from setgrad.errors import OptionError
 from setgrad.report import size_rule_grid
-from setgrad.selector import SIZE_RULES, SubsetSelector, check_model_folder, load
+from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
+from setgrad.selector._model_files import check_model_folder
 from setgrad.sets import Choices
-
-# What `SubsetSelector.fit` calls an argument, beside the options of the selector, as options of the command line.
-_FIT_WORDS = {
-    **LIMIT_WORDS,
-    "sample_weight": "--weights",
-    "pass validation=": "give --validation TABLE",
-    "method='": "--method '",
-    "estimator='": "--estimator '",
-    "device='": "--device '",
-    "steps=": "--steps ",
-    "keep standardize=True": "leave out --no-standardize",
-}
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -39,57 +27,74 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         required=True,
-        help="where the model goes; replaces a model that is there, and leaves other files in it alone",
+        help="folder for the model; an old model in it is replaced, other files stay",
     )
     parser.add_argument(
-        "--validation", metavar="TABLE", type=Path, help="held-out sets, same columns [part of TABLE is held out]"
+        "--validation",
+        metavar="TABLE",
+        type=Path,
+        help="held-out sets with the same columns, for early stopping [a part of TABLE]",
     )
     parser.add_argument(
-        "--start", metavar="FOLDER", type=Path, help="model whose weights to begin with, fitted with the same options"
+        "--start", metavar="FOLDER", type=Path, help="model with the same options, whose weights training starts from"
     )
     columns = declare_columns(parser, required=True)
-    columns.add_argument("--weights", metavar="COL", help="column that says how much a row counts in the loss")
-    declare_limits(parser, "under which the subsets were chosen: learns what was wanted, not what fitted")
+    columns.add_argument(
+        "--sample-weight",
+        "--weights",
+        metavar="COL",
+        help="column with the weight of a row in the loss (--weights is the old name)",
+    )
+    declare_limits(
+        parser,
+        "the limits under which the subsets were chosen: an item that was good but too\n"
+        "expensive is then not learned as a bad one",
+    )
     declare_selector(parser)
 
 
-def _run(args: Namespace) -> Answer:
+def _run(args: Namespace) -> CommandResult:
     selector = make_selector(args)
     if str(selector.phi).startswith(("image", "pixel-cnn")):
         raise OptionError(
-            f"--phi {selector.phi} reads images, and items of a table are rows of numbers; use context, mlp or paper, "
+            f"--phi {selector.phi} reads images, but items of a table are rows of numbers; use context, mlp or paper, "
             "or fit in Python"
         )
     check_limits(args)
-    tables = {"the table that is read": args.table, "the table of held-out sets": args.validation}
+    tables = {"the input table": args.table, "the table of validation sets": args.validation}
     check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
-    choices, columns = read_to_fit(args.table, args)
-    if args.start is not None:
-        check_same_features(args.start, columns)
-    constraint = read_limits(args.table, columns.set_id, choices.sets, args)
-    validation = None if args.validation is None else _validation(args, columns)
+    choices, schema = read_to_fit(args)
+    if start is not None:
+        check_same_features(start, schema, args.start)
+    constraint = read_limits(args.table, choices.sets, args)
+    validation = None if args.validation is None else _read_validation(args, schema)
     started = time.perf_counter()
-    with in_words(option_words() | _FIT_WORDS):
-        selector.fit(
-            *choices, validation=validation, sample_weight=choices.sample_weight, start=start, constraint=constraint
-        )
+    selector.fit(
+        *choices, validation=validation, sample_weight=choices.sample_weight, start=start, constraint=constraint
+    )
     seconds = time.perf_counter() - started
+    selector.table_ = schema
     selector.save(args.output)
-    columns.save(args.output)
-    return _answer(args.output, selector, choices, columns.features, seconds, constraint is not None)
+    return _result(args.output, selector, choices, schema.features, seconds, has_limits=constraint is not None)
 
 
-def _validation(args: Namespace, columns: Columns) -> tuple[Any, ...]:
-    held = columns.read_choices(args.validation)
-    limits = read_limits(args.validation, columns.set_id, held.sets, args)
-    return (*held,) if limits is None else (*held, limits)
+def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:
+    choices = read_choices(args.validation, schema)
+    constraint = read_limits(args.validation, choices.sets, args)
+    return (*choices,) if constraint is None else (*choices, constraint)
 
 
-def _answer(
-    folder: Path, selector: SubsetSelector, choices: Choices, features: tuple[str, ...], seconds: float, limited: bool
-) -> Answer:
+def _result(
+    folder: Path,
+    selector: SubsetSelector,
+    choices: Choices,
+    features: tuple[str, ...],
+    seconds: float,
+    *,
+    has_limits: bool,
+) -> CommandResult:
     best = selector.history_[selector.best_epoch_ - 1]
     rule = next(name for name, kind in SIZE_RULES.items() if isinstance(selector.size_rule_, kind))
     data = {
@@ -99,22 +104,22 @@ def _answer(
         "features": list(features),
         "epochs": len(selector.history_),
         "best_epoch": selector.best_epoch_,
-        f"validation_jaccard_{'limited' if limited else 'true_size'}": best["validation_jaccard"],
+        f"validation_jaccard_{'limited' if has_limits else 'true_size'}": best["validation_jaccard"],
         "validation_jaccard": selector.size_scores_[rule],
         "size_rule": rule,
         "size_scores": selector.size_scores_,
         "seconds": seconds,
     }
-    told = "true size given" if not limited else "within the limits"
+    condition = "within the limits" if has_limits else "true size given"
     parts = (
         f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
-        f"validation Jaccard, {told}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
+        f"validation Jaccard, {condition}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
         size_rule_grid(selector),
         f"saved to {folder}",
         f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",
     )
-    return Answer(data, parts)
+    return CommandResult(data, parts)
 
 
 FIT = Command(
@@ -122,14 +127,14 @@ FIT = Command(
     summary="learn from a table of choices",
     usage="setgrad fit TABLE --set-id COL --chosen COL -o FOLDER [options]",
     description=(
-        "Learn what makes a subset good. The table has one row for each item; the rows of a set follow each other, and "
-        "one column says whether the item was chosen. The names of the columns are remembered beside the model."
+        "Learn what makes a subset good. The table has one row for each item; the rows of a set are adjacent, and one "
+        "column tells whether the item was chosen. The model remembers the names of the columns."
     ),
     examples=(
         "setgrad fit baskets.parquet --set-id basket --chosen bought -o model/",
         "setgrad fit choices.csv --set-id query --chosen clicked --features price,stars -o model/",
         "setgrad fit train.parquet --validation valid.parquet --set-id set --chosen chosen -o model/ \\\n"
-        "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # goes on if it is killed",
+        "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # resumes if it is interrupted",
     ),
     declare=_declare,
     run=_run,

@@ -1,4 +1,4 @@
-"""The standard output, which may be closed, full, or left by its reader; and the line that tells of an error."""
+"""The standard output, which may be closed, full, or left by its reader; and error messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import TextIO
 
 
-def deliver(write: Callable[[TextIO], object]) -> int:
-    """Let a result be written to the standard output, and return the exit code: 1 if there is no room for it.
+def write_result(write: Callable[[TextIO], object]) -> int:
+    """Write a result to the standard output, and return the exit code: 1 if it cannot be written.
 
-    Nothing is shown where the output is closed, and a reader that goes away, such as `head`, has seen enough.
+    A closed output, and a reader that stops reading, such as `head`, are no errors.
     """
     stream: TextIO | None = sys.stdout
     if stream is None:
@@ -21,27 +21,27 @@ def deliver(write: Callable[[TextIO], object]) -> int:
         write(stream)
         stream.flush()
     except BrokenPipeError:
-        _forget(stream)
+        _discard(stream)
     except OSError as error:
-        _forget(stream)
-        return tell(f"the standard output cannot be written: {error}")
+        _discard(stream)
+        print_error(f"the standard output cannot be written: {error}")
+        return 1
     return 0
 
 
-def tell(message: str, code: int = 1) -> int:
-    """Write one line about an error to the standard error, and return the exit code."""
-    # Without a file, print would take the standard output.
+def print_error(message: str) -> None:
+    """Write one line about an error to the standard error."""
+    # With a closed standard error, print would write to the standard output.
     if sys.stderr is not None:
         with suppress(OSError):
             print(f"error: {message}", file=sys.stderr)
-    return code
 
 
-def _forget(stream: TextIO) -> None:
-    """Lead a stream nowhere, because Python tries once more at exit to write what is left in it."""
-    # Streams that are no files, as in tests, hold nothing back.
+def _discard(stream: TextIO) -> None:
+    """Point a stream to the null device, because Python flushes it again at exit."""
+    # Streams that are not files, as in tests, have no descriptor.
     with suppress(OSError):
         descriptor = stream.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from setgrad.cli._columns import Columns, columns_of_model, declare_columns
-from setgrad.cli._command import Answer, Command
-from setgrad.cli._limits import LIMIT_WORDS, check_limits, declare_limits, has_limits, read_limits
-from setgrad.cli._places import check_output
-from setgrad.cli._words import in_words
+from setgrad._text_table import TextTable
+from setgrad.cli._columns import declare_columns, read_sets, schema_for
+from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._limits import check_limits, declare_limits, has_limits, read_limits
+from setgrad.cli._paths import check_output
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import OptionError, unknown_name
-from setgrad.report import Grid
-from setgrad.selector import load
-from setgrad.selector.selector import SEARCHES
+from setgrad.selector import TableSchema, load
+from setgrad.selector.search import SEARCHES
+from setgrad.selector.sizes import probability
 from setgrad.sets import subset_sizes
 
 
@@ -27,89 +27,94 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         required=True,
-        help="where the picks go: .parquet, .csv or .feather, one row for each item",
+        help="file for the picks, one row for each item: .parquet, .csv or .feather",
     )
     sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--size", metavar="N", type=int, help="choose so many items of each set [the model decides]")
-    sizes.add_argument("--threshold", metavar="P", type=float, help="choose the items with a probability above P")
+    sizes.add_argument("--size", metavar="N", type=int, help="pick N items of each set [the model chooses the number]")
+    sizes.add_argument("--threshold", metavar="P", type=float, help="pick the items with a probability above P")
     parser.add_argument(
         "--search",
         metavar="NAME",
-        help='search on F itself: "greedy" builds the subset item by item, "local" improves it by single moves',
+        help='search on the learned set function: "greedy" builds the subset item by item, "local" improves it by '
+        "single moves",
     )
     declare_limits(
         parser,
-        "the best allowed subset is picked; an item is worth taking if its probability\n"
-        "is above 1/2, or above P with --threshold. Limits can be combined; this takes\n"
-        "SciPy, and so do costs that are not whole, and whole ones where a budget above\n"
-        f"{MOST_STEPS:,} times their common divisor can be spent",
+        "the best subset within the limits is picked; an item is worth picking if its\n"
+        "probability is above 1/2, or above P with --threshold. Several limits together\n"
+        "need SciPy, and so do costs that are not whole, and whole ones where a budget\n"
+        f"above {MOST_STEPS:,} times their common divisor can be spent",
     )
     declare_columns(parser, required=False, chosen=False)
 
 
 def declare_model(parser: ArgumentParser) -> None:
-    """Give a command the model to work with."""
+    """Add the model and the device to a command."""
     parser.add_argument("model", metavar="MODEL", type=Path, help="folder that `setgrad fit` or save() wrote")
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... [a GPU if there is one]")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 [a GPU if there is one]")
 
 
-def _check_names(columns: Columns) -> None:
-    """Refuse ids that could not be written beside the columns that every table of picks has."""
-    for flag, name in (("--set-id", columns.set_id), ("--item-id", columns.item_id)):
+def _check_id_columns(schema: TableSchema) -> None:
+    """Check that the ids have other names than the columns that every table of picks has."""
+    for flag, name in (("--set-id", schema.set_id), ("--item-id", schema.item_id)):
         if name in ("probability", "chosen"):
             raise OptionError(
-                f"the picks have a column {name!r} of their own, so no id can be called so; rename the column in the "
-                f"table and give its new name: {flag} COL"
+                f"the table of picks has its own column {name!r}, so no id can have this name; rename the column in "
+                f"the table and give its new name: {flag} COL"
             )
 
 
-def _check_way(args: Namespace) -> None:
-    """Refuse a wrong way to choose before any work, and in the words of the command line."""
-    limited, threshold = has_limits(args), args.threshold
+def _check_choice(args: Namespace) -> None:
+    """Check how to choose before any work."""
+    is_limited, threshold = has_limits(args), args.threshold
     if args.search is not None and args.search not in SEARCHES:
         raise unknown_name("search", args.search, SEARCHES)
     if args.size is not None and args.size < 0:
         raise OptionError(f"--size must be a whole number of at least 0, not {args.size}")
-    # Limits weigh the odds of an item against those of P, which 0 and 1 do not have.
-    if threshold is not None and not (0 < threshold < 1 if limited else 0 <= threshold <= 1):
-        neither = " and, with limits, neither of them" if limited else ""
-        raise OptionError(f"--threshold is a probability between 0 and 1{neither}, not {threshold}")
-    if limited and args.size is not None:
+    # With limits the logit of P is subtracted, which 0 and 1 do not have.
+    if threshold is not None and not (0 < threshold < 1 if is_limited else 0 <= threshold <= 1):
+        excluded = " and, with limits, neither of them" if is_limited else ""
+        raise OptionError(f"--threshold must be a probability between 0 and 1{excluded}, not {threshold}")
+    if is_limited and args.size is not None:
         raise OptionError(
-            "the limits say which sizes are allowed; instead of --size give "
-            f"--min-size {args.size} --max-size {args.size}"
+            f"the limits set the allowed sizes; instead of --size give --min-size {args.size} --max-size {args.size}"
         )
-    if limited and args.search == "greedy":
-        raise OptionError("--search greedy knows no limits; leave it out, or use --search local")
+    if is_limited and args.search == "greedy":
+        raise OptionError("--search greedy does not support limits; leave it out, or use --search local")
 
 
-def _run(args: Namespace) -> Answer:
+def _run(args: Namespace) -> CommandResult:
     from setgrad.sets import write_table
     from setgrad.sets._formats import find_format
     from setgrad.sets._write import check_writable_ids
 
     check_limits(args)
-    _check_way(args)
-    find_format(args.output)  # an unknown ending is refused before any work
+    _check_choice(args)
+    find_format(args.output)  # raises for an unknown ending
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
-    columns = columns_of_model(args.model, args)
-    _check_names(columns)
-    table = columns.read_sets(args.table)
+    schema = schema_for(selector, args)
+    _check_id_columns(schema)
+    table = read_sets(args.table, schema)
     check_writable_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
-    constraint = read_limits(args.table, columns.set_id, table.sets, args)
+    constraint = read_limits(args.table, table.sets, args)
     scores = selector.decision_function(table.sets)
-    way = {"size": args.size, "threshold": args.threshold, "search": args.search, "constraint": constraint}
-    with in_words(LIMIT_WORDS):
-        picks = selector.predict(table.sets, **way, scores=scores)
-    item_name = columns.item_id or ("item" if columns.set_id == "item_id" else "item_id")
+    picks = selector.predict(
+        table.sets,
+        size=args.size,
+        threshold=args.threshold,
+        search=args.search,
+        constraint=constraint,
+        scores=scores,
+    )
+    item_name = schema.item_id or ("item" if schema.set_id == "item_id" else "item_id")
     write_table(
         args.output,
         picks,
         set_ids=table.set_ids,
         item_ids=table.item_ids,
-        probability=selector.predict_proba(table.sets, scores=scores),
-        names=(columns.set_id, item_name),
+        probability=scores.with_values(probability(scores.values)),
+        names=(schema.set_id, item_name),
     )
     sizes = subset_sizes(picks)
     data = {
@@ -127,8 +132,8 @@ def _run(args: Namespace) -> Answer:
         f"{sizes.min()}",
         f"{sizes.max()}",
     )
-    grid = Grid("", ("sets", "items", "chosen", "chosen of a set, mean", "fewest", "most"), (row,))
-    return Answer(data, (grid, f"picks written to {args.output}"))
+    summary = TextTable("", ("sets", "items", "chosen", "mean of a set", "smallest", "largest"), (row,))
+    return CommandResult(data, (summary, f"picks written to {args.output}"))
 
 
 PREDICT = Command(
@@ -137,7 +142,7 @@ PREDICT = Command(
     usage="setgrad predict MODEL TABLE -o FILE [options]",
     description=(
         "Pick a subset of each set of a table, and write one row for each item: set id, item id, probability, chosen. "
-        "How many items are picked is decided by the model unless --size, --threshold or a limit is given."
+        "The model chooses the number of items, unless --size, --threshold or a limit is given."
     ),
     examples=(
         "setgrad predict model/ new.parquet -o picks.parquet",

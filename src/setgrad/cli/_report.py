@@ -1,4 +1,4 @@
-"""`setgrad report`: a page about a model."""
+"""`setgrad report`: an HTML page about a model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from setgrad.cli._columns import columns_of_model, declare_columns
-from setgrad.cli._command import Answer, Command
-from setgrad.cli._places import check_output
+from setgrad.cli._columns import declare_columns, read_choices, schema_for
+from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._paths import check_output
 from setgrad.cli._predict import declare_model
 from setgrad.report import Section, evaluate, require_matplotlib, score_grid, write_report
 from setgrad.selector import load
@@ -17,28 +17,32 @@ from setgrad.selector import load
 def _declare(parser: ArgumentParser) -> None:
     declare_model(parser)
     parser.add_argument(
-        "table", metavar="TABLE", type=Path, nargs="?", help="sets to score and to draw; needs what was chosen"
+        "table",
+        metavar="TABLE",
+        type=Path,
+        nargs="?",
+        help="sets to score and to draw; needs a column that tells whether an item was chosen",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help="the page [report.html]"
     )
-    parser.add_argument("--sets", metavar="N", type=int, default=6, help="how many sets to draw [6]")
+    parser.add_argument("--sets", metavar="N", type=int, default=6, help="number of sets to draw [6]")
     declare_columns(parser, required=False)
 
 
-def _run(args: Namespace) -> Answer:
+def _run(args: Namespace) -> CommandResult:
     require_matplotlib()
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
     evaluation = None
     if args.table is not None:
-        evaluation = evaluate(selector, columns_of_model(args.model, args).read_choices(args.table))
+        evaluation = evaluate(selector, read_choices(args.table, schema_for(selector, args)))
     section = Section(args.table.name if args.table else "Training", selector, evaluation)
     write_report(args.output, [section], title=f"Selector {args.model.resolve().name}", sets=args.sets)
     data = {"report": str(args.output)}
     if evaluation is None:
-        return Answer(data, (f"report written to {args.output}",))
-    return Answer(
+        return CommandResult(data, (f"report written to {args.output}",))
+    return CommandResult(
         {**data, "scores": asdict(evaluation.scores)},
         (score_grid(evaluation.scores), f"report written to {args.output}"),
     )
@@ -50,7 +54,7 @@ REPORT = Command(
     usage="setgrad report MODEL [TABLE] [-o FILE] [options]",
     description=(
         "Write one self-contained HTML page: the learning curve, the options and, with a table, the scores and "
-        "pictures of a few sets from the worst to the best, with what was chosen and what was right."
+        "pictures of a few sets from the worst to the best, with the picks and the true subsets."
     ),
     examples=(
         "setgrad report model/",

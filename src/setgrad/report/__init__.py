@@ -1,7 +1,5 @@
 """Scores of a fitted selector, and one self-contained HTML page that shows what it learned."""
 
-from setgrad.report._grid import Grid as Grid
-from setgrad.report._grid import percent as percent
 from setgrad.report._scores import Evaluation as Evaluation
 from setgrad.report._scores import Scores as Scores
 from setgrad.report._scores import chance_jaccard as chance_jaccard

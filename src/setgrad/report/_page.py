@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from importlib import resources
 
-from setgrad.report._grid import Grid
+from setgrad._text_table import TextTable
 from setgrad.report._svg import Picture
 
 # The page may use what it carries and nothing else, whatever a text in it says.
@@ -48,7 +48,7 @@ def paragraph(text: str, *, quiet: bool = False) -> str:
     return f'<p class="quiet">{escape(text)}</p>' if quiet else f"<p>{escape(text)}</p>"
 
 
-def table(grid: Grid) -> str:
+def table(grid: TextTable) -> str:
     """A table with a caption; columns of numbers stand on the right."""
     kinds = [' class="number"' if numeric else "" for numeric in grid.numeric]
     head = "".join(f'<th scope="col"{k}>{escape(c)}</th>' for k, c in zip(kinds, grid.columns, strict=True))

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._text_table import TextTable, percent
 from setgrad.errors import DataError
-from setgrad.report._grid import Grid, percent
 from setgrad.selector import SIZE_RULES, SubsetSelector, jaccard
 from setgrad.sets import Choices, Sets, segment_sum, subset_sizes
 
@@ -106,7 +106,7 @@ def chance_jaccard(right: Sets) -> float:
     return float((expected * counts).sum() / counts.sum())
 
 
-def score_grid(scores: Scores) -> Grid:
+def score_grid(scores: Scores) -> TextTable:
     """The scores as a table of texts, shares in percent."""
     rows = (
         ("Jaccard, size chosen by the model", percent(scores.jaccard)),
@@ -120,16 +120,16 @@ def score_grid(scores: Scores) -> Grid:
         ("items chosen by the model, mean", f"{scores.mean_size:.2f}"),
         ("items of the right subset, mean", f"{scores.mean_true_size:.2f}"),
     )
-    return Grid("scores (%) and sizes", ("measure", "value"), rows)
+    return TextTable("scores (%) and sizes", ("measure", "value"), rows)
 
 
-def size_rule_grid(selector: SubsetSelector) -> Grid:
+def size_rule_grid(selector: SubsetSelector) -> TextTable:
     """How well each way of deciding the size did on the validation sets, and which one is used."""
     rows = tuple(
         (name, percent(score), "used" if isinstance(selector.size_rule_, SIZE_RULES[name]) else "")
         for name, score in selector.size_scores_.items()
     )
-    return Grid("rules for the size, on the validation sets", ("rule", "Jaccard (%)", ""), rows)
+    return TextTable("rules for the size, on the validation sets", ("rule", "Jaccard (%)", ""), rows)
 
 
 def _expected_jaccard(n: int, k: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from setgrad.report._grid import percent
+from setgrad._text_table import percent
 from setgrad.report._scores import Evaluation
 from setgrad.selector import SubsetSelector
 

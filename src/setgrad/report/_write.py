@@ -11,11 +11,11 @@ from typing import final
 
 import setgrad
 from setgrad._files import atomic_write
+from setgrad._text_table import TextTable
 from setgrad.errors import MissingDependencyError, NotFittedError, OptionError
 from setgrad.report import _page
 from setgrad.report._curve import learning_curve
 from setgrad.report._drawings import MARKS, draw_legend, drawing_for
-from setgrad.report._grid import Grid
 from setgrad.report._scores import Evaluation, score_grid, size_rule_grid
 from setgrad.report._shown import sets_to_show
 from setgrad.report._svg import to_picture
@@ -46,7 +46,7 @@ def write_report(
     sections: Sequence[Section],
     *,
     title: str = "What the selector learned",
-    summary: Grid | None = None,
+    summary: TextTable | None = None,
     sets: int = 6,
 ) -> None:
     """Write one self-contained HTML page: learning curves, scores, and pictures of a few sets.
@@ -121,10 +121,10 @@ def _pictures(selector: SubsetSelector, evaluation: Evaluation, count: int) -> I
     )
 
 
-def _options(selector: SubsetSelector) -> Grid:
+def _options(selector: SubsetSelector) -> TextTable:
     usual = inspect.signature(SubsetSelector).parameters
     rows = tuple((name, _text(value), _text(usual[name].default)) for name, value in selector.get_params().items())
-    return Grid("", ("option", "value", "default"), rows)
+    return TextTable("", ("option", "value", "default"), rows)
 
 
 def _text(value: object) -> str:

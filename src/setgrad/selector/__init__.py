@@ -1,8 +1,9 @@
-"""The estimator: training, sizes, search, saving and loading."""
+"""The estimator: training, sizes, search, constraints, saving and loading."""
 
-from setgrad.selector._check import check_options as check_options
-from setgrad.selector._files import check_model_folder as check_model_folder
+from setgrad.selector._device import resolve_device as resolve_device
 from setgrad.selector._load import load as load
+from setgrad.selector._options import SelectorOptions as SelectorOptions
+from setgrad.selector._table_schema import TableSchema as TableSchema
 from setgrad.selector.constraints import AllOf as AllOf
 from setgrad.selector.constraints import Budget as Budget
 from setgrad.selector.constraints import Constraint as Constraint

@@ -1,94 +1,114 @@
-"""Reading a selector back from the folder that it was saved to."""
+"""Loading a selector from the folder that it was saved to."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from setgrad.errors import FileFormatError
-from setgrad.selector import _files
-from setgrad.selector._check import check_options
-from setgrad.selector._fit import own_phi, resolve_device
-from setgrad.selector._member import ModelConfig, make_solver
+from setgrad.errors import FileFormatError, parameter
+from setgrad.selector._config import ModelConfig
+from setgrad.selector._device import resolve_device
+from setgrad.selector._fit import FitResult, copy_module
 from setgrad.selector._model import ChoiceModel
-from setgrad.selector._train import torch_draws
+from setgrad.selector._model_files import read_model
+from setgrad.selector._options import SelectorOptions
+from setgrad.selector._random import isolated_torch_rng
+from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
 
-# What a report tells of an epoch.
-_EPOCH = {"epoch", "loss", "validation_jaccard"}
+# What reports read from the record of an epoch.
+_RECORD = {"epoch", "loss", "validation_jaccard"}
 
 
-def load(folder: str | Path, *, phi: nn.Module | None = None, device: str | None = None) -> SubsetSelector:
-    """Read a selector that `save` wrote. A selector with a phi of your own needs that module again.
+def load(
+    folder: str | Path, *, phi: nn.Module | None = None, device: str | torch.device | None = None
+) -> SubsetSelector:
+    """Load a selector that `SubsetSelector.save` or `setgrad fit` wrote.
 
-    Example:
+    Args:
+        folder: The folder of the model.
+        phi: The module that the selector was fitted with as `phi`, if it was a module: only its weights are saved.
+        device: "cpu", "cuda" or "cuda:1"; None for a GPU if there is one.
+
+    Returns:
+        The fitted selector.
+
+    Raises:
+        FileFormatError: If the folder is not a model or is damaged, or `phi` does not fit.
+        OptionError: If there is no such device.
+
+    Examples:
         >>> load("nowhere")
         Traceback (most recent call last):
         setgrad.errors.FileFormatError: nowhere is not a folder; give the folder that save() or `setgrad fit -o` wrote
     """
-    tensors, config = _files.read_model(folder)
+    tensors, config = read_model(folder)
     place = resolve_device(device)
     try:
-        model_config = ModelConfig.from_json(config["model"])
-        if model_config.phi is None and phi is None:
-            raise FileFormatError(f"{folder} was fitted with a phi of your own; pass the module: load(folder, phi=...)")
-        if phi is not None and (model_config.phi is not None or not isinstance(phi, nn.Module)):
-            kept = "a module" if model_config.phi is None else repr(model_config.phi)
-            raise FileFormatError(
-                f"{folder} was fitted with {kept} as phi, not {phi!r:.80}; a name is kept: leave phi out"
-            )
-        params = {**config["params"], "hidden": tuple(config["params"]["hidden"]), "device": device}
-        selector = SubsetSelector(**{**params, "phi": phi if model_config.phi is None else params["phi"]})
-        _check(config, selector, model_config)
-        _compare_shapes(tensors, model_config)
-        # The weights are overwritten at once, so the random start must not advance the caller's generator.
-        with torch_draws():
-            model = ChoiceModel(model_config, own_phi(phi))
-        model.load_state_dict(tensors)
-        selector.model_ = model.to(place).eval()
-        selector.size_rule_ = rule_from_json(config["size_rule"])
-        selector.size_scores_, selector.min_size_ = config["size_scores"], config["min_size"]
-        selector.history_, selector.best_epoch_ = config["history"], config["best_epoch"]
-        selector.n_features_in_ = int(np.prod(model_config.item_shape))
-        selector._exact_model = None
+        _check_phi(config["options_in_use"]["phi"], phi, folder)
+        selector = SubsetSelector.from_options(_options(config["options"], phi, device))
+        in_use = _options(config["options_in_use"], phi, str(place))
+        model_config = ModelConfig(in_use, tuple(config["item_shape"]), config["slots"])
+        _check_records(config)
+        model = _build_model(model_config, tensors, phi).to(place).eval()
+        numbers = (config[name] for name in ("size_scores", "min_size", "history", "best_epoch"))
+        selector._set_fitted(FitResult(model, rule_from_json(config["size_rule"]), *numbers))
+        if config["table"] is not None:
+            selector.table_ = TableSchema.from_json(config["table"], f"the table in {folder}")
     except FileFormatError:
         raise
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        remedy = "save it again" if phi is None else "give it the phi that it was fitted with, or save it again"
-        raise FileFormatError(f"the model in {folder} does not fit together ({error}); {remedy}") from None
+        remedy = "save it again" if phi is None else "pass the phi that it was fitted with, or save it again"
+        raise FileFormatError(f"the parts of the model in {folder} do not fit together ({error}); {remedy}") from None
     return selector
 
 
-def _compare_shapes(tensors: dict[str, Tensor], model_config: ModelConfig) -> None:
-    """Refuse weights of other sizes before a model is made, which may not fit into memory."""
-    if model_config.members > len(tensors):
-        raise ValueError(f"there are {model_config.members} members and {len(tensors)} tensors")
-    if model_config.phi is None:
-        return
-    with torch.device("meta"):
-        wanted = ChoiceModel(model_config).state_dict()
-    for name in wanted.keys() & tensors.keys():
-        if wanted[name].shape != tensors[name].shape:
-            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(wanted[name].shape)}")
+def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.device | None) -> SelectorOptions:
+    return SelectorOptions(**{**values, "phi": values["phi"] if phi is None else phi, "device": device})
 
 
-def _check(config: dict[str, Any], selector: SubsetSelector, model_config: ModelConfig) -> None:
-    """Refuse words and numbers of a config that would show themselves as wrong only later, in prediction."""
-    options = selector.get_params()
-    check_options(options)
-    # A model is described by some of the options, made definite.
-    check_options({**options, **model_config.to_json(), "phi": options["phi"]})
-    make_solver(model_config)
-    smallest, rows, scores = config["min_size"], config["history"], config["size_scores"]
-    if not isinstance(smallest, int) or isinstance(smallest, bool) or not 0 <= smallest < 2**31:
-        raise ValueError(f"min_size is {smallest!r}")
-    told = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() >= _EPOCH for row in rows)
-    if not told or not rows:
+def _check_phi(name: str | None, phi: nn.Module | None, folder: str | Path) -> None:
+    argument = parameter("phi")
+    if name is None and not isinstance(phi, nn.Module):
+        raise FileFormatError(
+            f"{folder} was fitted with a module as phi; pass the module: load(folder, {argument}=...)"
+        )
+    if name is not None and phi is not None:
+        raise FileFormatError(f"{folder} was fitted with phi={name!r}, not {phi!r:.80}; leave out {argument}")
+
+
+def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module | None) -> ChoiceModel:
+    if config.members > len(tensors):
+        raise ValueError(f"there are {config.members} members and {len(tensors)} tensors")
+    if phi is None:
+        # Without memory for the weights, because those of a damaged configuration may not fit into it.
+        with torch.device("meta"):
+            model = ChoiceModel(config)
+        expected = model.state_dict()
+        for name in expected.keys() & tensors.keys():
+            if expected[name].shape != tensors[name].shape:
+                raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(expected[name].shape)}")
+        model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+        if not any(buffer.is_meta for buffer in model.buffers()):
+            return model
+    # A module of the user, or buffers that are not saved: the constructor computes what the file does not hold.
+    with isolated_torch_rng():
+        model = ChoiceModel(config, copy_module(phi))
+    model.load_state_dict(tensors)
+    return model
+
+
+def _check_records(config: dict[str, Any]) -> None:
+    """Check values that would cause an error only later, in prediction or in a report."""
+    min_size, history, scores = config["min_size"], config["history"], config["size_scores"]
+    if not isinstance(min_size, int) or isinstance(min_size, bool) or not 0 <= min_size < 2**31:
+        raise ValueError(f"min_size is {min_size!r}")
+    is_list = isinstance(history, list) and all(isinstance(row, dict) and row.keys() >= _RECORD for row in history)
+    if not is_list or not history:
         raise ValueError("history is not a list of epochs")
     if not isinstance(scores, dict) or not all(isinstance(score, (int, float)) for score in scores.values()):
         raise ValueError("size_scores are not numbers")

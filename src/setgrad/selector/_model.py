@@ -1,4 +1,4 @@
-"""The trainable part of a selector: standardise the features, bind F, infer the logits; a mean over its members."""
+"""The trainable part of a selector: it standardises the features, binds F and infers logits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ from torch import Tensor, nn
 from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction, NoiseSource, SetFunction
 from setgrad.functions.average import BoundAverage
-from setgrad.selector._member import Member, ModelConfig
+from setgrad.selector._config import ModelConfig
+from setgrad.selector._member import Member
 from setgrad.sets import Sets
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Inferred:
-    """Logits of the items, the mean over the members, and for each set whether all of them settled on it."""
+class InferenceResult:
+    """Mean logits of the items over the members, and for each set whether the inference of every member converged."""
 
     logits: Tensor
-    settled: Tensor
+    converged: Tensor
 
 
 @final
 class ChoiceModel(nn.Module):
-    """Features in, logits out: what members that were trained apart infer, on average."""
+    """A model that maps features to logits: the mean over independently trained members.
+
+    Args:
+        config: The configuration of the model.
+        phi: An item encoder of the user, copied to each member; None to build the one that the options name.
+    """
 
     mean: Tensor
     deviation: Tensor
@@ -39,76 +45,82 @@ class ChoiceModel(nn.Module):
         # In float64, so that features with a small spread far from 0, such as times, keep their digits.
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
-        # A phi of the user's own may have been trained before: every member begins with it as it is.
+        # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
-    def learn_features(self, sets: Sets) -> None:
-        """Take mean and deviation of each feature from the items of the training sets."""
-        tokens = any(member.function.phi.reads_tokens for member in self.each())
-        if not self.config.standardize or not sets.layout.total or tokens:
+    def fit_scaler(self, sets: Sets) -> None:
+        """Compute the mean and the standard deviation of each feature over the items of the training sets.
+
+        Raises:
+            DataError: If the values of a feature are too large.
+        """
+        reads_tokens = any(member.function.phi.reads_tokens for member in self.each())
+        if not self.config.options.standardize or not sets.layout.total or reads_tokens:
             return
         values = sets.values.double()
         deviation = values.std(0, correction=0)
         if not bool(deviation.isfinite().all()):
             number = int((~deviation.isfinite()).flatten().nonzero()[0])
             raise DataError(
-                f"the values of feature {number} (counted from 0) are so large that their spread cannot be computed; "
-                "rescale it, or take its logarithm"
+                f"the values of feature {number} (counted from 0) are so large that their standard deviation is not "
+                "finite; rescale the feature, or take its logarithm"
             )
-        # A constant feature, up to rounding, says nothing: it becomes 0 rather than amplified noise.
+        # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
         constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
-        # As precise as the items are: training and prediction, in other types, then subtract the same number.
-        kind = torch.promote_types(sets.dtype, self.dtype)
-        self.mean.copy_(values.mean(0).to(kind))
-        self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(kind))
+        # In the precision of the items, so that training and prediction subtract the same number.
+        dtype = torch.promote_types(sets.dtype, self.dtype)
+        self.mean.copy_(values.mean(0).to(dtype))
+        self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(dtype))
 
     def each(self) -> list[Member]:
-        """The members."""
+        """Return the members."""
         return [member for member in self.members if isinstance(member, Member)]
 
     def standardised(self, sets: Sets) -> Sets:
-        """The sets as members see them; they may come in any type of number."""
+        """Return the sets with standardised features, in the dtype of the weights."""
         items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
         return sets.with_values(items.to(self.dtype))
 
     def bind(self, sets: Sets) -> BoundAverage:
-        """F for these sets: the mean of the members' functions."""
+        """Return F for these sets: the mean of the functions of the members."""
         items = self.standardised(sets)
         return BoundAverage([member.function.bind(items) for member in self.each()])
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights, and of all results."""
+        """Dtype of the weights and of all results."""
         return next(self.parameters()).dtype
 
-    def infer(self, bound: BoundAverage, noise: NoiseSource, *, samples: int | None = None) -> Inferred:
-        """Let every member infer on its own function, and take the mean of the logits."""
-        found = [
+    def infer(self, bound: BoundAverage, noise: NoiseSource, *, samples: int | None = None) -> InferenceResult:
+        """Run the inference of every member on its own function, and return the mean of the logits."""
+        results = [
             member.infer(self.config, part, noise, samples=samples)
             for member, part in zip(self.each(), bound.parts, strict=True)
         ]
-        if len(found) == 1:
-            return Inferred(found[0].logits, found[0].converged)
-        logits, settled = ([getattr(one, name) for one in found] for name in ("logits", "converged"))
-        return Inferred(torch.stack(logits).mean(0), torch.stack(settled).all(0))
+        if len(results) == 1:
+            return InferenceResult(results[0].logits, results[0].converged)
+        logits = torch.stack([result.logits for result in results]).mean(0)
+        return InferenceResult(logits, torch.stack([result.converged for result in results]).all(0))
 
 
 @final
-class Learned(SetFunction):
-    """F of a model, for sets as users have them.
+class LearnedSetFunction(SetFunction):
+    """F of a fitted selector, for sets with raw features.
 
     Args:
-        model: The model as it was trained.
-        precise: Gives the same in double precision, for sets that are.
-        check: Refuses sets that the model was not made for.
+        model: The model.
+        exact_model: Returns the same model in double precision, for sets in double precision.
+        check: Checks sets and returns them in the canonical form.
     """
 
-    def __init__(self, model: ChoiceModel, precise: Callable[[], ChoiceModel], check: Callable[[Sets], Sets]) -> None:
-        self.model, self.precise, self.check = model, precise, check
+    def __init__(
+        self, model: ChoiceModel, exact_model: Callable[[], ChoiceModel], check: Callable[[Sets], Sets]
+    ) -> None:
+        self.model, self.exact_model, self.check = model, exact_model, check
 
     def bind(self, sets: Sets) -> BoundSetFunction:
-        """On the device of the model."""
+        """Return F for these sets, on the device of the model."""
         sets = self.check(sets)
-        model = self.precise() if sets.dtype == torch.float64 else self.model
+        model = self.exact_model() if sets.dtype == torch.float64 else self.model
         return model.bind(sets.to(model.mean.device))

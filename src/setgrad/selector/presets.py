@@ -1,14 +1,17 @@
-"""Published methods as options of `SubsetSelector`: what they change of the defaults.
+"""Published methods as options of `SubsetSelector`; each preset holds what differs from the defaults.
 
-Sizes and rates are those of the papers' code. Where it stops after 6 epochs without progress these wait for 20, because
-with 6 they often end on a plateau, which would make rivals too weak.
+Sizes and rates are those of the published code, except for one: it stops after 6 epochs without progress, and the
+presets wait for 20, because with 6 training often ends on a plateau, which would make these baselines too weak.
+
+- `diffmf`, `equivset-*`: Ou et al., 2022, arXiv:2203.01693.
+- `idiffmf-*`: Özcan et al., 2024, arXiv:2412.11239.
+- `inset`: Xie et al., ICLR 2024, arXiv:2402.03139. `horse`: Xie et al., NeurIPS 2024.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# What the methods of Özcan et al. and of Ou et al. share.
 _COMMON: dict[str, Any] = {
     "phi": "paper",
     "dim": 256,
@@ -27,14 +30,14 @@ _COMMON: dict[str, Any] = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Özcan et al. take 5 steps where the published code takes 1 by default; with 1 it is better on Amazon, and quicker.
+    # Özcan et al. use 5 steps, their code 1 by default; 1 is better on Amazon, and faster.
     "diffmf": {**_COMMON, "method": "one-step", "steps": 1},
     "idiffmf-c": {**_COMMON, "method": "implicit", "scale": 100.0},
     "idiffmf-2": {**_COMMON, "method": "implicit", "scale": "frobenius-batch"},
     "idiffmf-nuclear": {**_COMMON, "method": "implicit", "scale": "nuclear-batch"},
     "equivset-ind": {**_COMMON, "method": "amortised"},
     "equivset-copula": {**_COMMON, "method": "copula"},
-    # What the published code computes: its normals have any variance.
+    # What the published code computes: its normal variables have any variance.
     "equivset-copula-free": {**_COMMON, "method": "free-copula"},
     "inset": {**_COMMON, "method": "copula", "function": "inset"},
     "horse": {**_COMMON, "method": "copula", "function": "horse"},

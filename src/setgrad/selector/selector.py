@@ -3,77 +3,93 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from setgrad.discrete import CombinatorialSolver
-from setgrad.errors import NotFittedError, OptionError, ShapeError, unknown_name
-from setgrad.functions import BoundSetFunction, SetFunction
-from setgrad.selector import _files
-from setgrad.selector._allowed import Allowed
-from setgrad.selector._check import check_options, check_scores, constrained_cut
-from setgrad.selector._fit import fit_selector, prediction_samples
-from setgrad.selector._infer import finite_logits, infer_logits, map_batches
-from setgrad.selector._model import ChoiceModel, Learned
+from setgrad.errors import NotFittedError, OptionError, ShapeError, parameter, unknown_name
+from setgrad.functions import SetFunction
+from setgrad.selector._batched_inference import check_finite, infer_logits
+from setgrad.selector._data import prepare_data
+from setgrad.selector._fit import FitResult, fit_selector
+from setgrad.selector._model import ChoiceModel, LearnedSetFunction
+from setgrad.selector._model_files import write_model
+from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
+from setgrad.selector._prediction import SubsetRequest, check_scores, choose_subsets
+from setgrad.selector._resolve import resolve_seed
+from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import Constraint
-from setgrad.selector.metrics import mean_jaccard, pick_top
+from setgrad.selector.metrics import mean_jaccard
 from setgrad.selector.presets import PRESETS
-from setgrad.selector.search import constrained_search, greedy, local_search
-from setgrad.selector.sizes import given_sizes, probability, rule_to_json, sizes_above
+from setgrad.selector.sizes import SizeRule, probability, rule_to_json
 from setgrad.sets import Choices, Sets, as_sets, subset_sizes
-
-SEARCHES = ("greedy", "local")
 
 
 @final
-class SubsetSelector:
+@dataclass(kw_only=True, eq=False, repr=False)
+class SubsetSelector(AbstractOptions):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
-    Args:
-        method: How probabilities are inferred and differentiated: mean field "unrolled", "one-step" (the last step
-            differentiated alone), "implicit" (settled, with its true gradient), started by a recognition network
-            ("amortised", "copula", "free-copula"), or "direct", a plain score for each item.
-        function: The form of F: "deepset", or its rivals "inset" and "horse".
-        phi: What F sees of an item: "context" (attention over the whole set), "mlp", "paper" (linear), "image",
-            "pixel-cnn", "pair" (of letters), or one of these and then attention, as "pixel-cnn+context"; or a module.
-        dim: Number of features of phi.
-        layers: Attention layers of the contextual phi.
-        heads: Attention heads of the contextual phi.
-        attention: "full", "induced" (linear cost) or "auto": induced when a training set has over 1024 items.
-        hidden: Units of the layers of rho.
-        relation: Rank of a part of F that compares each item with the mean of its set, 0 for none; None for 64 where F
-            is a deepset of phi="context" with fewer than 800 training sets, which teach attention little, else for 0.
-        members: Models that learn side by side, whose logits are averaged; None for 8 where they learn in one step (on
-            a GPU, for phi "context", "mlp" or "paper" and sets of up to 1024 items), and else for 1.
-        estimator: Expectation over subsets by "bernoulli" or "pathwise" samples, "gaussian" masks, or "exact"
-            enumeration; None for "bernoulli", and "gaussian" where method="implicit" needs a smooth one.
-        samples: Subsets drawn for each set and step in training.
-        predict_samples: Subsets drawn in prediction; None for four times as many as in training.
-        steps: Mean-field steps; None for 1, and at most 50 for method="implicit".
-        scale: Scaling of the logits: None, "l2", a constant, or the paper's "frobenius-batch" and "nuclear-batch";
-            scaled probabilities stay near 1/2.
-        loss: Cross-entropy over "all" items, or over S* and as many "negatives".
-        learning_rate: Step size of AdamW, after a short warm-up.
-        weight_decay: Decay of the weights.
-        batch_size: Sets in a training batch.
-        max_epochs: Passes over the training sets, at most; None for 100, and up to 400 steps where there are few sets.
-        patience: Epochs without a better validation score before training stops; None for 10, or 60 steps.
-        clip: Largest norm of the gradient.
-        average: Weights are averaged over time, forgetting at this rate; 0 for none.
-        validation_fraction: Part of the sets held out when fit gets no validation sets.
-        standardize: Whether features are brought to mean 0 and deviation 1 inside the model.
-        checkpoint: File to keep the state of training in; a killed fit goes on from there.
-        device: "cpu", "cuda", ...; None takes a GPU if there is one.
-        random_state: Seed; the same seed gives the same result, bit for bit, on CPU with as many threads.
-        verbose: 0 is silent, 1 shows a progress bar.
+    The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
 
-    Example:
+    Args:
+        method: Inference of the probabilities. Mean field: "unrolled" (differentiated through all steps), "one-step"
+            (through the last step), "implicit" (at the solution, by the implicit function theorem), or started by a
+            recognition network ("amortised", "copula", "free-copula"). "direct" is one score for each item.
+        function: Form of the set function F: "deepset", "inset" or "horse".
+        phi: Encoder of the items: "context" (attention over the whole set), "mlp", "paper" (one linear layer), "image",
+            "pixel-cnn" or "pair" (pairs of sequences). "+context" adds attention, as in "mlp+context". Or a module.
+        dim: Number of features that phi computes for an item.
+        layers: Attention layers of the contextual phi.
+        heads: Attention heads of the contextual phi; they must divide dim.
+        attention: "full", "induced" (cost linear in the size of a set), or "auto": induced for sets above 1024 items.
+        hidden: Units of the hidden layers that turn a subset into F.
+        relation: Rank of the part of F that compares an item with the mean of its set; 0 for none. None is 64 for a
+            deepset of the contextual phi with fewer than 800 training sets, else 0.
+        members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
+            trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
+        estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, or "exact"
+            enumeration. None is "gaussian" for the implicit method, which needs a smooth one, else "bernoulli".
+        samples: Subsets that are sampled for each set in a training step.
+        predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
+        steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
+        scale: Scaling of the logits: none, "l2", a constant, or the norms over a whole batch of Özcan et al. (2024),
+            "frobenius-batch" and "nuclear-batch". Scaled probabilities stay near 1/2.
+        loss: Cross-entropy over "all" items, or over the chosen items and as many sampled "negatives".
+        learning_rate: Learning rate of AdamW after a short warm-up.
+        weight_decay: Weight decay of AdamW.
+        batch_size: Sets in a training batch.
+        max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
+        patience: Epochs without a better validation score after which training stops. None is 10, or as many as make 60
+            steps, whichever is more.
+        clip: Largest norm of the gradient; a longer one is scaled down.
+        average: Decay of the moving average of the weights; 0 for no average.
+        validation_fraction: Share of the sets that is held out if there are no separate validation sets.
+        standardize: Whether features are scaled to mean 0 and standard deviation 1.
+        checkpoint: File for the state of training after every epoch. An interrupted fit resumes from it.
+        device: "cpu", "cuda" or "cuda:1". None is a GPU if there is one.
+        random_state: Seed. The same seed gives the same result, bit for bit on a CPU with the same number of threads.
+        verbose: 1 shows a progress bar, 0 shows nothing.
+
+    Attributes:
+        options_: The options in use: each None is replaced by the value that fit chose for it.
+        model_: The trained model.
+        history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
+        best_epoch_: The epoch whose weights are used, counted from 1.
+        size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
+        min_size_: Size of the smallest subset in fitting; predictions are not smaller.
+        n_features_in_: Number of features.
+        table_: Columns of the table, if the selector was fitted by the command line; else None.
+
+    Examples:
         >>> import setgrad as sg
         >>> task = sg.datasets.load_task("moons", n_train=40, n_validation=20, n_test=20)
         >>> sel = SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0)
@@ -83,99 +99,76 @@ class SubsetSelector:
         (20, torch.bool)
     """
 
-    model_: ChoiceModel
-
-    def __init__(
-        self,
-        *,
-        method: str = "unrolled",
-        function: str = "deepset",
-        phi: str | nn.Module = "context",
-        dim: int = 128,
-        layers: int = 2,
-        heads: int = 4,
-        attention: str = "auto",
-        hidden: Sequence[int] = (512, 256),
-        relation: int | None = None,
-        members: int | None = None,
-        estimator: str | None = None,
-        samples: int = 5,
-        predict_samples: int | None = None,
-        steps: int | None = None,
-        scale: str | float | None = None,
-        loss: str = "all",
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.1,
-        batch_size: int = 64,
-        max_epochs: int | None = None,
-        patience: int | None = None,
-        clip: float = 1.0,
-        average: float = 0.98,
-        validation_fraction: float = 0.2,
-        standardize: bool = True,
-        checkpoint: str | Path | None = None,
-        device: str | None = None,
-        random_state: int | None = None,
-        verbose: int = 1,
-    ) -> None:
-        self.method = method
-        self.function = function
-        self.phi = phi
-        self.dim = dim
-        self.layers = layers
-        self.heads = heads
-        self.attention = attention
-        self.hidden = hidden
-        self.relation = relation
-        self.members = members
-        self.estimator = estimator
-        self.samples = samples
-        self.predict_samples = predict_samples
-        self.steps = steps
-        self.scale = scale
-        self.loss = loss
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.clip = clip
-        self.average = average
-        self.validation_fraction = validation_fraction
-        self.standardize = standardize
-        self.checkpoint = checkpoint
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    options_: SelectorOptions = field(init=False)
+    model_: ChoiceModel = field(init=False)
+    history_: list[dict[str, float]] = field(init=False)
+    best_epoch_: int = field(init=False)
+    size_rule_: SizeRule = field(init=False)
+    size_scores_: dict[str, float] = field(init=False)
+    min_size_: int = field(init=False)
+    n_features_in_: int = field(init=False)
+    table_: TableSchema | None = field(init=False)
+    _validated: SelectorOptions | None = field(init=False, default=None)
+    _exact_model: ChoiceModel | None = field(init=False, default=None)
 
     @classmethod
-    def paper(cls, name: str = "diffmf", **options: Any) -> SubsetSelector:
-        """A published method: "diffmf", "idiffmf-2", "equivset-copula", ... (see `PRESETS`). Options override it.
+    def from_options(cls, options: SelectorOptions) -> SubsetSelector:
+        """Return a selector with validated options.
 
-        "idiffmf-2" and "idiffmf-nuclear" divide by a norm of the batch, so a set's batch mates change its prediction.
+        Examples:
+            >>> SubsetSelector.from_options(SelectorOptions(dim=64))
+            SubsetSelector(dim=64)
+        """
+        selector = cls(**options.get_params())
+        selector._validated = options
+        return selector
+
+    @classmethod
+    def preset(cls, name: str = "diffmf", **options: Any) -> SubsetSelector:
+        """Return a selector with the options of a published method.
+
+        "idiffmf-2" and "idiffmf-nuclear" divide by a norm of the whole batch, so the prediction for a set depends on
+        the other sets of its batch.
+
+        Args:
+            name: One of `PRESETS`: "diffmf", "idiffmf-2", "equivset-copula", ...
+            **options: Options that replace those of the preset.
+
+        Raises:
+            OptionError: If there is no such preset.
+
+        Examples:
+            >>> SubsetSelector.preset("diffmf", dim=64).method
+            'one-step'
         """
         if name not in PRESETS:
             raise unknown_name("preset", name, PRESETS)
         return cls(**{**PRESETS[name], **options})
 
+    @classmethod
+    def paper(cls, name: str = "diffmf", **options: Any) -> SubsetSelector:
+        """Return `preset(name, **options)`; the old name, which will be removed."""
+        warnings.warn(
+            "SubsetSelector.paper is now SubsetSelector.preset; the old form will be removed in 0.3.0",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return cls.preset(name, **options)
+
     # ---- scikit-learn's conventions
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the options by name."""
-        return {name: getattr(self, name) for name in _option_names()}
-
     def set_params(self, **params: Any) -> SubsetSelector:
-        """Change options by name."""
+        """Change options by name, and return the selector.
+
+        Raises:
+            OptionError: If there is no such option.
+        """
+        names = [declared.name for declared in declared_options()]
         for name, value in params.items():
-            if name not in _option_names():
-                raise unknown_name("option", name, _option_names())
+            if name not in names:
+                raise unknown_name("option", name, names)
             setattr(self, name, value)
         return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(SubsetSelector).parameters
-        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if repr(v) != repr(defaults[k].default)]
-        return f"SubsetSelector({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -189,6 +182,8 @@ class SubsetSelector:
 
     # ---- learning
 
+    # A fit needs gradients, also if the caller is in inference mode.
+    @torch.inference_mode(mode=False)
     def fit(
         self,
         sets: Any,
@@ -204,45 +199,51 @@ class SubsetSelector:
         Args:
             sets: `Sets`, a list of arrays `(n_i, d)`, or an array `(b, n, d)`.
             subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists.
-            validation: Held-out `(sets, subsets)` for early stopping and for learning sizes; split off if None.
-            sample_weight: How much each set `(b,)` or each item `(total,)` counts in the loss; only ratios matter.
-            start: A fitted selector of the same make whose weights to begin with: what was learned on much data helps
-                where there is little.
-            constraint: What the subsets were chosen under, as in `predict`: the loss then asks that the best allowed
-                subset be the chosen one. For validation sets of their own, `(sets, subsets, constraint)`.
+            validation: Held-out `(sets, subsets)` for early stopping and for the rule of sizes; None to split them off.
+            sample_weight: Weight of each set `(b,)` or of each item `(total,)` in the loss; only ratios matter.
+            start: A fitted selector of the same architecture, whose weights training starts from. This helps where
+                there are few sets.
+            constraint: The constraint under which the subsets were chosen, as in `predict`. The loss then compares the
+                best feasible subset with the chosen one. With separate validation sets, pass them as
+                `(sets, subsets, constraint)`.
+
+        Returns:
+            The fitted selector itself.
+
+        Raises:
+            DataError: If the data cannot be used, or the constraint does not allow a chosen subset.
+            FileFormatError: If the checkpoint belongs to another run.
+            NotFittedError: If `start` is not fitted.
+            OptionError: If an option is not allowed.
+            ShapeError: If shapes do not fit together.
+            TrainingError: If training diverges.
         """
         if start is not None:
             if not isinstance(start, SubsetSelector):
-                raise OptionError(
-                    f"start must be a fitted SubsetSelector, not {type(start).__name__}; see setgrad.load"
-                )
+                kind = type(start).__name__
+                raise OptionError(f"{parameter('start')} must be a fitted SubsetSelector, not {kind}; see setgrad.load")
             start._check_fitted()
-        model = None if start is None else start.model_
-        fitted = fit_selector(self.get_params(), sets, subsets, validation, sample_weight, model, constraint)
-        self.model_ = fitted.model
-        self.size_rule_ = fitted.size_rule
-        self.size_scores_ = fitted.size_scores
-        self.min_size_ = fitted.min_size
-        self.history_ = fitted.history
-        self.best_epoch_ = fitted.best_epoch
-        self.n_features_in_ = int(np.prod(fitted.model.config.item_shape))
-        self._exact_model: ChoiceModel | None = None
+        options = self._validate()
+        seed = resolve_seed(options)
+        data = prepare_data(sets, subsets, validation, sample_weight, constraint, options, seed)
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
         return self
 
     # ---- choosing
 
     def decision_function(self, sets: Any) -> Sets:
-        """Logit of each item: its inferred marginal gain."""
-        sets = self._check_sets(sets)
-        samples = prediction_samples(self.get_params())
-        # Decisions rest on the logits as users see them, and half precision would tie items that are not equal.
-        least = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
-        logits = finite_logits(infer_logits(self._precise(), sets, samples=samples, warn=True), sets)
-        return sets.with_values(logits.to(torch.promote_types(sets.dtype, least)))
+        """Return the logit of each item: its inferred marginal gain.
+
+        Raises:
+            DataError: If the features are not finite or too large.
+            NotFittedError: If the selector is not fitted.
+            ShapeError: If items have another shape than in fitting.
+        """
+        return self._infer(self._check_sets(sets))
 
     def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
-        """Inferred probability of each item to be chosen; `scores` as in `predict`."""
-        sets = self._check_sets(sets)
+        """Return the probability of each item to be chosen; `scores` and errors are those of `predict`."""
+        sets = self._check_sets(sets, scores)
         return sets.with_values(probability(self._logits(sets, scores)))
 
     def predict(
@@ -255,75 +256,78 @@ class SubsetSelector:
         constraint: Constraint | CombinatorialSolver | None = None,
         scores: Sets | None = None,
     ) -> Sets:
-        """Choose a subset of each set, as a `Sets` of booleans.
+        """Choose a subset of each set.
 
         Args:
             sets: The sets to choose from.
-            size: How many items to choose, one number or one for each set; None lets the model decide.
-            threshold: Choose the items whose probability exceeds this, instead of a size.
+            size: How many items to choose, one number or one for each set; None to use the rule learned in fitting.
+            threshold: Choose the items whose probability exceeds this, instead of a number of items.
             search: "greedy" builds the subset on F item by item; "local" improves the choice on F by single moves.
-            constraint: Choose the allowed subset with the largest sum of logits, so that an item is worth taking if
-                its probability is above 1/2, or above `threshold`. `Budget`, `Groups`, `SizeRange`, `AllOf`, or any
-                solver of `setgrad.discrete` over the items of a set. With search="local", improve it on F.
-            scores: What `decision_function` gave for these sets, where it is at hand: saves computing it again.
+            constraint: Choose the feasible subset with the largest sum of logits, so an item is worth choosing if its
+                probability is above 1/2, or above `threshold`. `Budget`, `Groups`, `SizeRange`, `AllOf`, or any solver
+                of `setgrad.discrete` over the items of a set. With search="local", improve that subset on F.
+            scores: The result of `decision_function` for these sets, to avoid computing it again.
+
+        Returns:
+            The chosen subsets, a `Sets` of booleans.
+
+        Raises:
+            DataError: If the features are not finite or too large.
+            NotFittedError: If the selector is not fitted.
+            OptionError: If arguments do not go together.
+            ShapeError: If shapes do not fit together.
+            SolverError: If a set has no feasible subset.
         """
-        sets = self._check_sets(sets)
-        if size is not None and threshold is not None:
-            raise OptionError("size and threshold both say how many items to choose; give one of them")
-        if search is not None and search not in SEARCHES:
-            raise unknown_name("search", search, SEARCHES)
-        if constraint is not None:
-            return self._constrained(sets, constraint, size, threshold, search, scores)
-        # Greedy search asks F alone, but sets that are beyond the model are found and named here.
-        logits = self._logits(sets, scores)
-        if search == "greedy" and size is None and threshold is None:
-            return sets.with_values(self._search(sets, lambda bound, *_: greedy(bound).values))
-        sizes = self._sizes(sets, logits, size, threshold)
-        start = pick_top(logits, sets, sizes)
-        if search is None:
-            return start
-        fixed = size is not None or threshold is not None or search == "greedy"
-
-        def work(bound: BoundSetFunction, _: Sets, numbers: np.ndarray) -> Tensor:
-            if search == "greedy":
-                return greedy(bound, sizes[torch.as_tensor(numbers)].to(bound.sets.device)).values
-            begin = start.take(numbers).to(bound.sets.device)
-            return local_search(bound, begin, keep_size=fixed).values
-
-        return sets.with_values(self._search(sets, work))
+        return self._choose(self._check_sets(sets, scores), SubsetRequest(size, threshold, search, constraint), scores)
 
     def score(self, sets: Any, subsets: Any, *, constraint: Constraint | CombinatorialSolver | None = None) -> float:
-        """Mean Jaccard score of what `predict` chooses, with the size decided by the model: what a user gets."""
-        choices = Choices.of(sets, subsets)
-        return mean_jaccard(self.predict(choices.sets, constraint=constraint), choices.subsets)
+        """Return the mean Jaccard score of `predict`, with the number of items chosen by the selector.
+
+        Raises:
+            DataError: If there are no sets; other errors are those of `predict`.
+        """
+        choices = self._check_choices(sets, subsets)
+        return mean_jaccard(self._choose(choices.sets, SubsetRequest(constraint=constraint)), choices.subsets)
 
     def score_true_size(self, sets: Any, subsets: Any) -> float:
-        """Mean Jaccard score when the true size of each subset is given away, as the papers report."""
-        choices = Choices.of(sets, subsets)
-        picked = self.predict(choices.sets, size=subset_sizes(choices.subsets).tolist() if len(choices) else None)
-        return mean_jaccard(picked, choices.subsets)
+        """Return the mean Jaccard score for the true size of each subset, which is what papers report.
+
+        Raises:
+            DataError: If there are no sets; other errors are those of `predict`.
+        """
+        choices = self._check_choices(sets, subsets)
+        sizes = subset_sizes(choices.subsets).tolist() if len(choices) else None
+        return mean_jaccard(self._choose(choices.sets, SubsetRequest(size=sizes)), choices.subsets)
 
     @property
     def function_(self) -> SetFunction:
-        """The learned F, on standardised features: ask `bind(sets)` of it for values and gains of any subset."""
+        """The learned set function F on raw features; `function_.bind(sets)` gives values and gains of any subset."""
         self._check_fitted()
-        return Learned(self.model_, self._precise, self._check_sets)
+        return LearnedSetFunction(self.model_, self._precise, self._check_sets)
 
-    # ---- keeping
+    # ---- saving
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted selector to a folder: `config.json` and `weights.safetensors`."""
+        """Write the fitted selector to a folder: `config.json` and `weights.safetensors`.
+
+        Raises:
+            DataError: If the folder holds something else, or cannot be written.
+            NotFittedError: If the selector is not fitted.
+            OptionError: If options were changed since the fit to values that could not be loaded.
+        """
         self._check_fitted()
-        # What `load` would refuse, options that were set since the fit may be, is refused here.
-        check_options(self.get_params())
-        # The phi that was fitted, which `set_params` may have exchanged since.
-        params = {**self.get_params(), "phi": self.model_.config.phi, "checkpoint": None, "device": None}
-        _files.write_model(
+        config = self.model_.config
+        # The fitted phi, which `set_params` may have replaced. Paths and devices belong to this machine.
+        local = {"phi": config.phi, "checkpoint": None, "device": None}
+        write_model(
             folder,
             self.model_.state_dict(),
             {
-                "params": params,
-                "model": self.model_.config.to_json(),
+                "options": self._validate().get_params() | local,
+                "options_in_use": config.options.get_params() | local,
+                "item_shape": config.item_shape,
+                "slots": config.slots,
+                "table": None if self.table_ is None else self.table_.to_json(),
                 "size_rule": rule_to_json(self.size_rule_),
                 "size_scores": self.size_scores_,
                 "min_size": self.min_size_,
@@ -332,13 +336,39 @@ class SubsetSelector:
             },
         )
 
+    def _validate(self) -> SelectorOptions:
+        """Return the validated options; they are validated again only if an attribute changed."""
+        params = self.get_params()
+        known = None if self._validated is None else self._validated.get_params()
+        if known is None or any(known[name] is not value for name, value in params.items()):
+            self._validated = SelectorOptions(**params)
+        assert self._validated is not None
+        return self._validated
+
+    def _set_fitted(self, result: FitResult) -> None:
+        config = result.model.config
+        self.model_, self.options_ = result.model, config.options
+        self.history_, self.best_epoch_ = result.history, result.best_epoch
+        self.size_rule_, self.size_scores_, self.min_size_ = result.size_rule, result.size_scores, result.min_size
+        self.n_features_in_ = int(np.prod(config.item_shape))
+        self.table_, self._exact_model = None, None
+
     def _check_fitted(self) -> None:
         if not hasattr(self, "model_"):
             raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
 
-    def _check_sets(self, sets: Any) -> Sets:
+    def _check_sets(self, sets: Any, scores: Any = None) -> Sets:
         self._check_fitted()
-        sets = as_sets(sets)
+        # The values of sets with scores were checked when the scores were computed.
+        is_checked = scores is not None and isinstance(sets, Sets)
+        return self._check_shape(sets if is_checked else as_sets(sets))
+
+    def _check_choices(self, sets: Any, subsets: Any) -> Choices:
+        self._check_fitted()
+        choices = Choices.of(sets, subsets)
+        return Choices(self._check_shape(choices.sets), choices.subsets)
+
+    def _check_shape(self, sets: Sets) -> Sets:
         shape = self.model_.config.item_shape
         if sets.layout.total == 0:
             # Sets without any item may not know the shape of items.
@@ -349,50 +379,22 @@ class SubsetSelector:
             )
         return sets
 
-    def _logits(self, sets: Sets, scores: Sets | None) -> Tensor:
-        if scores is None:
-            return self.decision_function(sets).values
-        check_scores(scores, sets)
-        return scores.values
+    def _infer(self, sets: Sets) -> Sets:
+        samples = int(self.predict_samples or 4 * self.samples)
+        # At least float32, because half precision would give different items the same logit.
+        dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
+        logits = check_finite(infer_logits(self._precise(), sets, samples=samples, warn=True), sets)
+        return sets.with_values(logits.to(torch.promote_types(sets.dtype, dtype)))
+
+    def _logits(self, sets: Sets, scores: Any) -> Tensor:
+        return (self._infer(sets) if scores is None else check_scores(scores, sets)).values
+
+    def _choose(self, sets: Sets, request: SubsetRequest, scores: Sets | None = None) -> Sets:
+        logits = partial(self._logits, sets, scores)
+        return choose_subsets(request, sets, logits, self._precise(), self.size_rule_, self.min_size_)
 
     def _precise(self) -> ChoiceModel:
-        # In float64, rounding is far below what float32 results can show: batches make no difference.
+        # In float64, rounding is far below what float32 results can show, so batches make no difference.
         if self._exact_model is None:
             self._exact_model = copy.deepcopy(self.model_).eval().double()
         return self._exact_model
-
-    def _search(self, sets: Sets, work: Callable[[BoundSetFunction, Sets, np.ndarray], Tensor]) -> Tensor:
-        return map_batches(self._precise(), sets, work).bool()
-
-    def _constrained(
-        self,
-        sets: Sets,
-        constraint: Constraint | CombinatorialSolver,
-        size: int | Sequence[int] | None,
-        threshold: float | None,
-        search: str | None,
-        scores: Sets | None,
-    ) -> Sets:
-        cut = constrained_cut(size, threshold, search)
-        allowed = Allowed.of(constraint, sets)
-        start = allowed.choose(self._logits(sets, scores) - cut, sets)
-        if search is None:
-            return start
-
-        def work(bound: BoundSetFunction, batch: Sets, numbers: np.ndarray) -> Tensor:
-            part = allowed.take(numbers)
-            begin = start.take(numbers).to(batch.device)
-            return constrained_search(bound, begin, lambda worth: part.solve(worth, batch)).values
-
-        return sets.with_values(self._search(sets, work))
-
-    def _sizes(self, sets: Sets, logits: Tensor, size: int | Sequence[int] | None, threshold: float | None) -> Tensor:
-        if threshold is not None:
-            return sizes_above(threshold, logits, sets)
-        if size is None:
-            return self.size_rule_.sizes_from(self.min_size_, logits, sets)
-        return given_sizes(size, sets)
-
-
-def _option_names() -> list[str]:
-    return list(inspect.signature(SubsetSelector).parameters)

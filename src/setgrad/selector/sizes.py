@@ -1,7 +1,7 @@
-"""Rules that decide how many items to choose, fitted to a validation split.
+"""Rules for how many items to choose, fitted on the validation sets.
 
-Every rule turns the logits of the items into a size for each set. `calibrate` fits all of them and keeps the one with
-the best Jaccard score, with sizes raised to the smallest that was seen, as in prediction.
+Every rule turns the logits of the items into a size for each set. `calibrate` fits all rules and returns the one with
+the best Jaccard score.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.errors import FileFormatError, OptionError, ShapeError
+from setgrad.errors import FileFormatError, OptionError, ShapeError, parameter
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Sets, segment_order, segment_rank, segment_sum
 
@@ -26,47 +26,47 @@ _CANDIDATES = 256
 
 
 class SizeRule(abc.ABC):
-    """Decides from logits `(total,)` how many items of each set to choose."""
+    """A rule that determines how many items of each set to choose from the logits `(total,)`."""
 
     @abc.abstractmethod
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
-        """Number of items to choose from each set, `(b,)`."""
+        """Return the number of items to choose from each set, `(b,)`."""
 
     @final
-    def sizes_from(self, least: int, logits: Tensor, sets: Sets) -> Tensor:
-        """The sizes `(b,)`, but never fewer than `least` where a set has so many."""
-        return self.sizes(logits, sets).clamp(min=least).minimum(sets.lengths)
+    def sizes_from(self, min_size: int, logits: Tensor, sets: Sets) -> Tensor:
+        """Return the sizes `(b,)`, raised to `min_size` where a set has that many items."""
+        return self.sizes(logits, sets).clamp(min=min_size).minimum(sets.lengths)
 
     @classmethod
     @abc.abstractmethod
-    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> SizeRule:
-        """Fit the rule to logits and the right subsets, for sizes that are raised to `least`."""
+    def fit(cls, logits: Tensor, subsets: Sets, min_size: int = 0) -> SizeRule:
+        """Fit the rule to logits and the true subsets, for sizes that are raised to `min_size`."""
 
 
 @final
 @dataclass(frozen=True)
 class Threshold(SizeRule):
-    """Choose every item whose logit exceeds one cut for all sets."""
+    """Choose the items whose logit exceeds a threshold that is the same for all sets."""
 
     cut: float
 
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
-        """Count the items above the cut."""
+        """Return the number of items above the threshold."""
         return segment_sum((logits > self.cut).long(), sets)
 
     @classmethod
-    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> Threshold:
-        """Try cuts half-way between observed logits and keep the best."""
+    def fit(cls, logits: Tensor, subsets: Sets, min_size: int = 0) -> Threshold:
+        """Return the best of the thresholds half-way between observed logits."""
         levels = logits.double().unique()
         middles = (levels[1:] + levels[:-1]) / 2 if len(levels) > 1 else levels - 1
-        # Logits of unchosen items are many and uninteresting: spread the candidates over the upper part.
+        # Most items are not chosen, and their logits do not matter: the candidates cover the upper part.
         count = int(subsets.values.sum())
         upper = middles[max(0, len(middles) - 4 * max(count, 1)) :]
         picks = torch.linspace(0, len(upper) - 1, min(_CANDIDATES, len(upper)), device=upper.device).round().long()
         cuts = upper[picks]
-        sure = segment_rank(logits, subsets) < least
-        scores = torch.stack([jaccard(subsets.with_values(sure | (logits > cut)), subsets).mean() for cut in cuts])
-        # In the middle of the best cuts, where a new set has most room on both sides.
+        always = segment_rank(logits, subsets) < min_size
+        scores = torch.stack([jaccard(subsets.with_values(always | (logits > cut)), subsets).mean() for cut in cuts])
+        # The middle of the best thresholds has the largest margin on both sides.
         best = cuts[scores == scores.max()]
         return cls(float(best[len(best) // 2]))
 
@@ -74,32 +74,32 @@ class Threshold(SizeRule):
 @final
 @dataclass(frozen=True)
 class LinearSize(SizeRule):
-    """A linear model of the size: a constant, the size of the set and the expected size under psi."""
+    """A linear model of the size: a constant, the size of the set and the sum of the probabilities."""
 
     constant: float
     per_item: float
     per_expected: float
 
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
-        """Evaluate the model and round to the nearest possible size."""
+        """Return the rounded prediction of the model."""
         expected = segment_sum(torch.sigmoid(logits.double()), sets)
         size = self.constant + self.per_item * sets.lengths + self.per_expected * expected
         return size.round().long().clamp(min=0).minimum(sets.lengths)
 
     @classmethod
-    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> LinearSize:
-        """Least squares; where the columns depend on each other, the smallest solution."""
+    def fit(cls, logits: Tensor, subsets: Sets, min_size: int = 0) -> LinearSize:
+        """Fit by least squares; if the columns are dependent, with the smallest solution."""
         expected = segment_sum(torch.sigmoid(logits.double()), subsets)
         columns = torch.stack([torch.ones_like(expected), subsets.lengths.double(), expected], 1).cpu()
-        right = segment_sum(subsets.values.double(), subsets).cpu()
-        solution = torch.linalg.pinv(columns, rtol=1e-9) @ right
+        true_sizes = segment_sum(subsets.values.double(), subsets).cpu()
+        solution = torch.linalg.pinv(columns, rtol=1e-9) @ true_sizes
         return cls(*solution.tolist())
 
 
-def _running_sums(x: Tensor, sets: Sets) -> Tensor:
-    """Sums of the items of each set up to each of them, by windows that double.
+def _cumulative_sums(x: Tensor, sets: Sets) -> Tensor:
+    """Return the cumulative sums within each set, by windows that double.
 
-    One running sum over all sets, less what came before, would round small numbers as the sums of other sets are large.
+    Differences of one cumulative sum over all sets would have the rounding errors of the other sets.
     """
     positions, shift = sets.layout.positions, 1
     while shift < sets.layout.longest:
@@ -112,20 +112,20 @@ def _running_sums(x: Tensor, sets: Sets) -> Tensor:
 @final
 @dataclass(frozen=True)
 class ExpectedJaccard(SizeRule):
-    """The size with the best expected overlap under calibrated probabilities sigmoid(slope * logit + shift).
+    """The size with the best expected Jaccard score under the probabilities sigmoid(slope * logit + shift).
 
-    For the k best items the score is (sum of their probabilities) / (k + sum of the others' probabilities).
+    For the k best items the score is (sum of their probabilities) / (k + sum of the other probabilities).
     """
 
     slope: float
     shift: float
 
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
-        """Score every k by running sums over the sorted items and take the best."""
+        """Return the best size, from cumulative sums over the sorted items."""
         layout = sets.layout
         p = torch.sigmoid(self.slope * logits.double() + self.shift)
         order = segment_order(logits, sets)
-        inside = _running_sums(p[order], sets)
+        inside = _cumulative_sums(p[order], sets)
         total = segment_sum(p, sets)
         overlap = inside / (layout.positions + 1 + total[layout.ids] - inside)
         best = segment_rank(overlap, sets) == 0
@@ -133,8 +133,8 @@ class ExpectedJaccard(SizeRule):
         return size.index_add(0, layout.ids, torch.where(best, layout.positions + 1, 0))
 
     @classmethod
-    def fit(cls, logits: Tensor, subsets: Sets, least: int = 0) -> ExpectedJaccard:
-        """Platt scaling: logistic regression of the choice on the logit, by Newton's method."""
+    def fit(cls, logits: Tensor, subsets: Sets, min_size: int = 0) -> ExpectedJaccard:
+        """Fit by Platt scaling: logistic regression of the choice on the logit, by Newton's method."""
         x, y = logits.double(), subsets.values.double()
         design = torch.stack([x, torch.ones_like(x)], 1)
         ridge = 1e-3 * torch.eye(2, dtype=x.dtype, device=x.device)
@@ -145,38 +145,50 @@ class ExpectedJaccard(SizeRule):
             gradient = design.T @ (p - y) + ridge @ (weights - prior)
             hessian = design.T @ (design * (p * (1 - p))[:, None]) + ridge
             step = torch.linalg.solve(hessian, gradient)
-            # Far from the optimum a full step can overshoot into saturation.
+            # Far from the optimum a full step may overshoot into saturation.
             weights = weights - step * min(1.0, 2.0 / max(float(step.norm()), 1e-12))
         return cls(*weights.tolist())
 
 
-def given_sizes(size: int | Sequence[int], sets: Sets) -> Tensor:
-    """Sizes `(b,)` from one number or one for each set; no set gives more items than it has."""
+def requested_sizes(size: int | Sequence[int], sets: Sets) -> Tensor:
+    """Return sizes `(b,)` from one number or one for each set, at most the number of items of each set.
+
+    Raises:
+        OptionError: If a size is not a whole number of at least 0.
+        ShapeError: If the number of sizes is not the number of sets.
+    """
     try:
         wanted = np.asarray(size)
     except ValueError:
-        # Lists of different lengths have no shape; as objects they are no whole numbers.
+        # Lists of different lengths have no shape; as an array of objects they are rejected below.
         wanted = np.asarray(size, dtype=object)
     if not np.issubdtype(wanted.dtype, np.integer) or wanted.ndim > 1 or (wanted < 0).any():
-        raise OptionError(f"size must be a whole number of at least 0, or one for each set, not {size!r}")
+        raise OptionError(
+            f"{parameter('size')} must be a whole number of at least 0, or one for each set, not {size!r}"
+        )
     if wanted.ndim == 1 and len(wanted) != len(sets):
-        raise ShapeError(f"{len(wanted)} sizes were given for {len(sets)} sets")
+        raise ShapeError(f"there are {len(wanted)} sizes for {len(sets)} sets; give one number, or one for each set")
     return torch.as_tensor(np.broadcast_to(wanted, (len(sets),)).copy(), device=sets.device).minimum(sets.lengths)
 
 
 def sizes_above(threshold: float, logits: Tensor, sets: Sets) -> Tensor:
-    """Number of items of each set `(b,)` whose probability exceeds the threshold."""
+    """Return the number of items of each set `(b,)` whose probability exceeds the threshold.
+
+    Raises:
+        OptionError: If the threshold is not between 0 and 1.
+    """
     if not isinstance(threshold, Real) or not 0 <= threshold <= 1:
-        raise OptionError(f"threshold is a probability between 0 and 1, not {threshold!r}")
+        raise OptionError(f"{parameter('threshold')} must be a probability between 0 and 1, not {threshold!r}")
     return segment_sum((probability(logits) > threshold).long(), sets)
 
 
 def probability(logits: Tensor) -> Tensor:
-    """Sigmoid of the logits, the same at every place of an item in memory."""
-    # In float64, because the last bit of a float32 sigmoid depends on that place.
+    """Return the sigmoid of the logits."""
+    # In float64, because the last bit of a float32 sigmoid depends on the position of an item in memory.
     return torch.sigmoid(logits.double()).to(logits.dtype)
 
 
+# Rules by the name that reports and saved models use.
 SIZE_RULES: dict[str, type[SizeRule]] = {
     "threshold": Threshold,
     "linear-size": LinearSize,
@@ -184,24 +196,37 @@ SIZE_RULES: dict[str, type[SizeRule]] = {
 }
 
 
-def calibrate(logits: Tensor, subsets: Sets, least: int = 0) -> tuple[SizeRule, dict[str, float]]:
-    """Fit every rule and return the best, with the mean Jaccard score of each, for sizes that are raised to `least`."""
-    fitted = {name: rule.fit(logits, subsets, least) for name, rule in SIZE_RULES.items()}
+def calibrate(logits: Tensor, subsets: Sets, min_size: int = 0) -> tuple[SizeRule, dict[str, float]]:
+    """Fit all rules.
+
+    Args:
+        logits: Logits of the validation items, `(total,)`.
+        subsets: The true subsets.
+        min_size: Size that smaller sizes are raised to, as in prediction.
+
+    Returns:
+        The rule with the best mean Jaccard score, and the scores of all rules by name.
+    """
+    fitted = {name: rule.fit(logits, subsets, min_size) for name, rule in SIZE_RULES.items()}
     scores = {
-        name: float(jaccard(pick_top(logits, subsets, rule.sizes_from(least, logits, subsets)), subsets).mean())
+        name: float(jaccard(pick_top(logits, subsets, rule.sizes_from(min_size, logits, subsets)), subsets).mean())
         for name, rule in fitted.items()
     }
     return fitted[max(scores, key=lambda name: scores[name])], scores
 
 
 def rule_to_json(rule: SizeRule) -> dict[str, Any]:
-    """Name and numbers of a rule."""
+    """Return the name and the numbers of a rule."""
     name = next(name for name, kind in SIZE_RULES.items() if isinstance(rule, kind))
     return {"name": name, **asdict(rule)}  # type: ignore[call-overload]
 
 
 def rule_from_json(data: dict[str, Any]) -> SizeRule:
-    """Make the rule that `rule_to_json` described."""
+    """Return the rule that `rule_to_json` described.
+
+    Raises:
+        FileFormatError: If there is no such rule.
+    """
     numbers = dict(data)
     kind = SIZE_RULES.get(numbers.pop("name", ""))
     if kind is None or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers.values()):

@@ -1,6 +1,6 @@
-"""Steps recorded once and played again: the GPU then starts a few hundred short operations by itself.
+"""Training steps replayed as CUDA graphs: the GPU then launches a few hundred short operations by itself.
 
-Only where every batch looks alike: a recording knows no other sizes than those it was made with.
+Only where all batches have the same shape, because a captured graph works for the shapes it was captured with.
 """
 
 from __future__ import annotations
@@ -13,49 +13,53 @@ import torch
 from torch import Tensor
 
 from setgrad.functions import FreshNoise
-from setgrad.selector._weights import Batch
+from setgrad.selector._trainable_weights import Batch
 from setgrad.sets import Layout
 
-# Steps done as usual before one is recorded: libraries set themselves up in the first ones.
+# Steps that run normally before one is captured, because libraries initialise themselves in the first ones.
 _WARM_UP = 3
-# Recordings kept: each holds the memory of a whole step. Batches of sets that are all alike come in two sizes.
-_KINDS = 4
+# Largest number of graphs, each of which holds the memory of a whole step. Batches of sets of one size have two shapes.
+_MAX_GRAPHS = 4
 
 
-def looks_alike(batch: Batch) -> bool:
-    """Whether other batches of as many sets have the same sizes everywhere."""
+def has_static_shape(batch: Batch) -> bool:
+    """Return whether all batches with this number of sets have the same shapes."""
     return batch.sets.layout.uniform and batch.coordinates is None
 
 
 @final
-class Replay:
-    """Does `work` on batches; on a GPU, after the first ones of a kind, by playing it again.
+class CUDAGraphReplay:
+    """Calls a function on batches; on a GPU, after the first batches of a shape, by replaying it as a CUDA graph.
 
-    `work` must do the same operations every time, on tensors that stay where they are, and draw from the noise alone.
+    The function must run the same operations every time, on tensors that stay in place, and draw random numbers from
+    the noise only.
+
+    Args:
+        warm_up: Number of batches of a shape that are computed normally.
     """
 
     def __init__(self, warm_up: int = _WARM_UP) -> None:
         self.warm_up = warm_up
-        self.seen: dict[tuple[int, int], int] = {}
-        self.recordings: dict[tuple[int, int], _Recording] = {}
+        self.counts: dict[tuple[int, int], int] = {}
+        self.graphs: dict[tuple[int, int], _CapturedStep] = {}
 
     def __call__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch, noise: FreshNoise) -> Tensor:
-        """What `work` returns."""
+        """Return the result of `work`."""
         layout = batch.sets.layout
-        if layout.device.type != "cuda" or not looks_alike(batch):
+        if layout.device.type != "cuda" or not has_static_shape(batch):
             return work(batch, noise)
-        kind = (len(layout), layout.longest)
-        count = self.seen[kind] = self.seen.get(kind, 0) + 1
-        if count <= self.warm_up or (kind not in self.recordings and len(self.recordings) == _KINDS):
+        shape = (len(layout), layout.longest)
+        count = self.counts[shape] = self.counts.get(shape, 0) + 1
+        if count <= self.warm_up or (shape not in self.graphs and len(self.graphs) == _MAX_GRAPHS):
             return work(batch, noise)
-        if kind not in self.recordings:
-            self.recordings[kind] = _Recording(work, batch)
-        return self.recordings[kind].play(batch, noise)
+        if shape not in self.graphs:
+            self.graphs[shape] = _CapturedStep(work, batch)
+        return self.graphs[shape].replay(batch, noise)
 
 
 @final
-class _Recording:
-    """One kind of batch: places for its tensors, a generator of its own, and the operations."""
+class _CapturedStep:
+    """The captured graph for one shape of batch, with its input tensors and its random generator."""
 
     def __init__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch) -> None:
         layout = batch.sets.layout
@@ -73,8 +77,8 @@ class _Recording:
         with torch.cuda.device(layout.device), torch.cuda.graph(self.graph):
             self.result = work(self.batch, noise)
 
-    def play(self, batch: Batch, noise: FreshNoise) -> Tensor:
-        """Put the batch into its places, and go on in the noise where it stands."""
+    def replay(self, batch: Batch, noise: FreshNoise) -> Tensor:
+        """Copy the batch to the input tensors, replay the graph, and advance the noise."""
         self.batch.sets.values.copy_(batch.sets.values)
         self.batch.subsets.values.copy_(batch.subsets.values)
         if self.batch.weights is not None and batch.weights is not None:

@@ -1,4 +1,4 @@
-"""A backend that takes no point for allowed because it is nearly so."""
+"""A backend for binary programs that returns no point that breaks a constraint within the tolerance of the solver."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _EPSILON = np.finfo(np.float64).eps
 
 @final
 @dataclass(frozen=True)
-class Exact(Backend):
-    """Solves programs of zeros and ones by HiGHS; points that break a constraint within its tolerance are shut out.
+class ExactBackend(Backend):
+    """Solves binary programs by HiGHS; points that break a constraint within its tolerance are cut off.
 
-    What remains is the rounding of the sum itself: three times 0.1 is more than 0.3 in floats, and fits all the same.
+    Only the rounding of the sum itself is allowed: three times 0.1 is more than 0.3 in floats, and is feasible.
     """
 
     def find(self, program: Program) -> tuple[npt.NDArray[np.float64] | None, Status]:
-        """Ask again until the answer holds."""
-        return solve_with_cuts(HiGHS(time_limit=self.time_limit), program, partial(_refuse, program))
+        """Solve again with more cuts until the point is feasible."""
+        return solve_with_cuts(HiGHS(time_limit=self.time_limit), program, partial(_find_cut, program))
 
 
-def _refuse(program: Program, point: npt.NDArray[np.float64]) -> Cut | None:
-    """What shuts out a point that breaks a constraint; None if it holds all of them."""
+def _find_cut(program: Program, point: npt.NDArray[np.float64]) -> Cut | None:
+    """Return an inequality that cuts off a point that breaks a constraint; None if it breaks none."""
     rounding = len(point) * _EPSILON
     for row, lower, upper in zip(program.A, program.lower, program.upper, strict=True):
         slack = rounding * (np.abs(row) @ point)
@@ -39,6 +39,6 @@ def _refuse(program: Program, point: npt.NDArray[np.float64]) -> Cut | None:
                 return cut
             upper = np.inf
         if not lower - slack <= row @ point <= upper + slack:
-            # Every other point of zeros and ones differs in one place or more.
+            # Every other binary point differs in at least one entry.
             return 2 * point - 1, point.sum() - 1
     return None

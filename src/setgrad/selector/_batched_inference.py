@@ -1,0 +1,111 @@
+"""Logits of any number of sets, in batches that fit into memory, without an autograd graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.errors import DataError
+from setgrad.functions import ItemNoise
+from setgrad.functions.average import BoundAverage
+from setgrad.selector._model import ChoiceModel
+from setgrad.sets import Sets
+
+# Padded items in one batch.
+BATCH_ITEMS = 2**15
+# A warning is shown if the inference converges on a smaller share of the sets.
+CONVERGED_SHARE = 0.9
+
+
+def plan_batches(sets: Sets, budget: int = BATCH_ITEMS) -> Iterator[np.ndarray]:
+    """Yield the indices of the sets of each batch.
+
+    Sets of similar size share a batch. A batch has at most `budget` padded items, unless it is one larger set.
+    """
+    lengths = sets.layout.host_lengths
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        # Sizes grow along the order, so the last set of a batch determines its padded size.
+        sizes = np.maximum(lengths[order[start:]], 1) * np.arange(1, len(order) - start + 1)
+        count = max(1, int(np.searchsorted(sizes, budget, side="right")))
+        yield order[start : start + count]
+        start += count
+
+
+def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundAverage, Sets, np.ndarray], Tensor]) -> Tensor:
+    """Call `work` with F bound to each batch, the batch and the indices of its sets; see `map_sets`."""
+    return map_sets(model, sets, lambda batch, indices: work(model.bind(batch), batch, indices))
+
+
+def map_sets(
+    model: ChoiceModel, sets: Sets, work: Callable[[Sets, np.ndarray], Tensor], budget: int = BATCH_ITEMS
+) -> Tensor:
+    """Call `work` with each batch and the indices of its sets, and return the results `(total,)` in the item order."""
+    device, layout = model.mean.device, sets.layout
+    out: Tensor | None = None
+    with torch.no_grad():
+        for indices in plan_batches(sets, budget):
+            batch = sets.take(indices).to(device)
+            result = work(batch, indices).to(sets.device)
+            if out is None:
+                out = result.new_zeros(layout.total)
+            lengths = layout.host_lengths[indices]
+            starts = np.repeat(layout.host_offsets[indices] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+            out[layout.to_device(starts + np.arange(lengths.sum()))] = result
+    return out if out is not None else torch.zeros(layout.total, dtype=model.dtype, device=sets.device)
+
+
+def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0, warn: bool = False) -> Tensor:
+    """Return the logits of all items `(total,)`.
+
+    The sampling noise is a function of the item, so batches and the order of items make no difference.
+
+    Args:
+        model: The model.
+        sets: The sets.
+        samples: Samples of the estimator.
+        seed: Seed of the noise.
+        warn: Whether to warn if the inference did not converge on many of the sets.
+    """
+    converged: list[Tensor] = []
+
+    def work(bound: BoundAverage, batch: Sets, indices: np.ndarray) -> Tensor:
+        result = model.infer(bound, ItemNoise(batch, seed), samples=samples)
+        converged.append(result.converged)
+        return result.logits
+
+    logits = map_batches(model, sets, work)
+    if warn and converged and (share := float(torch.cat(converged).double().mean())) < CONVERGED_SHARE:
+        warnings.warn(
+            f"inference converged on {share:.0%} of the sets, and the probabilities of the others come from its last "
+            "step; raise steps, or fit with method='unrolled'",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return logits
+
+
+def check_finite(logits: Tensor, sets: Sets, name_of: Callable[[int], str] = "set {}".format) -> Tensor:
+    """Return the logits if all are finite.
+
+    Args:
+        logits: Logits of all items `(total,)`.
+        sets: The sets.
+        name_of: Returns the name of a set for the message from its index.
+
+    Raises:
+        DataError: If the logits of a set are not finite. The message names the set.
+    """
+    wrong = ~logits.isfinite()
+    if bool(wrong.any()):
+        name = name_of(int(sets.layout.ids[wrong][0]))
+        raise DataError(
+            f"the features of {name} are so large that its logits are not finite; look for values far beyond those "
+            "that the model was fitted on"
+        )
+    return logits

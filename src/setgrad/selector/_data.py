@@ -1,0 +1,162 @@
+"""The data of a fit: sample weights, and the split into training and validation sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.discrete import CombinatorialSolver
+from setgrad.errors import DataError, OptionError, ShapeError, parameter
+from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
+from setgrad.selector._options import SelectorOptions
+from setgrad.selector.constraints import Constraint
+from setgrad.sets import Choices, Sets
+from setgrad.sets._arrays import as_tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """The training and the validation sets.
+
+    Attributes:
+        train: The training sets.
+        validation: The validation sets.
+        weights: Weight of each training item; None for equal weights.
+        constraints: The constraints on both; None without one.
+        validation_indices: Indices of the validation sets among the sets passed to fit; None if they are separate.
+    """
+
+    train: Choices
+    validation: Choices
+    weights: Tensor | None
+    constraints: tuple[BatchConstraint, BatchConstraint] | None
+    validation_indices: np.ndarray | None
+
+    def validation_name(self, index: int) -> str:
+        """Return the name of a validation set for messages."""
+        return f"validation set {index}" if self.validation_indices is None else f"set {self.validation_indices[index]}"
+
+
+def prepare_data(
+    sets: Any,
+    subsets: Any,
+    validation: Any,
+    sample_weight: Any,
+    constraint: Constraint | CombinatorialSolver | None,
+    options: SelectorOptions,
+    seed: int,
+) -> TrainingData:
+    """Check the arguments of a fit and split off validation sets if there are none; see `SubsetSelector.fit`.
+
+    Raises:
+        DataError: If the data cannot be used.
+        OptionError: If the constraints do not fit.
+        ShapeError: If shapes do not fit together.
+    """
+    if constraint is not None and options.loss != "all":
+        raise OptionError(
+            f"a constraint has its own loss, which reads all items; leave out {parameter('loss')}={options.loss!r}"
+        )
+    choices = _detach(Choices.of(sets, subsets))
+    weights = _item_weights(sample_weight, choices)
+    separate, validation_constraint = _separate_validation(validation)
+    if not choices.sets.layout.total:
+        raise DataError("there is nothing to learn from: the training sets hold no items")
+    if separate is None:
+        train_indices, held_out = _split(choices, options.validation_fraction, seed)
+        train, held_choices = (_take(choices, indices) for indices in (train_indices, held_out))
+        weights = None if weights is None else choices.sets.with_values(weights).take(train_indices).values
+    else:
+        _check_validation(separate, choices)
+        train, held_choices, train_indices, held_out = choices, separate, np.arange(len(choices)), None
+    if weights is not None and not bool((weights > 0).any()):
+        raise DataError(
+            f"all sets with a positive {parameter('sample_weight')} were held out for validation, and none is left to "
+            f"learn from; pass {parameter('validation')}, give more sets a weight, or another "
+            f"{parameter('random_state')}"
+        )
+    if constraint is None:
+        if validation_constraint is not None:
+            raise OptionError(
+                f"the validation sets have a constraint, but the training sets have none; pass "
+                f"{parameter('constraint')} too"
+            )
+        return TrainingData(train, held_choices, weights, None, held_out)
+    constraints = split_constraint(constraint, validation_constraint, choices, held_choices, train_indices, held_out)
+    return TrainingData(train, held_choices, weights, constraints, held_out)
+
+
+def _detach(choices: Choices) -> Choices:
+    """Return the choices without the autograd graph of the items: fit does not train the network that computed them."""
+    items = choices.sets.values.detach()
+    # Tensors from inference mode cannot be used in training, but their copies can.
+    return Choices(choices.sets.with_values(items.clone() if items.is_inference() else items), choices.subsets)
+
+
+def _take(choices: Choices, indices: np.ndarray) -> Choices:
+    return Choices(choices.sets.take(indices), choices.subsets.take(indices))
+
+
+def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
+    """Return the validation sets that were passed to fit, and their constraint; None if missing."""
+    if validation is None:
+        return None, None
+    try:
+        sets, subsets, *rest = validation
+    except (TypeError, ValueError):
+        rest = [None, None]
+    if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver)):
+        raise ShapeError(f"{parameter('validation')} must be a pair (sets, subsets), or (sets, subsets, constraint)")
+    return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
+
+
+def _check_validation(validation: Choices, choices: Choices) -> None:
+    if not validation.sets.layout.total:
+        raise DataError("the validation sets hold no items")
+    if validation.sets.item_shape != choices.sets.item_shape:
+        raise ShapeError(
+            f"training items have shape {tuple(choices.sets.item_shape)}, "
+            f"validation items {tuple(validation.sets.item_shape)}"
+        )
+
+
+def _split(choices: Choices, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the training and of the validation sets."""
+    # Sets without items teach and validate nothing, so they are left out.
+    order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(choices.sets.layout.host_lengths))
+    if len(order) < 2:
+        raise DataError(
+            "fit needs at least 2 sets with items, one to learn from and one to validate on; or pass "
+            f"{parameter('validation')}"
+        )
+    count = min(len(order) - 1, max(1, round(fraction * len(order))))
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
+    if sample_weight is None:
+        return None
+    name = parameter("sample_weight")
+    try:
+        weights = sample_weight.values if isinstance(sample_weight, Sets) else as_tensor(sample_weight)
+        weights = weights.detach().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name} must hold one number for each set or each item: {error}") from None
+    layout = choices.sets.layout
+    if weights.shape == (len(choices),):
+        weights = torch.repeat_interleave(weights, torch.as_tensor(layout.host_lengths))
+    elif weights.shape != (layout.total,):
+        raise ShapeError(
+            f"{name} has shape {tuple(weights.shape)}; give one number for each of the {len(choices)} sets or for each "
+            f"of the {layout.total} items"
+        )
+    if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool((weights > 0).any()):
+        raise DataError(f"{name} must be finite and not negative, with at least one positive number")
+    # Only ratios count: the size of the weights would otherwise matter for clipped and for tiny gradients.
+    weights = (weights / weights.max()).float()
+    return (weights / weights.mean()).to(choices.sets.device)

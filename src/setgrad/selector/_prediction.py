@@ -1,0 +1,145 @@
+"""From logits to subsets: by size, by threshold, by search on F, or under a constraint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.discrete import CombinatorialSolver
+from setgrad.errors import DataError, OptionError, ShapeError, parameter, unknown_name
+from setgrad.functions import BoundSetFunction
+from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._batched_inference import map_batches
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector.constraints import Constraint
+from setgrad.selector.metrics import pick_top
+from setgrad.selector.search import SEARCHES, constrained_search, greedy, local_search
+from setgrad.selector.sizes import SizeRule, requested_sizes, sizes_above
+from setgrad.sets import Sets
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SubsetRequest:
+    """The arguments of `SubsetSelector.predict` that determine the subset.
+
+    Raises:
+        OptionError: If the arguments do not go together.
+    """
+
+    size: int | Sequence[int] | None = None
+    threshold: float | None = None
+    search: str | None = None
+    constraint: Constraint | CombinatorialSolver | None = None
+
+    def __post_init__(self) -> None:
+        size, threshold, search = parameter("size"), parameter("threshold"), parameter("search")
+        if self.size is not None and self.threshold is not None:
+            raise OptionError(f"{size} and {threshold} both set the number of items; give one of them")
+        if self.search is not None and self.search not in SEARCHES:
+            raise unknown_name("search", self.search, SEARCHES)
+        if self.constraint is None:
+            return
+        if self.size is not None:
+            raise OptionError(f"a constraint sets the allowed sizes; instead of {size}, add SizeRange(n, n) to it")
+        if self.search == "greedy":
+            raise OptionError(
+                f"{search}='greedy' does not support a constraint; leave out {search}, or use {search}='local'"
+            )
+        if self.threshold is not None and not (isinstance(self.threshold, Real) and 0 < self.threshold < 1):
+            raise OptionError(
+                f"with a constraint, {threshold} must be a probability above 0 and below 1, not {self.threshold!r}"
+            )
+
+
+def choose_subsets(
+    request: SubsetRequest,
+    sets: Sets,
+    logits: Callable[[], Tensor],
+    model: ChoiceModel,
+    size_rule: SizeRule,
+    min_size: int,
+) -> Sets:
+    """Choose a subset of each set; see `SubsetSelector.predict`.
+
+    Args:
+        request: The arguments of `predict`.
+        sets: The sets.
+        logits: Computes the logits of all items `(total,)`.
+        model: The model in double precision, for a search.
+        size_rule: The rule for the number of items.
+        min_size: The smallest number of items that the rule gives.
+    """
+
+    def search(work: Callable[[BoundSetFunction, Sets, np.ndarray], Sets]) -> Sets:
+        return sets.with_values(map_batches(model, sets, lambda *batch: work(*batch).values).bool())
+
+    if request.constraint is not None:
+        return _choose_constrained(request, request.constraint, sets, logits, search)
+    # Greedy search needs F only, but the logits name sets with extreme features.
+    scores = logits()
+    if request.search == "greedy" and request.size is None and request.threshold is None:
+        return search(lambda bound, *_: greedy(bound))
+    if request.threshold is not None:
+        sizes = sizes_above(request.threshold, scores, sets)
+    elif request.size is not None:
+        sizes = requested_sizes(request.size, sets)
+    else:
+        sizes = size_rule.sizes_from(min_size, scores, sets)
+    top = pick_top(scores, sets, sizes)
+    if request.search is None:
+        return top
+    if request.search == "greedy":
+        return search(lambda bound, _, indices: greedy(bound, sizes[torch.as_tensor(indices)].to(bound.sets.device)))
+    keep_size = request.size is not None or request.threshold is not None
+    return search(
+        lambda bound, _, indices: local_search(bound, top.take(indices).to(bound.sets.device), keep_size=keep_size)
+    )
+
+
+def _choose_constrained(
+    request: SubsetRequest,
+    constraint: Constraint | CombinatorialSolver,
+    sets: Sets,
+    logits: Callable[[], Tensor],
+    search: Callable[[Callable[[BoundSetFunction, Sets, np.ndarray], Sets]], Sets],
+) -> Sets:
+    feasible = BatchConstraint.of(constraint, sets)
+    # An item is worth choosing if its logit is above the logit of the threshold.
+    cut = 0.0 if request.threshold is None else math.log(request.threshold / (1 - request.threshold))
+    best = feasible.choose(logits() - cut, sets)
+    if request.search is None:
+        return best
+
+    def improve(bound: BoundSetFunction, batch: Sets, indices: np.ndarray) -> Sets:
+        part, start = feasible.take(indices), best.take(indices).to(batch.device)
+        return constrained_search(bound, start, lambda scores: part.solve(scores, batch))
+
+    return search(improve)
+
+
+def check_scores(scores: Any, sets: Sets) -> Sets:
+    """Return the scores if they belong to the sets.
+
+    Raises:
+        DataError: If a score is not finite.
+        ShapeError: If they do not belong to the sets.
+    """
+    name = parameter("scores")
+    if not isinstance(scores, Sets) or scores.values.dim() != 1 or not scores.dtype.is_floating_point:
+        raise ShapeError(
+            f"{name} must be the result of decision_function, a Sets of one number for each item, not {scores!r:.80}"
+        )
+    if not scores.layout.same_as(sets.layout):
+        raise ShapeError(f"{name} belong to other sets; pass the result of decision_function for these sets")
+    wrong = ~scores.values.isfinite()
+    if bool(wrong.any()):
+        raise DataError(f"the {name} of set {int(scores.layout.ids[wrong][0])} are not finite; pass finite numbers")
+    return scores

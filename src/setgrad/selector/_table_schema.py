@@ -1,0 +1,81 @@
+"""The columns of the table that a selector was fitted on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import torch
+
+from setgrad.errors import FileFormatError
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@final
+@dataclass(frozen=True)
+class TableSchema:
+    """Names of the columns of a table by role, and the dtype of their numbers.
+
+    The dtype is the one of the fit. If it were chosen from the values of each table, the picks of a set would depend on
+    the other rows.
+
+    Args:
+        set_id: Column with the set of a row.
+        features: Columns with the features of an item.
+        item_id: Column with the name of an item.
+        chosen: Column that tells whether an item was chosen.
+        dtype: "float32" or "float64"; None to choose it from the values of each table.
+
+    Examples:
+        >>> TableSchema("basket", ("price", "stars")).torch_dtype is None
+        True
+    """
+
+    set_id: str
+    features: tuple[str, ...]
+    item_id: str | None = None
+    chosen: str | None = None
+    dtype: str | None = None
+
+    @property
+    def torch_dtype(self) -> torch.dtype | None:
+        """The dtype as one of torch; None to choose it from the values."""
+        return None if self.dtype is None else _DTYPES[self.dtype]
+
+    @staticmethod
+    def dtype_name(dtype: torch.dtype) -> str | None:
+        """Return the name of a dtype; None if tables are not read in it."""
+        return next((name for name, known in _DTYPES.items() if known == dtype), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain strings and lists."""
+        return {**asdict(self), "features": list(self.features)}
+
+    @staticmethod
+    def from_json(data: Any, place: str) -> TableSchema:
+        """Return the schema that `to_json` described.
+
+        Args:
+            data: The value from the JSON file.
+            place: Where it was read from, for messages.
+
+        Raises:
+            FileFormatError: If it is not a schema.
+        """
+        if not isinstance(data, dict):
+            raise FileFormatError(f"{place} is not an object with the columns of a table")
+        features, optional = data.get("features"), (data.get("item_id"), data.get("chosen"))
+        has_features = isinstance(features, list) and bool(features) and all(map(_is_name, features))
+        if not (_is_name(data.get("set_id")) and has_features) or not all(
+            name is None or _is_name(name) for name in optional
+        ):
+            raise FileFormatError(f"{place} is damaged: it does not name the columns of a table")
+        dtype = data.get("dtype")
+        if dtype not in (None, *_DTYPES):
+            raise FileFormatError(f"{place} is damaged: {dtype!r} is not one of the dtypes {', '.join(_DTYPES)}")
+        return TableSchema(data["set_id"], tuple(data["features"]), *optional, dtype)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name != ""

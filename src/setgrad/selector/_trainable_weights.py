@@ -1,0 +1,162 @@
+"""What a training step changes: the weights of all members, their moving average and the state of the optimiser."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.functions import FreshNoise
+from setgrad.inference import SubsetLoss
+from setgrad.selector._batched_inference import infer_logits
+from setgrad.selector._member import Member
+from setgrad.selector._model import ChoiceModel
+from setgrad.sets import Sets
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A training batch.
+
+    Attributes:
+        sets: The sets.
+        subsets: The chosen subsets.
+        weights: Weight of each item in the loss; None for equal weights.
+        coordinates: Flat indices of the items whose logits the loss reads; None for all.
+        loss: The loss.
+    """
+
+    sets: Sets
+    subsets: Sets
+    weights: Tensor | None
+    coordinates: Tensor | None
+    loss: SubsetLoss
+
+    def value(self, logits: Tensor) -> Tensor:
+        """Return the loss of logits."""
+        return self.loss(logits, self.subsets, self.coordinates, self.weights)
+
+
+class TrainableWeights(abc.ABC):
+    """Weights in training. Members share batches and noise, and differ in their initial weights."""
+
+    @abc.abstractmethod
+    def step(self, batch: Batch, noise: FreshNoise, rate: float, decay: float) -> Tensor:
+        """Take one step of the optimiser.
+
+        Args:
+            batch: The batch.
+            noise: Source of the sampling noise.
+            rate: Learning rate.
+            decay: Share of the old value that the moving average keeps.
+
+        Returns:
+            The mean loss and the share of sets on which inference converged, `(2,)`.
+        """
+
+    @abc.abstractmethod
+    def average(self) -> dict[str, Tensor]:
+        """Return the moving average under the names of the model's state."""
+
+    @abc.abstractmethod
+    def infer(self, sets: Sets) -> Tensor:
+        """Return the logits of all items `(total,)` under the moving average of the weights."""
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Return all tensors of the run. The names are the same for all subclasses."""
+
+    @abc.abstractmethod
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from the tensors that `state` returned."""
+
+
+@final
+class SeparateWeights(TrainableWeights):
+    """Trains one member after the other, on the parameters of the model itself: for every kind of model."""
+
+    def __init__(self, model: ChoiceModel, *, weight_decay: float, clip: float) -> None:
+        self.model, self.clip = model, clip
+        # Under all names, because a module may hold one parameter under two. Listed once, because a step is short.
+        self.parameters = dict(model.named_parameters(remove_duplicate=False))
+        self.optimiser = torch.optim.AdamW(model.parameters(), weight_decay=weight_decay, fused=True)
+        self.mean = {name: value.detach().clone() for name, value in self.parameters.items()}
+
+    def step(self, batch: Batch, noise: FreshNoise, rate: float, decay: float) -> Tensor:
+        """Train the members one by one, so that one graph at a time is in memory."""
+        items = self.model.standardised(batch.sets)
+        members = self.model.each()
+        results = [
+            self._train_member(member, items, batch, source, rate)
+            for member, source in zip(members, shared_noise(noise, len(members)), strict=True)
+        ]
+        torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.parameters.values()], 1 - decay)
+        return torch.stack(results).mean(0)
+
+    def _train_member(self, member: Member, items: Sets, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
+        config = self.model.config
+        bound = member.function.bind(items)
+        if member.recognition is not None:
+            # First the recognition network learns from F, then F learns from where the inference ends.
+            self._descend(member.recognition.loss(bound, noise, config.options.samples), rate)
+        result = member.infer(config, bound, noise, coordinates=batch.coordinates)
+        loss = batch.value(result.logits)
+        self._descend(loss, rate)
+        return torch.stack([loss, result.converged.to(loss).mean()]).detach()
+
+    def _descend(self, loss: Tensor, rate: float) -> None:
+        """Step the parameters that the loss depends on; the others have no gradient and stay."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        (group,) = self.optimiser.param_groups
+        torch.nn.utils.clip_grad_norm_(group["params"], self.clip)
+        group["lr"] = rate
+        self.optimiser.step()
+
+    def average(self) -> dict[str, Tensor]:
+        """Return the moving average; buffers, such as running statistics, are not averaged."""
+        state = self.model.state_dict()
+        return {name: (self.mean if name in self.parameters else state)[name].clone() for name in state}
+
+    def infer(self, sets: Sets) -> Tensor:
+        """Load the average into the model, infer, and load the weights again."""
+        weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(self.average())
+        logits = infer_logits(self.model, sets, samples=self.model.config.options.samples)
+        self.model.load_state_dict(weights)
+        return logits
+
+    def state(self) -> dict[str, Tensor]:
+        """Return weights, average and optimiser state."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self.average().items()}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items()}
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Load weights, average and optimiser state on the device of the model."""
+        self.model.load_state_dict(with_prefix(tensors, "model."))
+        device = self.model.mean.device
+        average = with_prefix(tensors, "average.")
+        self.mean = {name: average[name].to(device) for name in self.parameters}
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in with_prefix(tensors, "optimiser.").items():
+            index, key = name.split(".", 1)
+            state.setdefault(int(index), {})[key] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def shared_noise(noise: FreshNoise, count: int) -> list[FreshNoise]:
+    """Return sources of noise for several members that all draw the same; the last is `noise` itself."""
+    return [*(noise.clone() for _ in range(count - 1)), noise]
+
+
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose name starts with a prefix, without the prefix."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

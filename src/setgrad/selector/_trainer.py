@@ -1,0 +1,214 @@
+"""The training loop: shuffled batches, early stopping, a checkpoint after every epoch.
+
+All random numbers of an epoch follow from the seed and the number of the epoch, so a resumed run gives the same result
+as one that was not interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.errors import TrainingError, parameter
+from setgrad.functions import FreshNoise
+from setgrad.inference import AllItems, SubsetLoss
+from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._batched_inference import check_finite
+from setgrad.selector._config import resolved
+from setgrad.selector._constrained_loss import ConstrainedLoss
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._random import seed_torch
+from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
+from setgrad.selector._tables import LOSSES
+from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
+from setgrad.selector.metrics import jaccard, pick_top
+from setgrad.sets import Choices, subset_sizes
+
+_WARMUP_STEPS = 50
+# Draws of the noise for the validation loss under a constraint.
+_VALIDATION_SAMPLES = 8
+# If validation features are this many times as large as those of training, they are the cause of logits that are not
+# finite.
+_EXTREME = 100
+
+
+@final
+@dataclass
+class Progress:
+    """The state of a training run beside its tensors."""
+
+    epoch: int = 0
+    best_epoch: int = 0
+    best_score: tuple[float, float] = (-1.0, -math.inf)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+@final
+class Trainer:
+    """Trains a model in place and keeps the weights of the best epoch.
+
+    Args:
+        model: The model.
+        train: The training sets.
+        validation: The validation sets.
+        weights: Weight of each training item in the loss; None for equal weights.
+        constraints: The constraints on the training and the validation subsets, if they were chosen under one.
+        name_of: Returns the name of a validation set for messages.
+    """
+
+    def __init__(
+        self,
+        model: ChoiceModel,
+        train: Choices,
+        validation: Choices,
+        weights: Tensor | None,
+        constraints: tuple[BatchConstraint, BatchConstraint] | None = None,
+        name_of: Callable[[int], str] = "validation set {}".format,
+    ) -> None:
+        self.model, self.config, self.train_data, self.validation = model, model.config, train, validation
+        self.constraints, self.name_of = constraints, name_of
+        options = self.config.options
+        self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
+        self.seed = resolved(options.random_state)
+        self.weights = None if weights is None else weights.to(train.sets.device)
+        # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
+        self.items = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
+        self.sizes = subset_sizes(train.subsets)
+        self.validation_sizes = subset_sizes(validation.subsets)
+        # The loss under a constraint calls solvers, which cannot be mapped over members.
+        is_stacked = (
+            constraints is None and can_be_stacked(model) and is_stacking_faster(model, train.sets, options.loss)
+        )
+        kind = StackedWeights if is_stacked else SeparateWeights
+        self.trainable: TrainableWeights = kind(model, weight_decay=options.weight_decay, clip=options.clip)
+        self.progress = Progress()
+        self.best = self.trainable.average()
+
+    def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Trainer], None] | None) -> Progress:
+        """Train until the validation score stops improving, then load the best weights into the model.
+
+        Args:
+            report: Called with the record of each epoch.
+            save: Called with the trainer after each epoch.
+
+        Raises:
+            TrainingError: If the loss or the logits are not finite.
+        """
+        progress = self.progress
+        while progress.epoch < self.max_epochs and progress.epoch - progress.best_epoch < self.patience:
+            report(self._run_epoch())
+            if save is not None:
+                save(self)
+        self.model.load_state_dict(self.best)
+        return progress
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all tensors and all plain values of the run."""
+        tensors = self.trainable.state() | {f"best.{name}": value for name, value in self.best.items()}
+        progress = self.progress
+        numbers = {
+            "epoch": progress.epoch,
+            "best_epoch": progress.best_epoch,
+            "best_score": list(progress.best_score),
+            "history": progress.history,
+        }
+        return tensors, numbers
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Continue from the tensors and values that `state` returned."""
+        self.trainable.restore(tensors)
+        device = self.model.mean.device
+        self.best = {name: value.to(device) for name, value in with_prefix(tensors, "best.").items()}
+        self.progress = Progress(
+            numbers["epoch"], numbers["best_epoch"], tuple(numbers["best_score"]), list(numbers["history"])
+        )
+
+    def _run_epoch(self) -> dict[str, float]:
+        progress, started = self.progress, time.perf_counter()
+        seeds = np.random.SeedSequence([self.seed, progress.epoch]).generate_state(4)
+        if self.config.phi is None:
+            # Only a module of the user draws from the global generators of torch, as dropout does.
+            seed_torch(int(seeds[3]), self.train_data.sets.device)
+        noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
+        order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
+        batches = np.array_split(order, max(1, math.ceil(len(order) / self.config.options.batch_size)))
+        total = torch.zeros(2, device=self.train_data.sets.device)
+        self.model.train()
+        for number, indices in enumerate(batches):
+            step = progress.epoch * len(batches) + number
+            total += self._step(indices, noise, loss_of(indices), step) * len(indices)
+        progress.epoch += 1
+        mean_loss, converged = (total / len(order)).tolist()
+        if not math.isfinite(mean_loss):
+            raise self._divergence(f"the loss is {mean_loss}")
+        score = self._validate()
+        if score > progress.best_score:
+            progress.best_score, progress.best_epoch = score, progress.epoch
+            self.best = self.trainable.average()
+        record = {
+            "epoch": progress.epoch,
+            "loss": mean_loss,
+            "validation_jaccard": score[0],
+            "validation_loss": -score[1],
+            "converged": converged,
+            "seconds": time.perf_counter() - started,
+        }
+        progress.history.append(record)
+        return record
+
+    def _divergence(self, cause: str) -> TrainingError:
+        options = self.config.options
+        return TrainingError(
+            f"{cause} in epoch {self.progress.epoch}: training diverged. Lower {parameter('learning_rate')} (now "
+            f"{options.learning_rate}) or {parameter('clip')} (now {options.clip}), leave {parameter('standardize')} "
+            "on, and look for features of extreme size"
+        )
+
+    def _losses(self, seed: int) -> Callable[[np.ndarray], SubsetLoss]:
+        """Return the function that makes the loss for a batch from the indices of its sets."""
+        if self.constraints is None:
+            loss = LOSSES[self.config.options.loss](seed)
+            return lambda indices: loss
+        constraint, seeds = self.constraints[0], np.random.default_rng(seed)
+        samples = self.config.options.samples
+        return lambda indices: ConstrainedLoss(constraint.take(indices), samples, int(seeds.integers(2**63)))
+
+    def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss, step: int) -> Tensor:
+        options = self.config.options
+        items = self.items.take(indices)
+        sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
+        weights = None if self.weights is None else self.weights[items.values]
+        batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
+        rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS)
+        # The moving average starts as a plain mean.
+        decay = min(options.average, (step + 1) / (step + 10))
+        return self.trainable.step(batch, noise, rate, decay)
+
+    def _validate(self) -> tuple[float, float]:
+        sets, subsets = self.validation
+        self.model.eval()
+        logits = self.trainable.infer(sets)
+        if not bool(logits.isfinite().all()):
+            largest, usual = (
+                float(self.model.standardised(s).values.abs().max()) for s in (sets, self.train_data.sets)
+            )
+            if largest <= _EXTREME * usual:
+                raise self._divergence("logits of the validation sets are not finite")
+            check_finite(logits, sets, self.name_of)
+        if self.constraints is None:
+            picks = pick_top(logits, sets, self.validation_sizes)
+            loss = AllItems()(logits, subsets, None, None)
+        else:
+            picks = self.constraints[1].choose(logits, sets)
+            # The same noise in every epoch, so that losses can be compared.
+            loss_function = ConstrainedLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
+            loss = loss_function(logits, subsets, None, None)
+        # Rounded, so that among equally good epochs the one with the smaller loss wins.
+        return round(float(jaccard(picks, subsets).mean()), 5), -float(loss)

@@ -1,0 +1,142 @@
+"""A model of format version 2 loads and predicts as it did when it was saved.
+
+The folder `data/model_version_2` was written by `setgrad fit` before the options were renamed. `expected.json` and
+`picks.csv` are the logits and the predictions of the same version for the table `sets.csv`.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import setgrad as sg
+from setgrad.cli import main
+from setgrad.errors import FileFormatError
+from setgrad.selector import SelectorOptions, TableSchema, load
+from setgrad.selector._migration import migrate_version_2
+from tests.selector.conftest import TINY
+
+DATA = Path(__file__).parent / "data"
+MODEL = DATA / "model_version_2"
+SCHEMA = TableSchema("basket", ("price", "stars"), "sku", "bought", "float32")
+
+
+@pytest.fixture
+def sets():
+    return sg.read_table(DATA / "sets.csv", set_id="basket", item_id="sku", features=["price", "stars"]).sets
+
+
+def check_predictions(selector, sets):
+    expected = json.loads((DATA / "expected.json").read_text())
+    logits = selector.decision_function(sets)
+    assert str(logits.dtype) == expected["dtype"]
+    assert [value.hex() for value in logits.values.double().tolist()] == expected["logits"]
+    assert selector.predict(sets).values.int().tolist() == expected["picks"]
+
+
+def test_predictions_are_the_same_bit_for_bit(sets):
+    check_predictions(load(MODEL, device="cpu"), sets)
+
+
+def test_options_columns_and_history_are_migrated():
+    selector = load(MODEL, device="cpu")
+    assert (selector.dim, selector.hidden, selector.relation) == (8, (16, 8), None)
+    assert (selector.options_.dim, selector.options_.relation, selector.options_.estimator) == (8, 64, "bernoulli")
+    assert selector.table_ == SCHEMA
+    assert [record["converged"] for record in selector.history_] == [1.0] * 6
+    assert not any("settled" in record for record in selector.history_)
+
+
+def test_the_command_line_writes_the_same_file(tmp_path):
+    words = ["predict", MODEL, DATA / "sets.csv", "-o", tmp_path / "picks.csv", "--device", "cpu"]
+    assert main([str(word) for word in words]) == 0
+    assert (tmp_path / "picks.csv").read_bytes() == (DATA / "picks.csv").read_bytes()
+
+
+def test_saved_again_it_is_a_model_of_version_3(tmp_path, sets):
+    shutil.copytree(MODEL, tmp_path / "model")
+    load(tmp_path / "model", device="cpu").save(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "weights.safetensors"]
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["version"] == 3
+    assert config["table"] == SCHEMA.to_json()
+    assert SelectorOptions(**config["options"]).dim == 8
+    again = load(tmp_path / "model", device="cpu")
+    check_predictions(again, sets)
+    assert again.table_ == SCHEMA
+
+
+def test_a_model_without_columns_has_no_table(tmp_path):
+    shutil.copytree(MODEL, tmp_path / "model")
+    (tmp_path / "model" / "table.json").unlink()
+    assert load(tmp_path / "model").table_ is None
+
+
+def test_an_older_model_has_no_relation_and_no_dtype(tmp_path):
+    config = json.loads((MODEL / "config.json").read_text())
+    del config["params"]["relation"], config["model"]["relation"]
+    table = json.loads((MODEL / "table.json").read_text())
+    del table["dtype"]
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    migrated = migrate_version_2(config, tmp_path)
+    assert "relation" not in migrated["options"] and migrated["options_in_use"]["relation"] == 0
+    assert TableSchema.from_json(migrated["table"], "").torch_dtype is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("picture", "pixel-cnn"), ("picture+context", "pixel-cnn+context"), ("mlp", "mlp"), (None, None)],
+)
+def test_names_of_encoders_are_migrated(tmp_path, old, new):
+    config = json.loads((MODEL / "config.json").read_text())
+    config["params"]["phi"] = config["model"]["phi"] = old
+    migrated = migrate_version_2(config, tmp_path)
+    assert migrated["options"]["phi"] == migrated["options_in_use"]["phi"] == new
+    assert {"width", "picture"}.isdisjoint(migrated["options"]) and migrated["options_in_use"]["dim"] == 8
+    assert (migrated["item_shape"], migrated["slots"], migrated["table"]) == ([2], None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"table.json is damaged .*delete it"),
+        ("[]", "not written by this setgrad"),
+        ('{"format": "setgrad.table", "version": 1, "set_id": 3}', "does not name the columns of a table; delete it"),
+        ((MODEL / "table.json").read_text().replace("float32", "int7"), "'int7' is not one of the dtypes"),
+    ],
+)
+def test_a_damaged_table_file_raises(tmp_path, text, message):
+    shutil.copytree(MODEL, tmp_path / "model")
+    (tmp_path / "model" / "table.json").write_text(text)
+    with pytest.raises(FileFormatError, match=message):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("part", ["params", "model", "history"])
+def test_a_damaged_configuration_raises(tmp_path, part):
+    shutil.copytree(MODEL, tmp_path / "model")
+    config = json.loads((MODEL / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, part: 3}))
+    with pytest.raises(FileFormatError, match=r"damaged|do not fit together"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("phi", ["image", "pixel-cnn", "pair", "mlp+context"])
+def test_models_of_all_encoders_load_with_the_same_bits(tmp_path, phi):
+    """Weights are assigned to a model without memory; encoders with unsaved buffers are built again."""
+    generator = torch.Generator().manual_seed(0)
+    items = {
+        "image": torch.randn(16, 3, 8, 8, generator=generator),
+        "pixel-cnn": torch.randn(16, 1, 8, 8, generator=generator),
+        "pair": torch.randint(0, 20, (16, 1100), generator=generator).to(torch.uint8),
+    }.get(phi, torch.randn(16, 3, generator=generator))
+    sets = sg.Sets.from_lengths(items, [4] * 4)
+    options = {**TINY, "dim": 8, "heads": 2, "max_epochs": 1}
+    selector = sg.SubsetSelector(phi=phi, **options).fit(sets, [[0, 1]] * 4)
+    selector.save(tmp_path / "model")
+    again = load(tmp_path / "model", device="cpu")
+    assert torch.equal(again.decision_function(sets).values, selector.decision_function(sets).values)
+    mask = torch.ones(1, 16, dtype=torch.bool)
+    assert torch.equal(again.function_.value(sets, mask), selector.function_.value(sets, mask))
