@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS, main, make_parser
-from benchmarks._fits import expected_cost
-from benchmarks._tasks import load_split
-from benchmarks.table2 import ALL, plan_jobs
+from benchmarks.selection.fits import expected_cost
+from benchmarks.selection.table2 import ALL, plan_jobs
+from benchmarks.selection.tasks import load_split
 
 
 def _options(*arguments: str) -> argparse.Namespace:

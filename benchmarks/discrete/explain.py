@@ -1,0 +1,150 @@
+"""Learning to explain: choose k sentences or words of a text and predict from these alone, with all estimators.
+
+Claims checked: a reader trained together with a choice of k items predicts nearly as well as one that sees the whole
+text, and its items are those that matter; Identity needs its projection (paper 002, table 1); AIMLE needs no lambda and
+is level with IMLE at the best of three (paper 003, table 1). Found: a choice of sentences predicts 7 to 15 points worse
+than the whole review; AIMLE with central differences is level with IMLE on planted words, 6 points below to 3 above it
+on sentences, with forward ones 9 below; Identity needs its projection but for planted words with k = 15. Rivals:
+SIMPLE, SFESS, score function with leave-one-out baseline, SoftSub and a relaxed top-k, both soft and hard
+(straight-through); choices that nobody learns; and a linear model of word counts with the items that weigh most in it,
+which is the one to beat.
+
+`planted`: texts of 50 words, k of which (5, 10, 15) come from a lexicon of 50 with hidden values; the target is their
+sum. Score: mean square error in percent of the variance that targets have on average over lexicons (seeds 0 to 4 have
+81 to 105 % of it). Precision (= recall) is exact. A linear model is right for this task.
+`sentences`: ERASER movies, 1,599 reviews to train on, 200 for validation, 199 to test; k = 3 and 5 sentences of 37 on
+average. Precision and recall are against the sentences that humans marked: 25 % of a training review, 44 % of a test
+review, as these were marked with more care. `words`: the last 350 words of a review, k = 5, 10, 15. Score: accuracy in
+percent, from the chosen part alone. A choice can carry the label by itself (what is missing tells), so accuracy alone
+does not show that the items matter.
+
+BeerAdvocate of the papers cannot be had here, so their figures are not comparable and not shown. All methods have the
+same networks, steps, rate and number of samples (4), temperature 1, and only IMLE has a knob that is chosen: the best
+of three lambdas by validation loss; the papers tuned temperatures for all. Noise is Sum-of-Gamma for IMLE, AIMLE and
+Identity, Gumbel for the others. SoftSub has the right sign and a cumulative mask; the copies behind the published
+figures have neither. In the test choices are the k best, without noise. The loss is the mean over a batch of 64, so
+lambda is 64 times that of a summed loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.discrete.explain_data import FOLDER, PARTS
+from benchmarks.discrete.explain_fit import FIXED, LINEAR, Trial, attempt
+from benchmarks.discrete.explain_models import METHODS
+from benchmarks.lib.records import Record
+from benchmarks.lib.summary import mean_cell
+from benchmarks.lib.tables import table
+from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
+
+USUAL = Path("benchmarks/results/explain.jsonl")
+ALL = (*METHODS, *FIXED, *LINEAR)
+SIZES = {"planted": (5, 10, 15), "sentences": (3, 5), "words": (5, 10, 15)}
+LAMBDAS = (10.0, 100.0, 1000.0)
+_SLOW = {"sfess": 3, "rloo": 2, "simple": 2, "softsub": 2, "softsub hard": 2}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--parts", default="planted,sentences", help=f"of {', '.join(PARTS)} (default: without words)")
+    parser.add_argument("--k", help="numbers of items (default: those of each part)")
+    parser.add_argument("--methods", default=",".join(ALL), help=f"default: all: {', '.join(ALL)}")
+    parser.add_argument("--steps", type=int, help="of training (default: those of each part)")
+    add_trial_options(parser, seeds=3)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the trials that are missing and print the tables."""
+    trials = plan(options)
+    reads = any(trial.part != "planted" for trial in trials)
+    return run_and_show(
+        options,
+        trials,
+        attempt,
+        USUAL,
+        page=lambda records: f"# Learning to explain\n\n{show(records)}",
+        folders={FOLDER: "the reviews of ERASER movies"} if reads else None,
+    )
+
+
+def plan(options: argparse.Namespace) -> list[Trial]:
+    """All trials asked for, the longest first. What has no chance in it runs once."""
+    made = []
+    for part in chosen(options.parts, PARTS, "part"):
+        sizes = [int(k) for k in options.k.split(",")] if options.k else SIZES[part][: 1 if options.quick else None]
+        for k in sizes:
+            for method in chosen(options.methods, ALL, "method"):
+                if part == "planted" and method == "linear in favour":
+                    continue  # a number has no side to favour
+                once = options.quick or (method in LINEAR and part != "planted")
+                for seed in range(1 if once else options.seeds):
+                    made += [_trial(part, k, method, seed, lam, options) for lam in _lambdas(method, options)]
+    made = list(dict.fromkeys(made))
+    return sorted(made, key=lambda trial: (trial.part == "planted", -_SLOW.get(trial.method, 1)))
+
+
+def _lambdas(method: str, options: argparse.Namespace) -> Sequence[float | None]:
+    if not method.startswith("imle"):
+        return (None,)
+    return LAMBDAS[1:2] if options.quick else LAMBDAS
+
+
+def _trial(part: str, k: int, method: str, seed: int, lam: float | None, options: argparse.Namespace) -> Trial:
+    trial = Trial(part, k, method, seed, lam)
+    if part == "words":
+        trial = replace(trial, steps=500, dropout=0.3)
+    if part == "sentences":
+        # Fewer texts: more than twenty passes would only learn them by heart.
+        trial = replace(trial, steps=400, dropout=0.3)
+    if options.steps is not None:
+        trial = replace(trial, steps=options.steps)
+    if options.quick:
+        trial = replace(trial, steps=min(trial.steps, 25), dim=16, batch=16, samples=2, texts=60)
+    if method in LINEAR:
+        # What a linear model does not know should not make its results stale.
+        trial = replace(trial, steps=0, dim=0, batch=0, samples=0, rate=0.0, dropout=0.0)
+    return trial
+
+
+def show(records: Sequence[Record]) -> str:
+    """A table for each part; a row for each method, three columns for each k."""
+    pages = []
+    for part in PARTS:
+        here = [record for record in records if record["part"] == part]
+        sizes = sorted({record["k"] for record in here})
+        if not here:
+            continue
+        score = "square error %" if part == "planted" else "accuracy %"
+        heads = [f"k={k}: {name}" for k in sizes for name in (score, "precision", "recall", "lambda")]
+        rows = []
+        for method in ALL:
+            cells: list[str] = []
+            for k in sizes:
+                found = best_lambda([r for r in here if r["method"] == method and r["k"] == k])
+                cells += [mean_cell([r[name] for r in found], ".1f") for name in ("score", "precision", "recall")]
+                cells.append(f"{found[0]['lam']:g}" if found and found[0]["lam"] is not None else "")
+            if any(cell not in ("-", "") for cell in cells):
+                rows.append([method, *cells])
+        keep = [i for i, head in enumerate(heads) if _worth_showing(part, head, [row[i + 1] for row in rows])]
+        body = table(["", *(heads[i] for i in keep)], [[row[0], *(row[i + 1] for i in keep)] for row in rows])
+        pages.append(f"## {part}\n\n{body}")
+    return "\n\n".join(pages)
+
+
+def _worth_showing(part: str, head: str, cells: Sequence[str]) -> bool:
+    # Planted words are k, so that precision is recall.
+    return any(cells) and not (part == "planted" and head.endswith("recall"))
+
+
+def best_lambda(records: Sequence[Record]) -> list[Record]:
+    """The records of the lambda with the lowest mean validation loss; all of them where there is none."""
+    groups: dict[float | None, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record["lam"], []).append(record)
+    return min(groups.values(), key=lambda group: mean(r["validation"] for r in group), default=[])

@@ -1,0 +1,244 @@
+"""Round trips on the globe: a network learns from tours alone where countries lie, from pictures of their flags.
+
+Claims checked: a noise margin in the first half of training keeps Identity with standardised costs from the collapse of
+costs, and then it finds nearly all tours (paper 002, table 6, the figures in italics); how it does without projection,
+and how Blackbox does, with and without noise. Found: with noise all come near 98 %, but for one run of 56 %; without
+noise it is Identity without projection whose costs collapse, and it still finds more tours than with projection.
+
+As in the paper: 100 flags, 10,000 sets of k of them with their best tours, a network of two convolutions and two layers
+from a flag to a point of the sphere, a matrix of distances, an exact solver, L1 loss. Other than there: places are
+centres of countries, not capitals; the 100 flags are drawn once from 194; distances are straight (through the globe),
+for truth and model alike, so that the true places have the true tours; batches of 200 at a rate of 1e-3 for 40 epochs
+instead of 50 at 1e-4 for 100, to fit a budget. Test: 1,000 sets that were not trained on. Lambda is per example
+(published: 20 on means over batches of 50, that is 0.4; whether their L1 loss was also a mean over entries is not
+said). "tours" are those with every leg right; "entries" of the matrix that are right; the paper says "accuracy" of
+neither. "spread" is the standard deviation of predicted distances between flags, 0 if costs have collapsed (true
+places: about 0.5). "linear" is the Hamming loss, whose gradient is not 0 at right entries.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.discrete.decisions import (
+    Criterion,
+    Examples,
+    Method,
+    Training,
+    aimle,
+    blackbox,
+    fenchel_young,
+    generators,
+    identity,
+    imle,
+    l1,
+    learn,
+    linear_hamming,
+    predict,
+    show_rows,
+)
+from benchmarks.lib.records import Place, Record
+from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
+from setgrad.datasets._folder import data_folder, read_arrays
+from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, StdProjection, Tempered
+from setgrad.errors import OptionError
+from setgrad.selector._fit import resolve_device
+
+USUAL = Path("benchmarks/results/tsp.jsonl")
+FLAGS = 100
+CITIES = (5, 10)
+_LEARN: dict[str, Callable[..., Criterion]] = {
+    "identity std": partial(identity, projection=StdProjection()),
+    "identity": identity,
+}
+METHODS: dict[str, Method] = {
+    **{
+        f"{name} noise {width:g}": partial(way, loss=l1, margin=NoiseMargin(width))
+        for name, way in _LEARN.items()
+        for width in (0.0, 0.1, 0.2, 0.5)
+    },
+    "identity std linear": partial(identity, loss=linear_hamming, projection=StdProjection()),
+    "blackbox 0.4": partial(blackbox, loss=l1, lam=0.4),
+    "blackbox 4": partial(blackbox, loss=l1, lam=4.0),
+    "blackbox 0.4 noise 0.2": partial(blackbox, loss=l1, lam=0.4, margin=NoiseMargin(0.2)),
+    "blackbox 0.4 linear": partial(blackbox, loss=linear_hamming, lam=0.4),
+    "imle 0.4": partial(imle, loss=l1, noise=Tempered(Gumbel(), 0.1), lam=0.4),
+    "aimle": partial(aimle, loss=l1, noise=Tempered(Gumbel(), 0.1)),
+    "fenchel-young 0.2": partial(fenchel_young, noise=Tempered(Normal(), 0.2)),
+}
+# Table 6 of the paper: mean and deviation for TSP(5) and TSP(10).
+PUBLISHED = {
+    "identity std noise 0": ("91.09 ± 0.07", "85.31 ± 0.15"),
+    "identity std noise 0.1": ("99.67 ± 0.10", "99.72 ± 0.04"),
+    "identity std noise 0.2": ("99.67 ± 0.10", "99.76 ± 0.07"),
+    "identity std noise 0.5": ("99.68 ± 0.09", "99.76 ± 0.04"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Trial:
+    """One training. `sets` says how many sets of flags to learn from and to test on."""
+
+    method: str
+    cities: int
+    seed: int
+    epochs: int
+    sets: tuple[int, int] = (10_000, 1_000)
+    batch: int = 200
+    rate: float = 1e-3
+
+    @property
+    def task(self) -> str:
+        """Head of its columns."""
+        return f"TSP({self.cities})"
+
+    @property
+    def label(self) -> str:
+        """What is shown while it runs."""
+        return f"{self.task} {self.method} seed {self.seed}"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--methods", default=",".join(METHODS), help=f"default: all: {', '.join(METHODS)}")
+    parser.add_argument("--cities", default="5,10", help="flags of a tour, 3 to 12 (default: 5,10)")
+    parser.add_argument("--epochs", type=int, default=40, help="of training (default: 40)")
+    add_trial_options(parser, seeds=3)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the trials that are missing and print the table."""
+    return run_and_show(
+        options,
+        plan(options),
+        attempt,
+        USUAL,
+        page=lambda records: f"# Tours of the globe\n\n{show(records)}",
+        folders={"globe_tsp_ingredients": "the flags"},
+    )
+
+
+def plan(options: argparse.Namespace) -> list[Trial]:
+    """All trials asked for, the longest first."""
+    words = options.cities.split(",")
+    if not all(word.strip().isdigit() and 3 <= int(word) <= 12 for word in words):
+        raise OptionError(f"--cities takes numbers from 3 to 12, which are solved exactly, not {options.cities!r}")
+    sizes = sorted(map(int, words), reverse=True)
+    names = chosen(options.methods, METHODS, "method")
+    if options.quick:
+        return [Trial(name, sizes[-1], 0, epochs=2, sets=(400, 100)) for name in names]
+    return [
+        Trial(name, size, seed, options.epochs)
+        for size in sizes
+        for name in sorted(names, key=lambda name: "imle" not in name)
+        for seed in range(options.seeds)
+    ]
+
+
+def attempt(trial: Trial, place: Place) -> Record:
+    """Train on sets of flags with their tours, and test."""
+    device = resolve_device(place.device)
+    order, noise = generators(trial.seed, device)
+    flags, places = read_globe(place.data_dir)
+    sets = draw_sets(sum(trial.sets), trial.cities, trial.seed)
+    train, test = (with_tours(part.to(device), places.to(device)) for part in sets.split(trial.sets))
+    solver = TSP(on_failure="mask")
+    network = Globe(flags).to(device)
+    criterion = METHODS[trial.method](solver, noise).to(device)
+    training = Training(trial.epochs, trial.batch, trial.rate, drop=0.8, margin=0.5)
+    learn(network, criterion, train, training, order)
+    work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
+    found = {**measure(predict(network, test.inputs), test), **work}
+    return {**found, "task": trial.task, "said": f"tours {found['tours']:.1f} %"}
+
+
+def read_globe(data_dir: str | None) -> tuple[Tensor, Tensor]:
+    """Pictures (100, 3, 20, 40) from 0 to 1, and places on the unit sphere (100, 3)."""
+    path = data_folder(data_dir, "globe_tsp_ingredients", "the flags") / "flags40x20_latlng.npz"
+    flags, xyz = read_arrays(path, ("flags", "xyz"))
+    rows = np.random.default_rng(0).permutation(len(flags))[:FLAGS]
+    pictures = torch.from_numpy(flags[rows]).permute(0, 3, 1, 2).float() / 255
+    return pictures, torch.from_numpy(xyz[rows]).float()
+
+
+def draw_sets(count: int, cities: int, seed: int) -> Tensor:
+    """Different sets of flags, (count, cities), in random order."""
+    rng = np.random.default_rng([seed, cities])
+    drawn = np.argpartition(rng.random((2 * count, FLAGS)), cities, axis=1)[:, :cities]
+    _, first = np.unique(np.sort(drawn, axis=1), axis=0, return_index=True)
+    if len(first) < count:
+        raise OptionError(f"there are too few sets of {cities} flags; ask for more cities, or for fewer sets")
+    return torch.from_numpy(drawn[np.sort(first)[:count]])
+
+
+def with_tours(sets: Tensor, places: Tensor) -> Examples:
+    """Sets with their best tours and true distances."""
+    true = distances(places[sets])
+    solver = TSP()
+    return Examples(sets, torch.cat([solver(part) for part in true.split(1000)]), true)
+
+
+def distances(points: Tensor) -> Tensor:
+    """Straight distances between all pairs, (..., k, k); equal points have the gradient 0."""
+    return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+class Globe(nn.Module):
+    """From sets of flags to distances. All flags are placed at once, which is less work than those of a batch."""
+
+    flags: Tensor
+
+    def __init__(self, flags: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("flags", flags, persistent=False)
+        self.place = nn.Sequential(
+            nn.Conv2d(3, 20, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(20, 50, 4, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.LazyLinear(500),
+            nn.ReLU(),
+            nn.Linear(500, 3),
+        )
+        with torch.no_grad():
+            self.place(flags)  # gives the lazy layer its weights before they are moved
+
+    def forward(self, sets: Tensor) -> Tensor:
+        """Distances within each set."""
+        points = nn.functional.normalize(self.place(self.flags), dim=-1)
+        return distances(points[sets])
+
+
+def measure(theta: Tensor, test: Examples) -> Record:
+    """Right tours and entries, and whether distances differ at all."""
+    solver = TSP(on_failure="mask")
+    right = torch.cat([solver(part) for part in theta.split(1000)]) == test.answers
+    cities = theta.shape[-1]
+    apart = ~torch.eye(cities, dtype=torch.bool, device=theta.device)
+    spread = float(theta[:, apart].std())
+    return {
+        "tours": float(right.flatten(1).all(-1).float().mean()) * 100,
+        "entries": float(right.float().mean()) * 100,
+        "spread": spread if np.isfinite(spread) else None,
+    }
+
+
+def show(records: list[Record]) -> str:
+    """Our table, and the published one under it."""
+    tasks = sorted({record["task"] for record in records}, key=lambda task: int(task[4:-1]))
+    columns = (("tours", "tours (%)", ".1f"), ("entries", "entries (%)", ".2f"), ("spread", "spread", ".2f"))
+    published = "; ".join(f"*{name}* {five} and {ten}" for name, (five, ten) in PUBLISHED.items())
+    return (
+        f"{show_rows(records, tuple(METHODS), tasks, columns)}\n\nPublished accuracy, TSP(5) and TSP(10): {published}."
+    )

@@ -1,0 +1,87 @@
+"""Peak memory of one step through the network of `_mil_large`, against the number of images in the bag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from benchmarks.encoders.mil_digits import SHAPE, Images
+from benchmarks.encoders.mil_large import code, make_encoder, network
+from benchmarks.lib.machine import forget_peak, memory_now, memory_peak, wait
+from benchmarks.lib.records import Place, Record
+from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask
+from benchmarks.lib.tables import size
+from setgrad.selector._fit import resolve_device
+
+GRADIENTS = ("full", "exact", "sample")
+# What a step may take on a GPU: with less than this, the whole graph of the largest bags is refused.
+LIMIT = 10**9
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """A bag of this many images, and the gradient."""
+
+    images: int
+    gradient: str
+    chunk: int = 256
+
+
+@final
+@dataclass(frozen=True)
+class Peak:
+    """Bytes beyond what the network and the images take; None if the limit was met."""
+
+    bytes: int | None
+
+
+def measure(images: int, gradient: str, place: Place) -> Record:
+    """The peak of a step in a new process, or on the GPU, whose allocator keeps the books, in this one."""
+    device, case = resolve_device(place.device), Case(images, gradient)
+    here = device.type == "cuda"
+    found = peak_here(case, device).bytes if here else ask("benchmarks.encoders.mil_memory", case, GIVE_BACK)["bytes"]
+    limit = LIMIT if here else None
+    return {"bytes": found, "limit": limit, "said": "out of memory" if found is None else size(found)}
+
+
+def peak_here(case: Case, device: torch.device) -> Peak:
+    """Images of noise: memory does not ask what is on them."""
+    rng = np.random.default_rng(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        encoder = make_encoder("umbc", SHAPE, network()).to(device)
+    pixels = torch.from_numpy(rng.integers(0, 256, (1000, *SHAPE[1:]), dtype=np.uint8)).to(device)
+    images = Images(pixels, np.zeros(1000, dtype=np.int64))
+    bag = rng.integers(0, 1000, case.images)
+
+    def step(numbers: np.ndarray) -> None:
+        encoder.zero_grad()
+        code(
+            encoder, images, [numbers], case.gradient, case.chunk, rng, torch.Generator().manual_seed(0)
+        ).square().sum().backward()
+
+    step(bag[:20])
+    wait(device)
+    forget_peak(device)
+    base = memory_now(device)
+    if device.type != "cuda":
+        step(bag)
+        return Peak(memory_peak(device) - base)
+    whole = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(LIMIT / whole, device.index)
+    try:
+        step(bag)
+        wait(device)
+        return Peak(memory_peak(device) - base)
+    except torch.OutOfMemoryError:
+        return Peak(None)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.index)
+
+
+if __name__ == "__main__":
+    answer(Case, peak_here)

@@ -1,0 +1,149 @@
+"""The contenders of the ablation, each the default but for one thing, and one fit of one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+from torch import nn
+
+from benchmarks.lib.records import Place, Record
+from benchmarks.selection.models import Options, describe, make_selector, options_of
+from benchmarks.selection.published import AMAZON_PAIRS
+from benchmarks.selection.tasks import load_split
+from setgrad import SubsetSelector
+from setgrad.datasets import Task
+from setgrad.encoders import ContextItems, ItemWise, Stacked
+from setgrad.selector._fit import MEMBERS, RELATION, usual_relation
+
+DEFAULT, TRANSFER = "default", "transfer"
+# As a name among the options; the module is made when the shape of an item is known.
+_NO_SKIP = "context, no skip"
+
+# What each changes of the default, all with one member, so that eight times as much would not hide what one lacks.
+CONTENDERS: dict[str, Options] = {
+    DEFAULT: {},
+    "four members": {"members": 4},
+    "eight members": {"members": MEMBERS},
+    "no context": {"phi": "mlp"},
+    "one layer": {"layers": 1},
+    "smaller rho": {"hidden": (256, 256)},
+    "no skip": {"phi": _NO_SKIP},
+    # One of them is the default: which one depends on the number of training sets.
+    "no relation": {"relation": 0},
+    "relation": {"relation": RELATION},
+    "negatives": {"loss": "negatives"},
+    "no averaging": {"average": 0.0},
+    "no decay": {"weight_decay": 1e-5},
+    "raw features": {"standardize": False},
+    # Prediction draws as many as the default does: with one thing changed, it is training that counts.
+    "one sample": {"samples": 1, "predict_samples": 4 * SubsetSelector().samples},
+    "patience 6": {"patience": 6},
+    "rate 1e-4": {"learning_rate": 1e-4},
+    # With a single step from 1/2 it would be the default itself: there is no earlier step to differentiate.
+    "one-step of 5": {"method": "one-step", "steps": 5},
+    "gaussian": {"estimator": "gaussian"},
+    "implicit": {"method": "implicit", "scale": "l2"},
+    "direct": {"method": "direct"},
+    "related direct": {"method": "direct", "relation": RELATION},
+    TRANSFER: {},
+}
+
+
+@final
+@dataclass(frozen=True)
+class Trial:
+    """One fit: the seed is the number of the fold, too; `start` is the task that weights come from, if any.
+
+    `options` tells all options of the selector, so that results of an older default do not count.
+    """
+
+    task: str
+    model: str
+    seed: int
+    options: str
+    start: str = ""
+    quick: bool = False
+
+    @property
+    def label(self) -> str:
+        """What to call it."""
+        return f"{self.task}, {self.model}, fold {self.seed}"
+
+
+def make_trial(category: str, model: str, seed: int, *, quick: bool) -> Trial:
+    """A contender on one fold of a category."""
+    task = task_of(category)
+    start = task_of(largest_other(category)) if model == TRANSFER else ""
+    return Trial(task, model, seed, describe(_options(task, model, quick)), start, quick)
+
+
+def task_of(category: str) -> str:
+    """Name of the task of a category."""
+    return f"amazon:{category}:farthest"
+
+
+def largest_other(category: str) -> str:
+    """The category with most registries, but for the given one.
+
+    Example:
+        >>> largest_other("toys"), largest_other("feeding")
+        ('feeding', 'diaper')
+    """
+    return max((name for name in AMAZON_PAIRS if name != category), key=lambda name: AMAZON_PAIRS[name])
+
+
+def changes_of(model: str) -> str:
+    """What a contender changes, as options of the selector."""
+    if model == TRANSFER:
+        return "start"
+    if model == "no skip":
+        return "skip=False"
+    return ", ".join(f"{name}={value!r}" for name, value in CONTENDERS[model].items())
+
+
+def attempt(trial: Trial, place: Place) -> Record:
+    """Fit, with the weights of another category to begin with if asked to, and test. Scores are percentages."""
+    start = _fitted_source(trial.start, trial.seed, trial.quick, place.device, place.data_dir) if trial.start else None
+    task = _load(trial.task, trial.seed, trial.quick, place.data_dir)
+    selector = untrained(trial, tuple(task.train.sets.item_shape), len(task.train), place.device)
+    selector.fit(*task.train, validation=task.validation, start=start)
+    score = 100 * selector.score_true_size(*task.test)
+    return {
+        "true_size": score,
+        "own_size": 100 * selector.score(*task.test),
+        "validation": 100 * selector.history_[max(0, selector.best_epoch_ - 1)]["validation_jaccard"],
+        "best_epoch": selector.best_epoch_,
+        "epochs": len(selector.history_),
+        "said": f"true size {score:.2f}",
+    }
+
+
+def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | None) -> SubsetSelector:
+    """The selector of a trial. Without the skip it gets a module, whose weights torch's own generator draws."""
+    selector = make_selector(_options(trial.task, trial.model, trial.quick), seed=trial.seed, device=device)
+    if selector.phi != _NO_SKIP:
+        return selector
+    context = ContextItems(shape, selector.dim, layers=selector.layers, heads=selector.heads)
+    # DeepSetFunction gives the modular term to phis that are a ContextItems; behind a module that does nothing it is the same
+    # network, and none is given. The relation is what it is for the default.
+    relation = usual_relation(SubsetSelector().get_params(), sets)
+    return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
+
+
+def _options(task: str, model: str, quick: bool) -> Options:
+    return options_of("single", task, quick=quick, tuned=CONTENDERS[model])
+
+
+def _load(name: str, number: int, quick: bool, data_dir: str | None) -> Task:
+    return load_split(name, splits="folds", number=number, data_dir=data_dir, quick=quick)
+
+
+# One is kept, because trials that begin with the same weights follow each other.
+@lru_cache(maxsize=1)
+def _fitted_source(name: str, seed: int, quick: bool, device: str | None, data_dir: str | None) -> SubsetSelector:
+    task = _load(name, seed, quick, data_dir)
+    options = _options(name, DEFAULT, quick)
+    selector = make_selector(options, seed=seed, device=device)
+    return selector.fit(*task.train, validation=task.validation)
