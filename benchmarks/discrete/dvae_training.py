@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from benchmarks.discrete.dvae_distribution import divergence, law, quick_divergence, softmax_divergence
 from benchmarks.discrete.dvae_methods import Estimated, Sampler, law_scale, make_sampler
 from benchmarks.discrete.replicas import Replicas, make_adam
+from benchmarks.lib.data import data_folder, read_arrays
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
-from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import AIMLE
 from setgrad.errors import DataError, SolverError
-from setgrad.selector._fit import resolve_device
 
 GROUPS, ITEMS, PIXELS = 20, 20, 784
 HELD_OUT = 10_000

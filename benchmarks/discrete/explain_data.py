@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.datasets._folder import data_folder
+from benchmarks.lib.data import data_folder
 from setgrad.errors import DataError
 
 FOLDER = "eraser_movies"

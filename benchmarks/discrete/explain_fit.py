@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from benchmarks.discrete.explain_data import Corpus, Texts, plant, read_reviews
 from benchmarks.discrete.explain_models import METHODS, Explainer, make_chooser
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from setgrad.discrete import TopK
-from setgrad.selector._fit import resolve_device
 
 # Networks that read a choice that nobody learns.
 FIXED = ("whole text", "random", "first", "last")

@@ -37,9 +37,9 @@ import torch
 from benchmarks.discrete.gradients_methods import ADAPTIVE, METHODS, NOISES, Setting, adapt, estimate
 from benchmarks.discrete.gradients_pages import draw, page
 from benchmarks.discrete.gradients_problems import TARGETS, judge, make_problem
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
-from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/gradients.jsonl")
 PARTS = ("samples", "knobs")

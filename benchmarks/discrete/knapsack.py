@@ -54,9 +54,10 @@ from benchmarks.discrete.decisions import (
     spo_plus,
     two_stage,
 )
+from benchmarks.lib.data import data_folder, read_arrays
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
-from setgrad.datasets._folder import data_folder, read_arrays
 from setgrad.discrete import (
     CombinatorialSolver,
     Gumbel,
@@ -69,7 +70,6 @@ from setgrad.discrete import (
     to_pyepo,
 )
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/knapsack.jsonl")
 SLOTS = 48

@@ -46,10 +46,10 @@ from benchmarks.discrete.decisions import (
     show_rows,
 )
 from benchmarks.discrete.keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
 from setgrad.discrete import Assignment, CombinatorialSolver, Gumbel, InformedMargin, NoiseMargin, Normal, Tempered
-from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/matching.jsonl")
 NEAREST = "nearest"

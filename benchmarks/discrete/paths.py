@@ -45,11 +45,11 @@ from benchmarks.discrete.decisions import (
     two_stage,
 )
 from benchmarks.discrete.terrain import CostNetwork, maps
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
 from setgrad.discrete import GridPath, NoiseMargin, Normal, SumOfGamma, Tempered
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/paths.jsonl")
 SIZES = (12, 20, 32)

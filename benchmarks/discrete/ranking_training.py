@@ -15,11 +15,10 @@ from torch.nn.functional import avg_pool2d, cross_entropy, normalize
 
 from benchmarks.discrete.ranking_methods import CLASSIFIER, MODELS, PLAIN
 from benchmarks.discrete.replicas import Replicas, make_adam
-from benchmarks.encoders.pixels import shifted
+from benchmarks.lib.data import read_images, shift_and_mirror
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
-from setgrad.datasets._anomaly import _read_mnist, _read_olivetti
-from setgrad.discrete import Ranking, recall_at_k
-from setgrad.selector._fit import resolve_device
+from setgrad.discrete import Ranking, recall_at
 
 # Times that validation classes are asked during a training run.
 LOOKS = 10
@@ -90,7 +89,7 @@ class Split:
         """Features of images, about -1 to 1: (*numbers.shape, features). With `move`, shifted and mirrored."""
         images = self.pixels[numbers.flatten()].float() / 127.5 - 1
         if move is not None and self.moved:
-            images = shifted(images, move)
+            images = shift_and_mirror(images, move)
         return avg_pool2d(images[:, None], self.pool).flatten(1).unflatten(0, numbers.shape)
 
 
@@ -99,7 +98,7 @@ def read_split(name: str, data_dir: str | Path | None, seed: int, device: torch.
     """Read a collection; the seed says which classes are held out."""
     rng = np.random.default_rng(seed)
     used = IMAGES[name]
-    read = _read_olivetti(data_dir, rng) if name == "olivetti" else _read_mnist(data_dir, rng)
+    read = read_images(name, data_dir, rng)
     labels, kinds = read.labels, rng.permutation(np.unique(read.labels))
     # People are apart by class alone; for digits, images of the test half are asked about.
     known = np.arange(len(labels)) if name == "olivetti" else np.concatenate(read.parts[:2])
@@ -213,7 +212,7 @@ def score(codes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     similarities, relevant = without_self(codes @ codes.mT, labels)
     ranks = Ranking()(similarities)
     relevant = relevant.expand_as(ranks)
-    recall = recall_at_k(ranks, relevant, k=1).mean(-1)
+    recall = recall_at(ranks, relevant, k=1).mean(-1)
     return 100 * average_precision(ranks, relevant).mean(-1), 100 * recall
 
 

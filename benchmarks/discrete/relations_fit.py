@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from benchmarks.discrete.relations_data import Systems, simulate
 from benchmarks.discrete.relations_models import METHODS, Decoder, Encoder, make_chooser, with_gumbel
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from setgrad.discrete import RandomSpanningTree, SpanningTree
-from setgrad.selector._fit import resolve_device
 
 # Trees that nobody learns, and an encoder that is told the trees.
 FIXED = ("true tree", "nearest", "no edges")

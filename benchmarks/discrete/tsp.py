@@ -46,18 +46,18 @@ from benchmarks.discrete.decisions import (
     predict,
     show_rows,
 )
+from benchmarks.lib.data import data_folder, read_arrays
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
-from setgrad.datasets._folder import data_folder, read_arrays
-from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, StdProjection, Tempered
+from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, Tempered
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/tsp.jsonl")
 FLAGS = 100
 CITIES = (5, 10)
 _LEARN: dict[str, Callable[..., Criterion]] = {
-    "identity std": partial(identity, projection=StdProjection()),
+    "identity std": partial(identity, projection="std"),
     "identity": identity,
 }
 METHODS: dict[str, Method] = {
@@ -66,7 +66,7 @@ METHODS: dict[str, Method] = {
         for name, way in _LEARN.items()
         for width in (0.0, 0.1, 0.2, 0.5)
     },
-    "identity std linear": partial(identity, loss=linear_hamming, projection=StdProjection()),
+    "identity std linear": partial(identity, loss=linear_hamming, projection="std"),
     "blackbox 0.4": partial(blackbox, loss=l1, lam=0.4),
     "blackbox 4": partial(blackbox, loss=l1, lam=4.0),
     "blackbox 0.4 noise 0.2": partial(blackbox, loss=l1, lam=0.4, margin=NoiseMargin(0.2)),

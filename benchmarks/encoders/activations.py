@@ -30,10 +30,10 @@ from benchmarks.encoders.clustering_fits import (
 )
 from benchmarks.encoders.clustering_models import SUM
 from benchmarks.encoders.clustering_plots import draw_activations
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.tables import table
 from benchmarks.lib.trials import show_page
 from setgrad.encoders.activations import ACTIVATIONS
-from setgrad.selector._fit import resolve_device
 
 NAMES = (*ACTIVATIONS, f"slot-sigmoid{SUM}")
 

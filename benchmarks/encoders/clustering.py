@@ -39,12 +39,12 @@ from benchmarks.encoders.clustering_fits import Fit, add_options, base_fit, judg
 from benchmarks.encoders.clustering_models import CONTENDERS
 from benchmarks.encoders.clustering_plots import draw_gradients
 from benchmarks.encoders.mixtures import em, em_from_scratch
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Record, append_record, read_records
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import size, table
 from benchmarks.lib.trials import show_page
 from setgrad.errors import unknown_name
-from setgrad.selector._fit import resolve_device
 
 TARGET = 1.84
 PIECES = (8, 32, 128)

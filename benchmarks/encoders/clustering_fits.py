@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -22,17 +23,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from benchmarks.encoders.clustering_models import CONTENDERS, Clusterer, Sizes, as_sets, make
+from benchmarks.encoders.clustering_models import CONTENDERS, Clusterer, Sizes, as_sets, make, unit_weights
 from benchmarks.encoders.mixtures import DEVIATIONS, Draw, Mixture, draw
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe, forget_peak, memory_peak, wait
 from benchmarks.lib.parallel import outcomes
 from benchmarks.lib.records import Record, append_record, current_commit, read_records
 from benchmarks.lib.trials import command_line
-from setgrad._files import atomic_write
 from setgrad.encoders import MergeableEncoder, State
-from setgrad.encoders._mergeable import unit_counts
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 
 USUAL = Path("benchmarks/results/clustering.jsonl")
 GRADIENTS = ("full", "sample", "unweighted", "subset")
@@ -132,8 +131,8 @@ def sampled_code(model: Clusterer, points: Tensor, first: int, piece: int, *, we
     queries, chosen = encoder.queries(), as_sets(points[:, first : first + piece])
     with torch.no_grad():
         sets = as_sets(points)
-        whole = encoder.read(sets, unit_counts(sets), queries, None)
-    part = encoder.read(chosen, unit_counts(chosen), queries, whole.level)
+        whole = encoder.read(sets, unit_weights(sets), queries, None)
+    part = encoder.read(chosen, unit_weights(chosen), queries, whole.level)
     sums = tuple(a + weight * (b - b.detach()) for a, b in zip(whole.sums, part.sums, strict=True))
     return encoder.finish(State(sums, whole.level, whole.count, queries))
 
@@ -243,8 +242,10 @@ def save(model: Clusterer, path: Path) -> None:
     """Write the weights, all or nothing."""
     from safetensors.torch import save_file
 
-    with atomic_write(path) as draft:
-        save_file({name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}, draft)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.draft")
+    save_file({name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}, draft)
+    draft.replace(path)
 
 
 def load(fit: Fit, results: Path) -> Clusterer:

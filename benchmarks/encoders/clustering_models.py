@@ -32,8 +32,6 @@ from setgrad.encoders import (
     TransformerHead,
     hierarchical_sse,
 )
-from setgrad.encoders._mergeable import unit_counts
-from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.encoders.attention import SelfAttention
 from setgrad.sets import Layout, Sets
 
@@ -68,7 +66,7 @@ class Clusterer(nn.Module):
         """Codes of whole sets."""
         if isinstance(self.encoder, MergeableEncoder):
             encoder = self.encoder
-            return encoder.finish(encoder.read(sets, unit_counts(sets), encoder.queries(), None))
+            return encoder.finish(encoder.read(sets, unit_weights(sets), encoder.queries(), None))
         return self.encoder(sets)
 
     def mixture(self, code: Tensor) -> Mixture:
@@ -115,8 +113,8 @@ def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
         sizes.dim,
         sizes.slots,
         heads=HEADS,
-        activation=ACTIVATIONS[name],
-        normalize=name == activation,
+        activation=name,
+        normalize="set" if name == activation else "none",
         phi=_phi(sizes),
         head=head,
     )
@@ -136,7 +134,7 @@ def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
         max(1, sizes.slots // 2),
         passes=3,
         heads=HEADS,
-        activation=ACTIVATIONS[activation],
+        activation=activation,
         phi=_phi(sizes),
         head=TransformerHead(sizes.dim, outputs=COMPONENTS, layers=1, decode=1, heads=HEADS),
     )
@@ -238,6 +236,11 @@ def make(name: str, sizes: Sizes, *, activation: str = "softmax", seed: int = 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CONTENDERS[name].make(sizes, activation)
+
+
+def unit_weights(sets: Sets) -> Tensor:
+    """Return a weight of 1 for each item."""
+    return torch.ones(sets.layout.total, device=sets.device)
 
 
 def as_sets(points: Tensor) -> Sets:

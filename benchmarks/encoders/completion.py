@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.encoders.completion_fits import CONTENDERS, SIZES, Trial, attempt, images_file
-from benchmarks.encoders.pixels import READERS
+from benchmarks.encoders.pixels import IMAGES
+from benchmarks.lib.data import data_folder
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
 from benchmarks.lib.trials import add_trial_options, chosen, records_of, results_file, run_trials, show_page
-from setgrad.datasets._folder import data_folder
 from setgrad.errors import OptionError
 
 USUAL = Path("benchmarks/results/completion.jsonl")
@@ -47,7 +47,7 @@ _COST = {"transformer full": 3, "umbc full": 2, "umbc sample": 2, "gaussian": 0}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--images", default=",".join(READERS), help="mnist, olivetti (default: both)")
+    parser.add_argument("--images", default=",".join(IMAGES), help="mnist, olivetti (default: both)")
     parser.add_argument("--models", default=",".join(CONTENDERS), help=f"default: all: {', '.join(CONTENDERS)}")
     parser.add_argument("--steps", type=int, default=Trial.steps, help=f"of training (default: {Trial.steps})")
     add_trial_options(parser, seeds=3)
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             failed = run_trials(trials, partial(attempt, results=str(results)), options, results)
         records = records_of(trials, options, results)
         parts = ["# Image completion"]
-        for name in [name for name in READERS if any(record["images"] == name for record in records)]:
+        for name in [name for name in IMAGES if any(record["images"] == name for record in records)]:
             found = [record for record in records if record["images"] == name]
             parts += [f"## {name}: {title}\n\n{show(found, name, score)}" for score, title in SCORES.items()]
             if not options.quick:
@@ -79,7 +79,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
         raise OptionError(f"--steps must be at least 1, not {options.steps}")
     made = [
         _trial(name, model, seed, options)
-        for name in chosen(options.images, READERS, "images")
+        for name in chosen(options.images, IMAGES, "images")
         for model in chosen(options.models, CONTENDERS, "model")
         for seed in range(1 if options.quick else options.seeds)
     ]

@@ -24,10 +24,10 @@ from benchmarks.encoders.pixels import (
     nll,
     places,
     read_images,
-    shifted,
 )
+from benchmarks.lib.data import shift_and_mirror
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
-from setgrad.selector._fit import resolve_device
 
 # Encoder and gradient of the context.
 CONTENDERS = {
@@ -135,7 +135,7 @@ def fit(model: Completion, train: Tensor, trial: Trial, gradient: str) -> float:
     for step in range(trial.steps):
         images = train[torch.randint(len(train), (trial.batch,), generator=generator, device=device)]
         if trial.images == "olivetti":
-            images = shifted(images, generator)
+            images = shift_and_mirror(images, generator)
         order = draw_order(trial.batch, len(where), generator)[:, : rng.integers(trial.fewest, trial.most + 1)]
         code = encode(model.encoder, as_sets(images, where, order), gradient, trial.chunk, rng)
         targets = torch.randperm(len(where), generator=generator, device=device)[: trial.targets]

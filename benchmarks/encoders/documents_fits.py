@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.encoders.reuters import News, read_news, vocabulary
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import forget_peak, memory_now, memory_peak
 from benchmarks.lib.records import Place, Record
 from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
-from setgrad.selector._fit import resolve_device
 from setgrad.sets import Layout, Sets
 
 # Encoder, gradient, whether it sees where a word stands, and words that it reads at most (None: all).

@@ -32,8 +32,8 @@ from benchmarks.lib.machine import describe, describe_line, forget_peak, memory_
 from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask, spread
 from benchmarks.lib.tables import seconds, size, table
 from setgrad.encoders import UMBC, DeepUMBC, NpyChunks, stream
-from setgrad.encoders._chunks import chunk_factory
 from setgrad.errors import OptionError
+from setgrad.sets import Sets
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 FLAT, SLOWER = 0.05, 1.6
@@ -204,7 +204,8 @@ def checkpointed(encoder: Reader, case: Case) -> Tensor:
     if not isinstance(encoder, UMBC):
         raise OptionError("only UMBC can be read with checkpoints, one pass; use --passes 1")
     state = encoder.begin()
-    for chunk in chunk_factory(NpyChunks(case.path, case.chunk), case.chunk, encoder.slots.device)():
+    for rows in NpyChunks(case.path, case.chunk):
+        chunk = Sets.from_lengths(torch.from_numpy(rows).to(encoder.slots.device), [len(rows)])
         ones = torch.ones(chunk.layout.total, device=chunk.device)
         state = state.merge(checkpoint(encoder.read, chunk, ones, state.slots, None, use_reentrant=False))
     return encoder.finish(state)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from benchmarks.encoders.mil_folds import Training, auroc, fit_classifier
 from benchmarks.encoders.mil_models import POOLS, Classifier, probability
+from benchmarks.lib.data import data_folder, read_arrays
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Place, Record
-from setgrad.datasets._folder import data_folder, read_arrays
-from setgrad.selector._fit import resolve_device
 from setgrad.sets import Sets
 
 SHAPE = (1, 28, 28)

@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.encoders.mil_digits import DIGITS, NINE, SHAPE, Images, draw_shares, read_images, shares_of
 from benchmarks.encoders.mil_folds import auroc
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import forget_peak, memory_now, memory_peak, wait
 from benchmarks.lib.records import Place, Record
 from setgrad.encoders import UMBC, DeepSets, MergeableEncoder, TransformerHead
-from setgrad.selector._fit import resolve_device
 from setgrad.sets import Sets
 
 # How the network comes to its last state. "subset" trains on one chunk of each bag as if it were the bag, "all labels"

@@ -10,11 +10,11 @@ import torch
 
 from benchmarks.encoders.mil_digits import SHAPE, Images
 from benchmarks.encoders.mil_large import code, make_encoder, network
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import forget_peak, memory_now, memory_peak, wait
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask
 from benchmarks.lib.tables import size
-from setgrad.selector._fit import resolve_device
 
 GRADIENTS = ("full", "exact", "sample")
 # What a step may take on a GPU: with less than this, the whole graph of the largest bags is refused.

@@ -37,10 +37,10 @@ from benchmarks.encoders.clustering_fits import (
 from benchmarks.encoders.clustering_models import CONTENDERS, Clusterer, Sizes, as_sets, make
 from benchmarks.encoders.clustering_plots import draw_variances
 from benchmarks.encoders.streaming import codes
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.tables import table
 from benchmarks.lib.trials import show_page
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 
 PIECES = (1, 2, 4, 8, 16, 32)
 ITEMS, FEATURES, PARTITIONS, BATCH = 1024, 128, 100, 20

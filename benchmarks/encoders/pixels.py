@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# The loaders of the anomaly tasks read the same files and keep people apart in the same way.
-from setgrad.datasets._anomaly import _read_mnist, _read_olivetti
+from benchmarks.lib import data
 from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
 from setgrad.sets import Sets
 
@@ -28,12 +27,12 @@ FLOORS = {"mnist": 0.1, "olivetti": 0.02}
 OCTAVES = 4
 PLACE = 2 + 4 * OCTAVES
 ITEM = PLACE + 1
-READERS = {"mnist": _read_mnist, "olivetti": _read_olivetti}
+IMAGES = ("mnist", "olivetti")
 
 
 def read_images(name: str, data_dir: str | Path | None, seed: int) -> tuple[Tensor, Tensor]:
     """Images `(n, height, width)` to train and to test on. The seed says which ten people of Olivetti are held out."""
-    images = READERS[name](data_dir, np.random.default_rng(seed))
+    images = data.read_images(name, data_dir, np.random.default_rng(seed))
     train, validation, test = (torch.from_numpy(images.pixels[part]).float().div(255) for part in images.parts)
     # Networks are not chosen by validation here, so that these images serve for training. They come last.
     return torch.cat([train, validation]), test
@@ -62,18 +61,6 @@ def as_sets(images: Tensor, where: Tensor, order: Tensor) -> Sets:
     values = images.flatten(1).gather(1, order) * 4 - 2
     items = torch.cat([where[order], values[..., None]], -1)
     return Sets.from_lengths(items.flatten(0, 1), np.full(len(order), order.shape[1]))
-
-
-def shifted(images: Tensor, generator: torch.Generator, most: int = 4) -> Tensor:
-    """Each image moved by up to `most` pixels, half of them mirrored: three hundred faces are few."""
-    count, height, width = images.shape
-    padded = nn.functional.pad(images[:, None], [most] * 4, mode="replicate")[:, 0]
-    device = images.device
-    down, right = torch.randint(2 * most + 1, (2, count, 1, 1), generator=generator, device=device)
-    rows, columns = (torch.arange(n, device=device) for n in (height, width))
-    mirror = torch.rand(count, 1, 1, generator=generator, device=device) < 0.5
-    columns = torch.where(mirror, columns.flip(0), columns)
-    return padded[torch.arange(count, device=device)[:, None, None], rows[:, None] + down, columns + right]
 
 
 def layers(*widths: int) -> nn.Sequential:

@@ -19,7 +19,7 @@ from typing import final
 
 import numpy as np
 
-from setgrad.datasets._folder import data_folder
+from benchmarks.lib.data import data_folder
 from setgrad.errors import DataError, FileFormatError
 
 _WORD = re.compile(r"[a-z]+|\d+(?:[.,/]\d+)*")

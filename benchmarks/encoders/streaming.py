@@ -38,11 +38,11 @@ from benchmarks.encoders.clustering_fits import (
 from benchmarks.encoders.clustering_models import CONTENDERS, Clusterer, as_sets
 from benchmarks.encoders.clustering_plots import draw_sets, draw_streams
 from benchmarks.encoders.mixtures import Draw, Mixture
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.tables import table
 from benchmarks.lib.trials import show_page
 from setgrad.encoders import DeepUMBC, MaxPool, MergeableEncoder
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 from setgrad.sets import Layout, Sets
 
 ORDERS = ("single", "class", "chunk", "one each")

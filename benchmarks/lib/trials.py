@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.lib.data import data_folder
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe
 from benchmarks.lib.parallel import outcomes
 from benchmarks.lib.records import Place, Record, append_record, current_commit, read_records
-from setgrad.datasets._folder import data_folder
 from setgrad.errors import OptionError, unknown_name
-from setgrad.selector._fit import resolve_device
 
 # From settings and place to what was found. It goes to other processes, so it must be a function of a module.
 Work = Callable[[Any, Place], Record]

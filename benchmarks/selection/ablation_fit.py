@@ -9,13 +9,12 @@ from typing import final
 from torch import nn
 
 from benchmarks.lib.records import Place, Record
-from benchmarks.selection.models import Options, describe, make_selector, options_of
+from benchmarks.selection.models import MEMBERS, RELATION, Options, describe, make_selector, options_of, usual_relation
 from benchmarks.selection.published import AMAZON_PAIRS
 from benchmarks.selection.tasks import load_split
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
-from setgrad.selector._fit import MEMBERS, RELATION, usual_relation
 
 DEFAULT, TRANSFER = "default", "transfer"
 # As a name among the options; the module is made when the shape of an item is known.

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import torch
 
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe as machine
 from benchmarks.lib.machine import forget_peak, memory_peak
 from benchmarks.lib.machine import wait as wait_for
@@ -25,7 +26,6 @@ from benchmarks.selection.baselines import BASELINES, score_baseline
 from benchmarks.selection.inference import score_selector
 from benchmarks.selection.models import cost_of, describe, make_selector, options_of
 from benchmarks.selection.tasks import load_split, work_of
-from setgrad.selector._fit import resolve_device
 
 
 @final

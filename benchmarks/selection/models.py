@@ -14,7 +14,9 @@ from typing import Any
 from benchmarks.selection.tasks import PIXELS
 from setgrad import SubsetSelector
 from setgrad.selector import PRESETS
-from setgrad.selector._fit import MEMBERS
+from setgrad.selector._fit import MEMBERS as MEMBERS
+from setgrad.selector._fit import RELATION as RELATION
+from setgrad.selector._fit import usual_relation as usual_relation
 
 Options = dict[str, Any]
 

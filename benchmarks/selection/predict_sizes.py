@@ -26,12 +26,12 @@ from typing import Any, final
 
 import torch
 
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
 from benchmarks.lib.tables import seconds, size, table
 from benchmarks.speed.speed_meanfield import exponent
 from setgrad import SubsetSelector, datasets
 from setgrad.errors import OptionError
-from setgrad.selector._fit import resolve_device
 from setgrad.sets import Choices, Sets
 
 ATTENTIONS = ("full", "induced")

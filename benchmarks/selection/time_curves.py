@@ -21,7 +21,6 @@ from setgrad.datasets import Task
 from setgrad.functions import DeepSetFunction, FreshNoise
 from setgrad.inference import AllItems
 from setgrad.selector import jaccard, pick_top
-from setgrad.selector._model import ChoiceModel
 from setgrad.sets import Choices, Sets, subset_sizes
 
 SAMPLES = 5
@@ -155,7 +154,7 @@ def score_baseline(rival: MaskTensorMeanField, data: Choices) -> float:
     return round(float(jaccard(picked, data.subsets).mean()), 5)
 
 
-def time_passes(model: ChoiceModel, data: Choices, repeats: int, device: torch.device) -> tuple[float, float]:
+def time_passes(model: Any, data: Choices, repeats: int, device: torch.device) -> tuple[float, float]:
     """Seconds of one pass over the training sets by flips and by mask tensors, with copies of one model."""
     data = Choices(data.sets.to(device), data.subsets.to(device))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -166,7 +165,7 @@ def time_passes(model: ChoiceModel, data: Choices, repeats: int, device: torch.d
     return by_flips.clock, by_masks.clock
 
 
-def make_pass(model: ChoiceModel, data: Choices, *, masks: bool) -> Callable[[], Tensor]:
+def make_pass(model: Any, data: Choices, *, masks: bool) -> Callable[[], Tensor]:
     """One pass with the selector's own batches and loss; only the way to the gains differs. Returns the last loss."""
     usual = SubsetSelector()
     optimiser = torch.optim.AdamW(
@@ -191,12 +190,12 @@ def make_pass(model: ChoiceModel, data: Choices, *, masks: bool) -> Callable[[],
     return work
 
 
-def _flip_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
+def _flip_logits(model: Any) -> Callable[[Sets], Tensor]:
     noise, member = FreshNoise(0), model.each()[0]
     return lambda sets: member.infer(model.config, member.function.bind(model.standardised(sets)), noise).logits
 
 
-def _mask_logits(model: ChoiceModel) -> Callable[[Sets], Tensor]:
+def _mask_logits(model: Any) -> Callable[[Sets], Tensor]:
     function: Any = model.each()[0].function
     # The rival knows no modular term: it gets the same phi and rho without it, and the term is added here.
     core = DeepSetFunction(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)

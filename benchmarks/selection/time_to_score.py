@@ -33,12 +33,13 @@ from typing import Any, final
 
 import torch
 
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe as machine
 from benchmarks.lib.machine import describe_line
 from benchmarks.lib.records import Place, Record
 from benchmarks.lib.tables import seconds, table
 from benchmarks.lib.trials import add_trial_options, chosen, run_and_show
-from benchmarks.selection.models import describe
+from benchmarks.selection.models import MEMBERS, describe
 from benchmarks.selection.tasks import load_split
 from benchmarks.selection.time_curves import (
     FULL,
@@ -54,7 +55,6 @@ from benchmarks.selection.time_curves import (
 )
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, Task
 from setgrad.errors import OptionError
-from setgrad.selector._fit import MEMBERS, resolve_device
 
 USUAL = Path("benchmarks/results/time-to-score.jsonl")
 LIMIT = 0.2

@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe, describe_line
 from benchmarks.lib.tables import seconds, table
 from benchmarks.lib.timing import time_side_by_side
+from benchmarks.selection.models import MEMBERS
 from setgrad import SubsetSelector
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems
-from setgrad.selector._fit import MEMBERS, resolve_device
 from setgrad.selector._member import ModelConfig
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._replay import Replay

@@ -25,8 +25,8 @@ from benchmarks.encoders.pixels import (
     nll,
     places,
     read_images,
-    shifted,
 )
+from benchmarks.lib.data import shift_and_mirror
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
@@ -66,7 +66,7 @@ def test_shifted_images_are_moved_copies() -> None:
     image = torch.rand(1, 8, 6, generator=_draw())
     padded = torch.nn.functional.pad(image[:, None], [2] * 4, mode="replicate")[0, 0]
     windows = [padded[i : i + 8, j : j + 6] for i in range(5) for j in range(5)]
-    found = shifted(image.expand(40, -1, -1), _draw(1), most=2)
+    found = shift_and_mirror(image.expand(40, -1, -1), _draw(1), max_shift=2)
     allowed = [*windows, *(window.flip(1) for window in windows)]
     which = {next(i for i, window in enumerate(allowed) if torch.equal(window, one)) for one in found}
     assert min(which) < 25 <= max(which) and len(which) > 15

@@ -77,7 +77,7 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: p
     job, place = JOBS[0], Place(device="cpu", checkpoints=tmp_path)
     kept = checkpoint_of(job, place)
     assert kept is not None and kept.parent == tmp_path
-    assert kept not in {place.checkpoint_of(replace(job, seed=1)), place.checkpoint_of(replace(job, quick=False))}
+    assert kept not in {checkpoint_of(other, place) for other in (replace(job, seed=1), replace(job, quick=False))}
     plain = fits.fit(job, replace(place, checkpoints=None))
     epoch = Trainer._epoch
 
