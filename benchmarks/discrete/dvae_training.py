@@ -19,7 +19,7 @@ from benchmarks.discrete.dvae_methods import Estimated, Sampler, law_scale, make
 from benchmarks.discrete.replicas import Replicas, make_adam
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import AIMLE
 from setgrad.errors import DataError, SolverError
 
@@ -117,12 +117,12 @@ def batches(images: Tensor, trial: Trial) -> Iterator[Tensor]:
             yield images[orders[:, first : first + trial.batch]].float() / 255
 
 
-def attempt(trial: Trial, place: Place) -> Record:
+def attempt(trial: Trial, context: RunContext) -> Record:
     """Train and test."""
-    device = resolve_device(place.device)
+    device = resolve_device(context.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    train, validation, test = read_parts(trial, place.data_dir, device)
+    train, validation, test = read_parts(trial, context.data_dir, device)
     model = Autoencoder(trial.widths, trial.replicas).to(device)
     sampler = make_sampler(
         trial.model,
@@ -140,7 +140,7 @@ def attempt(trial: Trial, place: Place) -> Record:
             raise
         # Weights that diverge are a result. Replicas are trained side by side, so one of them ends all.
         lost = dict.fromkeys(SCORES, [math.nan] * trial.replicas)
-        return {"curve": [], **lost, "factor": [], "alpha": [], "said": f"diverged: {error}"}
+        return {"curve": [], **lost, "factor": [], "alpha": [], "summary": f"diverged: {error}"}
 
 
 def fit(model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, trial: Trial) -> list[list[float]]:
@@ -180,7 +180,7 @@ def examine(model: Autoencoder, sampler: Sampler, validation: Tensor, test: Tens
         "alpha": torch.stack([one.alpha for one in _adaptive(sampler)]) if _adaptive(sampler) else torch.tensor([]),
     }
     said = f"negative ELBO {statistics.fmean(exact.tolist()):.1f}, scaled {statistics.fmean(tuned.tolist()):.1f}"
-    return {**{name: values.tolist() for name, values in found.items()}, "said": said}
+    return {**{name: values.tolist() for name, values in found.items()}, "summary": said}
 
 
 def _adaptive(sampler: Sampler) -> list[AIMLE]:

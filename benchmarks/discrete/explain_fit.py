@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.discrete.explain_data import Corpus, Texts, plant, read_reviews
 from benchmarks.discrete.explain_models import METHODS, Explainer, make_chooser
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import TopK
 
 # Networks that read a choice that nobody learns.
@@ -47,17 +47,17 @@ class Trial:
         return f"{self.part} {self.k}, {self.method}{step}, seed {self.seed}"
 
 
-def attempt(trial: Trial, place: Place) -> Record:
+def attempt(trial: Trial, context: RunContext) -> Record:
     """Train, keep the weights that validate best, test. All scores are percentages."""
     if trial.part == "planted":
         corpus = plant(trial.k, trial.seed) if trial.texts is None else plant(trial.k, trial.seed, [trial.texts] * 3)
     else:
-        corpus = read_reviews(place.data_dir, trial.part, trial.texts)
+        corpus = read_reviews(context.data_dir, trial.part, trial.texts)
     if trial.method in LINEAR:
         found = fit_linear(trial, corpus)
     else:
-        found = fit_network(trial, corpus, resolve_device(place.device))
-    return {**found, "said": f"{found['score']:.1f}, precision {found['precision']:.1f}"}
+        found = fit_network(trial, corpus, resolve_device(context.device))
+    return {**found, "summary": f"{found['score']:.1f}, precision {found['precision']:.1f}"}
 
 
 def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from benchmarks.discrete.gradients_methods import METHODS
+from benchmarks.lib.plots import has_matplotlib, new_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.tables import table
 
 BUDGETS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
-LAWS = {"normal": "b ~ N", "absolute": "b = |N|"}
+TARGET_TITLES = {"normal": "b ~ N", "absolute": "b = |N|"}
 
 
 @final
 @dataclass(frozen=True)
 class Curve:
-    """One line of a table or figure: a method with its noise and warm-up, and what was found, by calls or by knob."""
+    """One line of a table or figure: a method with its noise and warm-up, and its results by calls or by knob."""
 
     name: str
     method: str
     rows: tuple[Record, ...]
 
     def within(self, budget: int) -> Record | None:
-        """What the most samples that cost no more than the budget gave."""
+        """Return the result with most samples whose calls are within the budget, if there is one."""
         return max((row for row in self.rows if row["calls"] <= budget), key=lambda row: row["calls"], default=None)
 
 
 def curves(records: Sequence[Record], part: str) -> dict[tuple[int, int, str], list[Curve]]:
-    """For each problem (n, k, target) its curves, in the order of the methods."""
+    """Map each problem (n, k, target) to its curves, in the order of the methods."""
     found: dict[tuple[int, int, str], dict[tuple[str, str], list[Record]]] = {}
     for record in records:
         if record["part"] != part:
@@ -52,8 +52,8 @@ def curves(records: Sequence[Record], part: str) -> dict[tuple[int, int, str], l
     }
 
 
-def page(records: Sequence[Record]) -> str:
-    """All tables."""
+def show(records: Sequence[Record]) -> str:
+    """Return all tables."""
     texts = []
     for problem, lines in curves(records, "samples").items():
         texts += [
@@ -67,7 +67,7 @@ def page(records: Sequence[Record]) -> str:
 
 def _title(problem: tuple[int, int, str]) -> str:
     n, k, target = problem
-    return f"{k} of {n}, {LAWS[target]}"
+    return f"{k} of {n}, {TARGET_TITLES[target]}"
 
 
 def _by_budget(problem: tuple[int, int, str], lines: Sequence[Curve]) -> str:
@@ -83,26 +83,32 @@ def _by_budget(problem: tuple[int, int, str], lines: Sequence[Curve]) -> str:
     return f"## {_title(problem)}: cosine for a number of calls\n\n{table(heads, rows)}\n\nBest for {'; '.join(best)}."
 
 
-def _by_samples(problem: tuple[int, int, str], lines: Sequence[Curve], what: str) -> str:
+def _by_samples(problem: tuple[int, int, str], lines: Sequence[Curve], column: str) -> str:
     counts = sorted({row["samples"] for line in lines for row in line.rows if row["samples"]})
     rows = []
     for line in lines:
         cells = {row["samples"]: row for row in line.rows}
-        if what == "zeros" and not any(row["zeros"] for row in line.rows):
+        if column == "zeros" and not any(row["zeros"] for row in line.rows):
             continue
         # Without samples there is one result for all S.
         shown = [cells.get(0, cells.get(count)) for count in counts]
-        some = line.rows[0]
-        rows.append([line.name, f"{some['calls'] / max(1, some['samples']):.0f}", *(_cell(row, what) for row in shown)])
-    title = "cosine ± deviation over runs" if what == "cosine" else "zero entries (zero gradients), %; not shown: none"
+        first = line.rows[0]
+        rows.append(
+            [line.name, f"{first['calls'] / max(1, first['samples']):.0f}", *(_cell(row, column) for row in shown)]
+        )
+    title = (
+        "cosine ± deviation over runs" if column == "cosine" else "zero entries (zero gradients), %; not shown: none"
+    )
     return f"### {_title(problem)}: {title}\n\n{table(['S', 'calls for each', *(f'{c:,}' for c in counts)], rows)}"
 
 
-def _cell(row: Record | None, what: str) -> str:
+def _cell(row: Record | None, column: str) -> str:
     if row is None:
         return "-"
     return (
-        f"{row['cosine']:.2f} ± {row['spread']:.2f}" if what == "cosine" else f"{row['zeros']:.0f} ({row['dead']:.0f})"
+        f"{row['cosine']:.2f} ± {row['spread']:.2f}"
+        if column == "cosine"
+        else f"{row['zeros']:.0f} ({row['dead']:.0f})"
     )
 
 
@@ -118,20 +124,17 @@ def _by_knob(problem: tuple[int, int, str], lines: Sequence[Curve]) -> str:
     return f"## {_title(problem)}: cosine (zero entries, %) by lambda or temperature\n\n{table(heads, rows)}"
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Cosine against calls, zeros against calls, cosine against lambda or temperature, a row for each problem.
+def draw(records: Sequence[Record], page: Path) -> list[Path]:
+    """Draw cosine and zeros against calls, and cosine against lambda or temperature, a row for each problem.
 
-    Problems whose b is normal and whose knobs were turned, where there are any: the others look much the same.
+    Only problems with a normal b and a sweep are drawn, if there are any: the others look much the same.
     """
     by_calls, by_knob = curves(records, "samples"), curves(records, "knobs")
-    telling = {problem: lines for problem, lines in by_calls.items() if problem in by_knob and problem[2] == "normal"}
-    by_calls = telling or by_calls
-    if importlib.util.find_spec("matplotlib") is None or not by_calls:
-        return
-    # Without pyplot, which would keep figures and choose a window system.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(19, 5.5 * len(by_calls)), layout="constrained")
+    swept = {problem: lines for problem, lines in by_calls.items() if problem in by_knob and problem[2] == "normal"}
+    by_calls = swept or by_calls
+    if not has_matplotlib() or not by_calls:
+        return []
+    figure = new_figure(19, 5.5 * len(by_calls))
     for (problem, lines), axes in zip(by_calls.items(), figure.subplots(len(by_calls), 3, squeeze=False), strict=True):
         for number, line in enumerate(lines):
             style = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4], "marker": "."}
@@ -142,13 +145,15 @@ def draw(records: Sequence[Record], path: Path) -> None:
             label = f"{line.name}, {METHODS[line.method].knob}"
             knobs, style = [row["knob"] for row in line.rows], {"color": f"C{number % 10}", "marker": "."}
             axes[2].plot(knobs, [row["cosine"] for row in line.rows], label=label, **style)
-        _name(axes, _title(problem))
+        _label_axes(axes, _title(problem))
+    path = page.with_suffix(".png")
     figure.savefig(path, dpi=80)
+    return [path]
 
 
-def _name(axes: Sequence[Any], title: str) -> None:
-    for axis, what in zip(axes, ("cosine", "zero entries (%)", "cosine"), strict=True):
-        axis.set_ylabel(what)
+def _label_axes(axes: Sequence[Any], title: str) -> None:
+    for axis, label in zip(axes, ("cosine", "zero entries (%)", "cosine"), strict=True):
+        axis.set_ylabel(label)
         axis.set_title(title)
     for axis in axes[:2]:
         axis.set_xscale("log")

@@ -17,7 +17,7 @@ from benchmarks.discrete.ranking_methods import CLASSIFIER, MODELS, PLAIN
 from benchmarks.discrete.replicas import Replicas, make_adam
 from benchmarks.lib.data import read_images, shift_and_mirror
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import Ranking, recall_at
 
 # Times that validation classes are asked during a training run.
@@ -129,14 +129,14 @@ class Embedding(nn.Module):
         return normalize(self.network(x), dim=-1)
 
 
-def attempt(trial: Trial, place: Place) -> Record:
+def attempt(trial: Trial, context: RunContext) -> Record:
     """Train if there is something to train, and test; lists of one number for each replica."""
-    device = resolve_device(place.device)
-    read = partial(read_split, trial.images, place.data_dir, device=device, asked=trial.asked)
+    device = resolve_device(context.device)
+    read = partial(read_split, trial.images, context.data_dir, device=device, asked=trial.asked)
     splits = [read(seed) for seed in range(trial.replicas)]
     found = examine_plain(trial, splits) if trial.model in PLAIN else learn(trial, splits)
     said = f"MAP {statistics.fmean(found['map']):.1f}, r@1 {statistics.fmean(found['recall']):.1f}"
-    return {**found, "said": said}
+    return {**found, "summary": said}
 
 
 def learn(trial: Trial, splits: list[Split]) -> Record:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from benchmarks.discrete.relations_data import Systems, simulate
 from benchmarks.discrete.relations_models import METHODS, Decoder, Encoder, make_chooser, with_gumbel
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import RandomSpanningTree, SpanningTree
 
 # Trees that nobody learns, and an encoder that is told the trees.
 FIXED = ("true tree", "nearest", "no edges")
-TOLD = "told the trees"
+SUPERVISED = "supervised"
 VARIANCE = 5e-5
 _SHOWN = 4
 
@@ -51,9 +51,9 @@ class Trial:
         return f"T={self.times}, {self.method}{step}, seed {self.seed}"
 
 
-def attempt(trial: Trial, place: Place) -> Record:
+def attempt(trial: Trial, context: RunContext) -> Record:
     """Train, keep the weights that validate best, test."""
-    device = resolve_device(place.device)
+    device = resolve_device(context.device)
     source = torch.Generator(device).manual_seed(trial.seed)
     train, validation, test = (
         simulate(count, trial.times, source, particles=trial.particles)
@@ -79,7 +79,7 @@ def attempt(trial: Trial, place: Place) -> Record:
     found = measure(model, test, source)
     edges = "" if found["precision"] is None else f", precision {found['precision']:.1f}"
     said = f"bound {found['elbo']:.0f}{edges}"
-    return {**found, "validation": best, "best_step": number, "said": said}
+    return {**found, "validation": best, "best_step": number, "summary": said}
 
 
 @final
@@ -102,7 +102,7 @@ class Model(nn.Module):
         def losses(tree: Tensor) -> Tensor:
             return self.negative_log(batch.places, tree)
 
-        if self.trial.method == TOLD:
+        if self.trial.method == SUPERVISED:
             return -RandomSpanningTree(self.encoder(batch.places)).log_prob(batch.trees).mean()
         if self.chooser is None:
             return losses(given(self.trial.method, batch)[None]).mean() / size
@@ -158,7 +158,7 @@ def _test_batch(model: Model, batch: Systems, generator: torch.Generator) -> dic
         "precision": agreement(law.mode, batch.trees),
         "sampled": agreement(drawn, batch.trees).mean(0),
     }
-    if method == TOLD:
+    if method == SUPERVISED:
         # Its bound would be that of an untrained decoder; what validates is the log-probability of the trees.
         return {**found, "elbo": law.log_prob(batch.trees)}
     found["elbo"] = -model.negative_log(batch.places, drawn).mean(0) - divergence(theta)

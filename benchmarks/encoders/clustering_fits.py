@@ -1,6 +1,6 @@
-"""Fits of the clustering experiment: one is trained, judged, kept; a file of results that a killed run goes on from.
+"""Fits of the clustering experiments: training, evaluation, records, and saved models.
 
-Models are kept beside the results, in a folder of the same name, so that the experiments share them.
+Models are saved beside the records, in a folder of the same name, so that the experiments share them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ import argparse
 import json
 import math
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,33 +23,32 @@ from torch import Tensor
 from benchmarks.encoders.clustering_models import CONTENDERS, Clusterer, Sizes, as_sets, make, unit_weights
 from benchmarks.encoders.mixtures import DEVIATIONS, Draw, Mixture, draw
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.machine import describe, forget_peak, memory_peak, wait
-from benchmarks.lib.parallel import outcomes
-from benchmarks.lib.records import Record, append_record, current_commit, read_records
-from benchmarks.lib.trials import command_line
+from benchmarks.lib.machine import describe, memory_peak, reset_peak, synchronize
+from benchmarks.lib.records import Record, RunContext, current_commit, read_records
+from benchmarks.lib.trials import add_trial_options, answers, command_line, run_trials
 from setgrad.encoders import MergeableEncoder, State
 from setgrad.errors import OptionError
 
-USUAL = Path("benchmarks/results/clustering.jsonl")
+RESULTS = Path("benchmarks/results/clustering.jsonl")
 GRADIENTS = ("full", "sample", "unweighted", "subset")
 TEST_SEED, TEST_BATCH = 10**6, 100
-# Points of a set that is judged, and how many of them the model gets to read.
+# Points of a test set, and how many of them the model reads.
 LARGEST, READS = 1024, (8, 32, 128, 512, 1024)
 
 
 @final
 @dataclass(frozen=True)
 class Fit:
-    """One fit. All of it shapes the result.
+    """One fit. All fields shape the result.
 
-    `gradient` is "full"; "sample": all points are read, `piece` of them with a graph, weighted so that the mean is the
-    full gradient; "unweighted": the same without weights; or "subset": sets have `piece` points and no more.
+    `gradient` is "full"; "sample": all points are read, `chunk` of them with a graph, weighted so that the mean is the
+    full gradient; "unweighted": the same without weights; or "subset": training sets have only `chunk` points.
     """
 
     model: str
     seed: int
     gradient: str = "full"
-    piece: int = 8
+    chunk: int = 8
     activation: str = "softmax"
     steps: int = 6000
     batch: int = 16
@@ -65,40 +61,36 @@ class Fit:
 
     @property
     def sizes(self) -> Sizes:
-        """Widths of the model."""
+        """The sizes of the model."""
         return Sizes(2, self.dim, self.slots)
 
     @property
-    def name(self) -> str:
-        """A name for files: what is compared, and a sum of all the rest."""
+    def label(self) -> str:
+        """A name for files: the compared settings, and a checksum of all."""
         rest = sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.model}-{self.activation}-{self.gradient}{self.piece}-{self.seed}-{rest}"
+        return f"{self.model}-{self.activation}-{self.gradient}{self.chunk}-{self.seed}-{rest}"
 
 
 def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
-    """Add what every experiment on these models can be told."""
+    """Add the options that all experiments on these models share."""
     parser.add_argument("--steps", type=int, default=Fit.steps, help=f"training steps (default: {Fit.steps})")
     parser.add_argument("--batch", type=int, default=Fit.batch, help=f"sets in a step (default: {Fit.batch})")
     parser.add_argument("--points", type=int, default=Fit.points, help=f"points of a set (default: {Fit.points})")
     parser.add_argument("--rate", type=float, default=Fit.rate, help=f"learning rate (default: {Fit.rate})")
     parser.add_argument("--dim", type=int, default=Fit.dim, help=f"dimension of codes (default: {Fit.dim})")
     parser.add_argument("--slots", type=int, default=Fit.slots, help=f"slots (default: {Fit.slots})")
-    parser.add_argument("--tests", type=int, default=Fit.tests, help=f"sets to judge on (default: {Fit.tests})")
+    parser.add_argument("--tests", type=int, default=Fit.tests, help=f"test sets (default: {Fit.tests})")
     parser.add_argument(
         "--deviations",
         choices=tuple(DEVIATIONS),
         default="code",
         help="of the Gaussians: 0.1 to 0.6 as in the published code, or 0.3 to 0.6 as in its text (default: code)",
     )
-    parser.add_argument("--seeds", type=int, default=seeds, help=f"seeds 0, 1, ... (default: {seeds})")
-    parser.add_argument("--jobs", type=int, default=1, help="fits at a time, each with one thread (default: 1)")
-    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--results", type=Path, metavar="FILE", help=f"file to go on from (default: {USUAL})")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no new fit after this time")
+    add_trial_options(parser, seeds=seeds, unit="fit")
 
 
 def base_fit(options: argparse.Namespace) -> Fit:
-    """A fit with the sizes that were asked for."""
+    """Return a fit with the sizes of the options."""
     fit = Fit(
         "umbc-st",
         0,
@@ -111,24 +103,24 @@ def base_fit(options: argparse.Namespace) -> Fit:
         deviations=options.deviations,
         tests=options.tests,
     )
-    if min(fit.steps, fit.batch, fit.dim, fit.slots, fit.tests) < 1 or fit.points % fit.piece:
-        raise OptionError(f"sizes must be at least 1, and --points a multiple of {fit.piece}, not {fit.points}")
+    if min(fit.steps, fit.batch, fit.dim, fit.slots, fit.tests) < 1 or fit.points % fit.chunk:
+        raise OptionError(f"sizes must be at least 1, and --points a multiple of {fit.chunk}, not {fit.points}")
     if options.quick:
         return replace(fit, steps=min(fit.steps, 30), batch=8, points=64, dim=32, slots=8, tests=20)
     return fit
 
 
-def sampled_code(model: Clusterer, points: Tensor, first: int, piece: int, *, weighted: bool = True) -> Tensor:
-    """Codes of whole sets, of which only points `first` to `first + piece` have a graph.
+def sampled_code(model: Clusterer, points: Tensor, first: int, chunk: int, *, weighted: bool = True) -> Tensor:
+    """Return codes of whole sets, of which only points `first` to `first + chunk` have a graph.
 
-    The sums of the piece are read twice, and what is added is 0, but for its derivative: that of the piece, weighted by
-    the inverse of its share.
+    The chunk is read twice, and a term of value 0 is added whose derivative is that of the chunk, weighted by the
+    inverse of its share.
     """
     encoder = model.encoder
     if not isinstance(encoder, MergeableEncoder):
-        raise OptionError("only encoders with a state can be differentiated in part; use gradient='full' or 'subset'")
-    weight = points.shape[1] / piece if weighted else 1.0
-    queries, chosen = encoder.queries(), as_sets(points[:, first : first + piece])
+        raise OptionError("only encoders with a state can be differentiated in chunks; use gradient='full' or 'subset'")
+    weight = points.shape[1] / chunk if weighted else 1.0
+    queries, chosen = encoder.queries(), as_sets(points[:, first : first + chunk])
     with torch.no_grad():
         sets = as_sets(points)
         whole = encoder.read(sets, unit_weights(sets), queries, None)
@@ -138,26 +130,26 @@ def sampled_code(model: Clusterer, points: Tensor, first: int, piece: int, *, we
 
 
 def loss_of(model: Clusterer, fit: Fit, points: Tensor, first: int) -> Tensor:
-    """Mean negative log-likelihood of a batch, with the gradient that the fit asks for."""
+    """Return the mean negative log-likelihood of a batch, with the gradient of the fit."""
     if fit.gradient in ("full", "subset"):
         code = model.code(as_sets(points))
     else:
-        code = sampled_code(model, points, first, fit.piece, weighted=fit.gradient == "sample")
+        code = sampled_code(model, points, first, fit.chunk, weighted=fit.gradient == "sample")
     return model.mixture(code).nll(points).mean()
 
 
 def train(fit: Fit, device: torch.device) -> tuple[Clusterer, list[float]]:
-    """Train a model; return it with the mean loss of each tenth of the steps."""
+    """Train a model and return it with the mean loss of each tenth of the steps."""
     model = make(fit.model, fit.sizes, activation=fit.activation, seed=fit.seed).to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=fit.rate, fused=device.type == "cuda")
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, steps=fit.steps))
     generator = torch.Generator(device).manual_seed(fit.seed)
     chooser = torch.Generator().manual_seed(fit.seed)
-    size = fit.piece if fit.gradient == "subset" else fit.points
+    size = fit.chunk if fit.gradient == "subset" else fit.points
     losses = torch.zeros(fit.steps, device=device)
     for step in range(fit.steps):
         points = draw(fit.batch, size, generator, DEVIATIONS[fit.deviations]).points
-        first = fit.piece * int(torch.randint(max(1, size // fit.piece), (), generator=chooser))
+        first = fit.chunk * int(torch.randint(max(1, size // fit.chunk), (), generator=chooser))
         loss = loss_of(model, fit, points, first)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -170,20 +162,20 @@ def train(fit: Fit, device: torch.device) -> tuple[Clusterer, list[float]]:
 
 
 def _rate(step: int, *, steps: int) -> float:
-    """Up in a straight line over the first fiftieth, then down to 0 along half a cosine."""
+    """Return the factor of the learning rate: linear warm-up over a fiftieth of the steps, then cosine decay to 0."""
     return min(1.0, 50 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def code_of(model: Clusterer, points: Tensor, piece: int | None) -> Tensor:
-    """Codes of sets `(b, n, 2)`: whole, or as the mean of the codes of pieces."""
-    if piece is None or piece >= points.shape[1]:
+def code_of(model: Clusterer, points: Tensor, chunk: int | None) -> Tensor:
+    """Return codes of sets `(b, n, 2)`: of the whole sets, or the mean of the codes of their chunks."""
+    if chunk is None or chunk >= points.shape[1]:
         return model.code(as_sets(points))
     batch, count, dim = points.shape
-    return model.code(as_sets(points.reshape(batch * count // piece, piece, dim))).unflatten(0, (batch, -1)).mean(1)
+    return model.code(as_sets(points.reshape(batch * count // chunk, chunk, dim))).unflatten(0, (batch, -1)).mean(1)
 
 
-def judged_sets(fit: Fit, device: torch.device) -> Iterator[Draw]:
-    """The sets that all are judged on, the same on every device, in batches."""
+def evaluation_sets(fit: Fit, device: torch.device) -> Iterator[Draw]:
+    """Yield the test sets in batches, the same on every device."""
     for found in _drawn(fit.tests, fit.deviations):
         truth = Mixture(*(t.to(device) for t in (found.truth.log_weights, found.truth.means, found.truth.deviations)))
         yield Draw(found.points.to(device), found.labels.to(device), truth)
@@ -197,49 +189,45 @@ def _drawn(tests: int, deviations: str) -> list[Draw]:
 
 
 @torch.no_grad()
-def judge(model: Clusterer, fit: Fit, device: torch.device) -> dict[str, float]:
-    """Negative log-likelihood of sets of 1,024 points, by how many of them the model read.
+def evaluate(model: Clusterer, fit: Fit, device: torch.device) -> dict[str, float]:
+    """Return the negative log-likelihood of sets of 1,024 points, by how many of them the model read.
 
-    An encoder without a state that was trained on pieces reads pieces; all others read the points at once.
+    An encoder without a state that was trained on chunks reads chunks; all others read the points at once.
     """
-    pieces = fit.gradient == "subset" and not CONTENDERS[fit.model].consistent
+    in_chunks = fit.gradient == "subset" and not CONTENDERS[fit.model].consistent
     totals = dict.fromkeys(READS, 0.0)
-    for sets in judged_sets(fit, device):
+    for sets in evaluation_sets(fit, device):
         for count in READS:
-            code = code_of(model, sets.points[:, :count], fit.piece if pieces else None)
+            code = code_of(model, sets.points[:, :count], fit.chunk if in_chunks else None)
             totals[count] += float(model.mixture(code).nll(sets.points).sum())
     return {str(count): total / fit.tests for count, total in totals.items()}
 
 
-def perform(fit: Fit, device_name: str | None, folder: str, origin: Record) -> Record | str:
-    """Train, judge, keep the model of the first seed; a record, or what went wrong."""
-    try:
-        device = resolve_device(device_name)
-        if device.type == "cuda":
-            torch.cuda.init()
-        forget_peak(device)
-        started = time.perf_counter()
-        model, losses = train(fit, device)
-        wait(device)
-        seconds, peak = time.perf_counter() - started, memory_peak(device)
-        record = {
-            **asdict(fit),
-            "nll": judge(model, fit, device),
-            "losses": losses,
-            "seconds": round(seconds, 2),
-            "peak_memory": peak,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            **origin,
-        }
-        if fit.seed == 0:
-            save(model, Path(folder) / f"{fit.name}.safetensors")
-        return record
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+def attempt(fit: Fit, context: RunContext, folder: str) -> Record:
+    """Train and evaluate; save the model of the first seed in the folder."""
+    device = resolve_device(context.device)
+    if device.type == "cuda":
+        torch.cuda.init()
+    reset_peak(device)
+    started = time.perf_counter()
+    model, losses = train(fit, device)
+    synchronize(device)
+    seconds, peak = time.perf_counter() - started, memory_peak(device)
+    nll = evaluate(model, fit, device)
+    if fit.seed == 0:
+        save(model, Path(folder) / f"{fit.label}.safetensors")
+    return {
+        "nll": nll,
+        "losses": losses,
+        "seconds": round(seconds, 2),
+        "peak_memory": peak,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "summary": ", ".join(f"{value:.3f}" for value in nll.values()),
+    }
 
 
 def save(model: Clusterer, path: Path) -> None:
-    """Write the weights, all or nothing."""
+    """Write the weights; a file is complete or not there."""
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +237,7 @@ def save(model: Clusterer, path: Path) -> None:
 
 
 def load(fit: Fit, results: Path) -> Clusterer:
-    """The kept model of a fit, on the CPU."""
+    """Return the saved model of a fit, on the CPU."""
     from safetensors.torch import load_file
 
     model = make(fit.model, fit.sizes, activation=fit.activation)
@@ -258,22 +246,12 @@ def load(fit: Fit, results: Path) -> Clusterer:
 
 
 def model_file(fit: Fit, results: Path) -> Path:
-    """Where the model of a fit is kept."""
-    return results.with_suffix("") / f"{fit.name}.safetensors"
+    """Return the file of the saved model of a fit."""
+    return results.with_suffix("") / f"{fit.label}.safetensors"
 
 
-@contextmanager
-def results_file(options: argparse.Namespace) -> Iterator[Path]:
-    """The file of results: a passing one for quick runs that name none."""
-    if options.quick and options.results is None:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder) / USUAL.name
-    else:
-        yield options.results or USUAL
-
-
-def read_found(path: Path) -> dict[str, Any]:
-    """What `--json` wrote."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the results that `--json` wrote."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -281,47 +259,31 @@ def read_found(path: Path) -> dict[str, Any]:
 
 
 def origin_of(options: argparse.Namespace) -> Record:
-    """The command, the commit and the device, for results that are kept."""
+    """Return command, commit, device and torch version."""
     machine = describe(resolve_device(options.device))
-    return {
-        "commit": current_commit(),
-        "command": command_line(options),
-        "device": machine["device"],
-        "torch": machine["torch"],
-    }
+    origin = {"commit": current_commit(), "command": command_line(options)}
+    return {**origin, "device": machine["device"], "torch": machine["torch"]}
 
 
-def records_of(fits: Sequence[Fit], records: Sequence[Record]) -> dict[Fit, Record]:
-    """The latest record of each fit that has one."""
-    fields = tuple(asdict(fits[0])) if fits else ()
-    latest = {tuple(record.get(field) for field in fields): record for record in records}
-    found = {fit: latest.get(tuple(asdict(fit).values())) for fit in fits}
-    return {fit: record for fit, record in found.items() if record is not None}
-
-
-def run_missing(
+def run_fits(
     fits: Sequence[Fit], options: argparse.Namespace, results: Path, *, models: bool = False
 ) -> tuple[dict[Fit, Record], int]:
-    """Do the fits that the file lacks (or whose models are not there, if needed), longest first.
+    """Run the fits that have no record (or, with `models`, no saved model), longest first.
 
-    Returns the records of all fits, and how many failed.
+    With --table nothing runs, and the records of all fits of the file are returned.
+
+    Returns:
+        The record of each fit, and how many fits failed.
     """
-    known = records_of(fits, read_records(results))
-    missing = [fit for fit in fits if fit not in known or (models and not model_file(fit, results).is_file())]
-    missing.sort(key=lambda fit: -_cost(fit))
-    print(f"{len(fits) - len(missing)} of {len(fits)} fits are in {results}; {len(missing)} to go", flush=True)
-    work = partial(perform, device_name=options.device, folder=str(results.with_suffix("")), origin=origin_of(options))
-    ends = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
-    failed = 0
-    for number, (fit, outcome) in enumerate(outcomes(missing, work, workers=options.jobs, ends=ends), 1):
-        if isinstance(outcome, str):
-            failed += 1
-            print(f"{fit.name} failed: {outcome}", file=sys.stderr, flush=True)
-            continue
-        append_record(results, outcome)
-        scores = ", ".join(f"{value:.3f}" for value in outcome["nll"].values())
-        print(f"[{number}/{len(missing)}] {fit.name}: {scores}, {outcome['seconds']:.0f} s", flush=True)
-    return records_of(fits, read_records(results)), failed
+    if options.table is not None:
+        names = [field.name for field in fields(Fit)]
+        records = [record for record in read_records(results) if "model" in record]
+        return {Fit(**{name: record[name] for name in names}): record for record in records}, 0
+    ordered = sorted(fits, key=lambda fit: -_cost(fit))
+    work = partial(attempt, folder=str(results.with_suffix("")))
+    is_saved = (lambda fit: model_file(fit, results).is_file()) if models else None
+    failed = run_trials(ordered, work, options, results, is_complete=is_saved)
+    return answers(fits, read_records(results)), failed
 
 
 def _cost(fit: Fit) -> float:

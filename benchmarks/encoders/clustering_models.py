@@ -1,7 +1,7 @@
 """The encoders of paper 001's clustering experiment, each followed by a decoder that names a mixture of Gaussians.
 
-All see a point through the same two layers. Encoders of the library that can read a set in pieces do so by their state;
-the others get the mean of the codes of the pieces, the way of paper 001 (appendix E).
+All see a point through the same two layers. Encoders of the library that can read a set in chunks do so by their state;
+the others get the mean of the codes of the chunks, the way of paper 001 (appendix E).
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def _diff_em(sizes: Sizes, _: str) -> Clusterer:
 class Contender:
     """An encoder: how it is made, what the tables call it, the published NLL, and the work of a step, roughly.
 
-    `consistent` says that pieces are read with the result of the whole set, in that many passes. Others are read whole,
-    or as in the paper: in pieces whose codes are averaged, even if several passes (0: none) would do better.
+    `consistent` says that chunks are read with the result of the whole set, in that many passes. Others are read whole,
+    or as in the paper: in chunks whose codes are averaged, even if several passes (0: none) would do better.
     """
 
     title: str

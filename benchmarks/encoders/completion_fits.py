@@ -27,7 +27,7 @@ from benchmarks.encoders.pixels import (
 )
 from benchmarks.lib.data import shift_and_mirror
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 
 # Encoder and gradient of the context.
 CONTENDERS = {
@@ -90,20 +90,20 @@ def images_file(results: Path, images: str, model: str) -> Path:
     return results.parent / f"{results.stem}-images" / f"{images}-{model.replace(' ', '-')}.npz"
 
 
-def attempt(trial: Trial, place: Place, results: str) -> Record:
-    """Train and test; seed 0 leaves a few completed images beside the results."""
-    record, images = measure(trial, place)
-    if trial.seed == 0:
+def attempt(trial: Trial, context: RunContext, results: str | None) -> Record:
+    """Train and test; seed 0 saves a few completed images beside the file of records, if there is one."""
+    record, images = measure(trial, context)
+    if trial.seed == 0 and results is not None:
         path = images_file(Path(results), trial.images, trial.model)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **images)
+        np.savez_compressed(path, allow_pickle=False, **images)
     return record
 
 
-def measure(trial: Trial, place: Place) -> tuple[Record, dict[str, np.ndarray]]:
+def measure(trial: Trial, context: RunContext) -> tuple[Record, dict[str, np.ndarray]]:
     """Train and test; return scores, and some test images as bytes with what was made of them."""
-    device, sizes, floor = resolve_device(place.device), trial.sizes, FLOORS[trial.images]
-    train, test = (part.to(device) for part in read_images(trial.images, place.data_dir, trial.seed))
+    device, sizes, floor = resolve_device(context.device), trial.sizes, FLOORS[trial.images]
+    train, test = (part.to(device) for part in read_images(trial.images, context.data_dir, trial.seed))
     train, test = train[: trial.trained], test[: trial.tested]
     name, gradient = CONTENDERS[trial.model]
     loss = None
@@ -121,7 +121,7 @@ def measure(trial: Trial, place: Place) -> tuple[Record, dict[str, np.ndarray]]:
     truth, order, made = test.flatten(1)[some][:PICTURES], order[some][:PICTURES], made[:, some][:, :PICTURES]
     images = {"truth": _bytes(truth), "order": order.cpu().numpy(), "made": _bytes(made)}
     said = ", ".join(f"{scores['nll'][sizes.index(n)]:.3f} at {n}" for n in (100, 500))
-    return {**scores, "sizes": list(sizes), "loss": loss, "said": said}, images
+    return {**scores, "sizes": list(sizes), "loss": loss, "summary": said}, images
 
 
 def fit(model: Completion, train: Tensor, trial: Trial, gradient: str) -> float:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks.encoders.reuters import News, read_news, vocabulary
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.machine import forget_peak, memory_now, memory_peak
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.machine import memory_now, memory_peak, reset_peak
+from benchmarks.lib.records import Record, RunContext
 from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
 from setgrad.sets import Layout, Sets
 
@@ -66,14 +66,14 @@ class Trial:
         return f"{self.model}, seed {self.seed}"
 
 
-def attempt(trial: Trial, place: Place) -> Record:
+def attempt(trial: Trial, context: RunContext) -> Record:
     """Train, choose epoch and threshold on the validation part, test."""
-    news = read_news(place.data_dir, trial.stories)
+    news = read_news(context.data_dir, trial.stories)
     peak = None
     if trial.model in LINEAR:
         validation, test, epoch = fit_linear(trial.model, news)
     else:
-        validation, test, epoch, peak = fit_network(trial, news, resolve_device(place.device))
+        validation, test, epoch, peak = fit_network(trial, news, resolve_device(context.device))
     train, held, tested = news.parts
     threshold = best_threshold(validation, news.labels[held])
     chosen, truth = test > threshold, news.labels[tested]
@@ -86,7 +86,7 @@ def attempt(trial: Trial, place: Place) -> Record:
         "validation": 100 * micro_f1(validation > threshold, news.labels[held]),
     }
     said = f"micro {found['micro']:.2f}, macro {found['macro']:.2f}"
-    return {**found, "threshold": float(threshold), "best_epoch": epoch, "peak_memory": peak, "said": said}
+    return {**found, "threshold": float(threshold), "best_epoch": epoch, "peak_memory": peak, "summary": said}
 
 
 def micro_f1(chosen: np.ndarray, truth: np.ndarray) -> float:
@@ -165,7 +165,7 @@ def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, plac
 
 
 def as_sets(news: News, part: np.ndarray, known: dict[str, int], most: int | None) -> Sets:
-    """The stories of a part as sets of (number of the word, place)."""
+    """The stories of a part as sets of (number of the word, context)."""
     items = []
     for story in part:
         numbers = [known.get(word, 0) for word in news.words[story][:most]]
@@ -248,7 +248,7 @@ def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndar
             schedule.step()
             if base is None and device.type == "cuda":
                 # From here on weights, gradients and moments are in place; what a step needs comes on top.
-                forget_peak(device)
+                reset_peak(device)
                 base = memory_now(device)
         if peak is None and base is not None:
             # The first epoch has batches of all lengths; later on the peak would be that of validation.

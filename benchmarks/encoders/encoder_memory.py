@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.lib.machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
+from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask, spread
-from benchmarks.lib.tables import seconds, size, table
+from benchmarks.lib.tables import format_bytes, format_seconds, table
 from setgrad.encoders import UMBC, DeepUMBC, NpyChunks, stream
 from setgrad.errors import OptionError
 from setgrad.sets import Sets
@@ -118,7 +118,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def _pair(measured: dict[str, Any] | None) -> tuple[str, str]:
-    return ("-", "-") if measured is None else (size(measured["step"]), seconds(measured["seconds"]))
+    return ("-", "-") if measured is None else (format_bytes(measured["step"]), format_seconds(measured["seconds"]))
 
 
 def write_items(path: Path, items: int) -> Path:
@@ -143,11 +143,11 @@ def peak_here(case: Case, device: torch.device) -> Measured:
     encoder = make_encoder(device, case.passes)
     with tempfile.TemporaryDirectory() as folder:
         step(encoder, replace(case, path=str(write_items(Path(folder) / "few.npy", 20)), chunk=10))
-    wait(device)
-    forget_peak(device)
+    synchronize(device)
+    reset_peak(device)
     base = memory_now(device)
     step(encoder, case)
-    wait(device)
+    synchronize(device)
     norm = float(torch.cat([g.flatten() for g in gradients(encoder)]).norm())
     return Measured(memory_peak(device) - base, base, norm)
 
@@ -160,7 +160,7 @@ def time_in_turns(cases: list[Case], device: torch.device) -> dict[str, float]:
         for case in cases:
             started = time.perf_counter()
             step(encoder, case)
-            wait(device)
+            synchronize(device)
             found[case.way].append(time.perf_counter() - started)
     return {way: statistics.median(times) for way, times in found.items()}
 

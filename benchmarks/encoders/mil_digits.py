@@ -15,7 +15,7 @@ from benchmarks.encoders.mil_folds import Training, auroc, fit_classifier
 from benchmarks.encoders.mil_models import POOLS, Classifier, probability
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from setgrad.sets import Sets
 
 SHAPE = (1, 28, 28)
@@ -76,10 +76,10 @@ def network(dim: int) -> nn.Module:
     )
 
 
-def learn_small(bags: int, model: str, seed: int, place: Place, *, steps: int, tested: int) -> Record:
+def learn_small(bags: int, model: str, seed: int, context: RunContext, *, steps: int, tested: int) -> Record:
     """Train network and pooling from the labels of bags alone; test on bags of the other half."""
-    device = resolve_device(place.device)
-    train, test = read_images(place.data_dir, device)
+    device = resolve_device(context.device)
+    train, test = read_images(context.data_dir, device)
     rng = np.random.default_rng(seed)
     sets, labels = small_bags(train, bags, rng)
     asked, truth = small_bags(test, tested, rng)
@@ -90,7 +90,7 @@ def learn_small(bags: int, model: str, seed: int, place: Place, *, steps: int, t
         pieces = [probability(classifier(asked[i : i + 200])) for i in range(0, tested, 200)]
     found = torch.cat(pieces).cpu().numpy()
     right, area = 100 * float(((found > 0.5) == truth.cpu().numpy()).mean()), 100 * auroc(found, truth.cpu().numpy())
-    return {"accuracy": right, "auroc": area, "said": f"accuracy {right:.1f}, AUROC {area:.1f}"}
+    return {"accuracy": right, "auroc": area, "summary": f"accuracy {right:.1f}, AUROC {area:.1f}"}
 
 
 def draw_shares(

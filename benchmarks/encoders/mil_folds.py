@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.encoders.mil_models import POOLS, Classifier, loss, probability
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from setgrad.datasets import Bags, bag_folds, mil
 from setgrad.sets import Sets, segment_max, segment_mean
 
@@ -32,9 +32,9 @@ class Training:
     dropout: float = 0.25
 
 
-def cross_validate(data: str, model: str, seed: int, place: Place, *, steps: int, folds: int) -> Record:
+def cross_validate(data: str, model: str, seed: int, context: RunContext, *, steps: int, folds: int) -> Record:
     """Probabilities of all bags, each by a model that was fitted without its fold. Seeds cut other folds."""
-    bags = mil(data, data_dir=place.data_dir)
+    bags = mil(data, data_dir=context.data_dir)
     found = np.full(len(bags), math.nan)
     # Always into ten, so that a quick run of a few folds tests what a whole one does.
     parts = bag_folds(bags, FOLDS, random_state=seed)[:folds]
@@ -50,7 +50,7 @@ def cross_validate(data: str, model: str, seed: int, place: Place, *, steps: int
         "auroc": area,
         "fold_accuracies": [round(100 * float(right[test].mean()), 2) for _, test in parts],
         "probabilities": [None if math.isnan(p) else round(p, 4) for p in found.tolist()],
-        "said": f"accuracy {accuracy:.1f}, AUROC {area:.1f}",
+        "summary": f"accuracy {accuracy:.1f}, AUROC {area:.1f}",
     }
 
 

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.encoders.mil_digits import DIGITS, NINE, SHAPE, Images, draw_shares, read_images, shares_of
 from benchmarks.encoders.mil_folds import auroc
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.machine import forget_peak, memory_now, memory_peak, wait
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.records import Record, RunContext
 from setgrad.encoders import UMBC, DeepSets, MergeableEncoder, TransformerHead
 from setgrad.sets import Sets
 
@@ -87,11 +87,11 @@ def make_encoder(pool: str, shape: int | tuple[int, ...], phi: nn.Module) -> Mer
     return UMBC(shape, dim=64, slots=8, phi=phi, head=head)
 
 
-def tune(model: str, seed: int, place: Place, sizes: Large) -> Record:
+def tune(model: str, seed: int, context: RunContext, sizes: Large) -> Record:
     """Pretrain the network on images and the pooling on its features, go on in one of the `WAYS`, and test."""
     pool, way = model.split(" ", 1)
-    device = resolve_device(place.device)
-    train, test = read_images(place.data_dir, device)
+    device = resolve_device(context.device)
+    train, test = read_images(context.data_dir, device)
     rng = np.random.default_rng(seed)
     known = _known(train, sizes.labelled, rng)
     rest = np.setdiff1d(np.arange(len(train.digits)), known)
@@ -119,7 +119,7 @@ def tune(model: str, seed: int, place: Place, sizes: Large) -> Record:
         "before": before,
         "after": after,
         "peak": peak,
-        "said": f"error {error:.2f} points, images {before:.1f} % to {after:.1f} %",
+        "summary": f"error {error:.2f} points, images {before:.1f} % to {after:.1f} %",
     }
 
 
@@ -178,8 +178,8 @@ def _fit(
         return encoder, None
     encoder.load_state_dict(pooling.state_dict(), strict=False)
     features.clear()
-    wait(device)
-    forget_peak(device)
+    synchronize(device)
+    reset_peak(device)
     base = memory_now(device)
 
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))

@@ -11,10 +11,10 @@ import torch
 from benchmarks.encoders.mil_digits import SHAPE, Images
 from benchmarks.encoders.mil_large import code, make_encoder, network
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.machine import forget_peak, memory_now, memory_peak, wait
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask
-from benchmarks.lib.tables import size
+from benchmarks.lib.tables import format_bytes
 
 GRADIENTS = ("full", "exact", "sample")
 # What a step may take on a GPU: with less than this, the whole graph of the largest bags is refused.
@@ -39,13 +39,13 @@ class Peak:
     bytes: int | None
 
 
-def measure(images: int, gradient: str, place: Place) -> Record:
+def measure(images: int, gradient: str, context: RunContext) -> Record:
     """The peak of a step in a new process, or on the GPU, whose allocator keeps the books, in this one."""
-    device, case = resolve_device(place.device), Case(images, gradient)
+    device, case = resolve_device(context.device), Case(images, gradient)
     here = device.type == "cuda"
     found = peak_here(case, device).bytes if here else ask("benchmarks.encoders.mil_memory", case, GIVE_BACK)["bytes"]
     limit = LIMIT if here else None
-    return {"bytes": found, "limit": limit, "said": "out of memory" if found is None else size(found)}
+    return {"bytes": found, "limit": limit, "summary": "out of memory" if found is None else format_bytes(found)}
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:
@@ -65,8 +65,8 @@ def peak_here(case: Case, device: torch.device) -> Peak:
         ).square().sum().backward()
 
     step(bag[:20])
-    wait(device)
-    forget_peak(device)
+    synchronize(device)
+    reset_peak(device)
     base = memory_now(device)
     if device.type != "cuda":
         step(bag)
@@ -75,7 +75,7 @@ def peak_here(case: Case, device: torch.device) -> Peak:
     torch.cuda.set_per_process_memory_fraction(LIMIT / whole, device.index)
     try:
         step(bag)
-        wait(device)
+        synchronize(device)
         return Peak(memory_peak(device) - base)
     except torch.OutOfMemoryError:
         return Peak(None)

@@ -1,9 +1,9 @@
-"""Published accuracies on the classical sets of bags, in percent: mean and what follows ± in the source."""
+"""Published accuracies on the classical sets of bags, in percent: mean and spread."""
 
 from __future__ import annotations
 
 # M. Ilse, J. Tomczak and M. Welling, ICML 2018, table 1: ten folds, five times; ± is a standard error of the mean. The
-# first three rows are theirs for other people's methods. Their folds are others than ours.
+# first three rows are for methods of other authors. Their folds are not ours.
 _SETS = ("musk1", "musk2", "elephant", "fox", "tiger")
 _ROWS: dict[str, list[tuple[float, float | None]]] = {
     "mi-SVM": [(87.4, None), (83.6, None), (82.2, None), (58.2, None), (78.4, None)],
@@ -13,15 +13,12 @@ _ROWS: dict[str, list[tuple[float, float | None]]] = {
     "gated attention": [(90.0, 5.0), (86.3, 4.2), (85.7, 2.7), (60.3, 2.9), (84.5, 1.8)],
 }
 ILSE = {method: dict(zip(_SETS, row, strict=True)) for method, row in _ROWS.items()}
-# What their ± is, for the page.
-SPREAD = (
-    "Published rows: ten folds, five times; the source calls what follows its ± a standard error of the mean. Its "
-    "folds are others than ours."
-)
+# The meaning of their ±, for the page.
+SPREAD = "Published rows: ten other folds, five times; their ± is a standard error of the mean."
 
 
 def published_cell(method: str, data: str) -> str:
-    """One cell of the table; a dash where nothing was published."""
+    """Return one cell of the table; a dash where nothing was published."""
     found = ILSE[method].get(data)
     if found is None:
         return "-"

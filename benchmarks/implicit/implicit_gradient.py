@@ -1,17 +1,16 @@
 """The implicit gradient of whole models against enumeration, and how far samples and one step are from it.
 
-Claims checked: with Exact the gradient through `ImplicitMeanField` is that of enumerated subsets to 1e-6; with 512 samples of
-Pathwise its cosine to it is over 0.999 where items interact weakly (factor 1). Where they interact more strongly only
-SecondDifference keeps near that, and Gaussian has a bias everywhere.
+Claims checked: with Exact the gradient through `ImplicitMeanField` is that of enumerated subsets to 1e-6; with 512
+samples of Pathwise its cosine to it is over 0.999 where items interact weakly (factor 1). Where they interact more
+strongly only SecondDifference keeps near that, and Gaussian has a bias everywhere.
 
-Random networks in float64: a DeepSetFunction with phi "mlp" and "context", InsetFunction, HorseFunction, of width 32 and two layers of 64 units
-in rho, whose weights are multiplied by a factor, so that items interact weakly to strongly; the largest makes many of
-them sure, and the radius falls again. Sets of 8, 0, 1, 5 and 3 items; the loss is the cross-entropy of random subsets,
-its gradient is with respect to all parameters. The truth is dense algebra on sums over all subsets, which shares no
-code with `Exact` and its adjoint: the solution is refined by Newton, "radius" is the spectral radius of the plain
-iteration there. "One step" differentiates the last step only, at the true solution: with Exact, and with as many
-Bernoulli samples.
-"""
+Random networks in float64: a DeepSetFunction with phi "mlp" and "context", InsetFunction, HorseFunction, of width 32
+and two layers of 64 units in rho, whose weights are multiplied by a factor, so that items interact weakly to strongly;
+the largest makes many of them sure, and the radius falls again. Sets of 8, 0, 1, 5 and 3 items; the loss is the
+cross-entropy of random subsets, its gradient is with respect to all parameters. The truth is dense algebra on sums over
+all subsets, which shares no code with `Exact` and its adjoint: the solution is refined by Newton, "radius" is the
+spectral radius of the plain iteration there. "One step" differentiates the last step only, at the true solution: with
+Exact, and with as many Bernoulli samples."""
 
 from __future__ import annotations
 

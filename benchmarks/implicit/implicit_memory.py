@@ -3,9 +3,9 @@
 Claims checked: whatever the number of iterations, to 500 of a neural set function and to 2,000 of a pairwise one, the
 peak of forward and backward pass is flat within 5 % with `setgrad.implicit`, where that of unrolling grows.
 
-- Deep set (figure 1 of paper 000): `inference.mean_field` of a DeepSetFunction with 5 Gaussian masks, `UnrolledMeanField(K)` against
-  `ImplicitMeanField()`, for 8 sets of 100 items with 32 features; the gradient is with respect to the network. Unrolling takes
-  plain steps.
+- Deep set (figure 1 of paper 000): `inference.mean_field` of a DeepSetFunction with 5 Gaussian masks,
+  `UnrolledMeanField(K)` against `ImplicitMeanField()`, for 8 sets of 100 items with 32 features; the gradient is with
+  respect to the network. Unrolling takes plain steps.
 - Pairwise: psi -> sigmoid(f + X W X^T (psi - 1/2)), for 32 sets of 1,000 items with 32 features X; the gradient is with
   respect to f, X and W. Unrolling takes damped steps.
 
@@ -30,9 +30,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.lib.machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
+from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask, spread
-from benchmarks.lib.tables import seconds, size, table
+from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.lib.timing import Peak
 from setgrad.functions import DeepSetFunction, FreshNoise, Gaussian
 from setgrad.implicit import GMRES, Picard, fixed_point
@@ -101,7 +101,7 @@ def measure(model: str, device: torch.device, *, quick: bool) -> dict[str, Any]:
                 **{case.way: asdict(peak) for case, peak in zip(cases, peaks, strict=True)},
             }
         )
-        cells = [text for peak in peaks for text in (size(peak.step), seconds(peak.seconds))]
+        cells = [text for peak in peaks for text in (format_bytes(peak.step), format_seconds(peak.seconds))]
         rows.append([f"K={iterations}", *cells, f"{difference:.1e}"])
     growth = {way: spread([row[way]["step"] for row in results]) for way in WAYS}
     print(f"\n## Peak memory of forward and backward pass: {model}, B={shape.sets}, n={shape.items}\n")
@@ -125,12 +125,12 @@ def peak_here(case: Case, device: torch.device) -> Peak:
     """Measure in this process; the base is taken after a tiny case and with the data in place."""
     gradients(replace(case, iterations=2, sets=1, items=10), device)
     _, solve = MODELS[case.model](case, device)
-    wait(device)
-    forget_peak(device)
+    synchronize(device)
+    reset_peak(device)
     base = memory_now(device)
     started = time.perf_counter()
     solve().square().sum().backward()
-    wait(device)
+    synchronize(device)
     elapsed = time.perf_counter() - started
     return Peak(memory_peak(device) - base, base, elapsed)
 

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.lib.machine import describe, describe_line
-from benchmarks.lib.tables import seconds, table
+from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.timing import Timing, time_side_by_side
 from setgrad.implicit import quadratic
 
@@ -277,11 +277,11 @@ def _show(results: list[dict[str, Any]], names: list[str], count: int) -> None:
     for row in results:
         own = row["setgrad"]
         ratios = [
-            f"{seconds(row[name]['seconds'])} ({row[name]['seconds'] / own['seconds']:.1f}; "
+            f"{format_seconds(row[name]['seconds'])} ({row[name]['seconds'] / own['seconds']:.1f}; "
             f"{row[name]['cpu'] / own['cpu']:.1f})"
             for name in names[1:]
         ]
-        rows.append([str(row["n"]), seconds(own["seconds"]), *ratios])
+        rows.append([str(row["n"]), format_seconds(own["seconds"]), *ratios])
     print(table(["n", *names], rows))
     for what in ("value", "gradient"):
         print(f"\n## Relative error of the {what}, worst program (median)\n")

@@ -1,4 +1,4 @@
-"""What a measurement ran on, and how much memory it took there."""
+"""The machine that a measurement ran on, and the memory in use there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Name the machine, so that a stored number can be judged later."""
+    """Return device, threads, load and versions, to be stored with a measurement."""
     name = _gpu(device) if device.type == "cuda" else _processor()
     return {
         "device": f"{device.type}: {name}",
@@ -27,31 +27,31 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def describe_line(machine: dict[str, Any]) -> str:
-    """The same in one line."""
+    """Return a description of the machine in one line."""
     return (
         f"{machine['device']}, {machine['threads']} threads (load {machine['load']} when started), "
         f"torch {machine['torch']}, Python {machine['python']}"
     )
 
 
-def wait(device: torch.device) -> None:
-    """Let the device finish what was asked of it."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def memory_now(device: torch.device) -> int:
-    """Bytes in use: resident memory of this process, or allocated tensors on the GPU."""
+    """Return the bytes in use: resident memory of this process, or allocated tensors on the GPU."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     return _status("VmRSS") if _STATUS.exists() else memory_peak(device)
 
 
 def memory_peak(device: torch.device) -> int:
-    """The most bytes in use since `forget_peak`, or since the process began where that cannot be reset.
+    """Return the most bytes in use since `reset_peak`, or since the process began where that cannot be reset.
 
-    On Linux this reads the kernel's own mark for the address space. `getrusage` reports the same mark, but a child
-    process inherits there the peak of the process that started it.
+    On Linux this reads the kernel's high-water mark of the address space. `getrusage` would include the peak of the
+    parent process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -61,8 +61,8 @@ def memory_peak(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def forget_peak(device: torch.device) -> None:
-    """Start a new peak from what is in use now, where the system allows it."""
+def reset_peak(device: torch.device) -> None:
+    """Reset the peak to the memory in use now, where the system allows it."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -70,7 +70,7 @@ def forget_peak(device: torch.device) -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        # The mark then stays at what imports once took, which is little above what is in use.
+        # The mark then stays at the peak of the imports, which is little above the memory in use.
         return
 
 
@@ -80,9 +80,9 @@ def _status(field: str) -> int:
 
 
 def _gpu(device: torch.device) -> str:
-    """The GPU, and that it multiplies coarsely where it was told to: scores and times both depend on it."""
-    coarse = torch.get_float32_matmul_precision() != "highest"
-    return torch.cuda.get_device_name(device) + (" (TF32)" if coarse else "")
+    """Return the name of the GPU, with a mark for TF32 products: scores and times both depend on them."""
+    has_tf32 = torch.get_float32_matmul_precision() != "highest"
+    return torch.cuda.get_device_name(device) + (" (TF32)" if has_tf32 else "")
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""Run jobs one after the other or in several processes."""
+"""Run jobs one after the other, or in several processes."""
 
 from __future__ import annotations
 
@@ -6,36 +6,41 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from benchmarks.lib.records import Record
 
-# What is done for a job: a record, or what went wrong. Goes to other processes, so it must be a function of a module.
-Work = Callable[[Any], Record | str]
+Job = TypeVar("Job")
+# A record, or the text of an error. Other processes must be able to import the function.
+Outcome = Record | str
 
 
-def outcomes(jobs: Sequence[Any], work: Work, *, workers: int, ends: float) -> Iterator[tuple[Any, Record | str]]:
-    """Do the work for all jobs, in order, several at a time; none starts after the time `ends`."""
-    return _in_turn(jobs, work, ends) if workers <= 1 else _in_parallel(jobs, work, ends, workers)
+def run_parallel(
+    jobs: Sequence[Job], work: Callable[[Job], Outcome], *, workers: int, deadline: float
+) -> Iterator[tuple[Job, Outcome]]:
+    """Yield each job with its outcome as it finishes. Jobs start in the given order, none after `deadline`."""
+    return _run_serial(jobs, work, deadline) if workers <= 1 else _run_processes(jobs, work, deadline, workers)
 
 
-def _in_turn(jobs: Sequence[Any], work: Work, ends: float) -> Iterator[tuple[Any, Record | str]]:
+def _run_serial(jobs: Sequence[Job], work: Callable[[Job], Outcome], deadline: float) -> Iterator[tuple[Job, Outcome]]:
     for job in jobs:
-        if time.monotonic() >= ends:
+        if time.monotonic() >= deadline:
             return
         yield job, work(job)
 
 
-def _in_parallel(jobs: Sequence[Any], work: Work, ends: float, workers: int) -> Iterator[tuple[Any, Record | str]]:
+def _run_processes(
+    jobs: Sequence[Job], work: Callable[[Job], Outcome], deadline: float, workers: int
+) -> Iterator[tuple[Job, Outcome]]:
     queue = list(reversed(jobs))
-    running: dict[Future[Record | str], Any] = {}
-    # CUDA does not survive a fork, so workers are started afresh.
+    running: dict[Future[Outcome], Job] = {}
+    # CUDA does not survive a fork, so workers are spawned.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, max(1, len(jobs))), mp_context=context, initializer=_start_worker) as pool:
         while True:
-            while queue and len(running) < workers and time.monotonic() < ends:
+            while queue and len(running) < workers and time.monotonic() < deadline:
                 job = queue.pop()
                 running[pool.submit(work, job)] = job
             if not running:

@@ -1,4 +1,4 @@
-"""A file of results, one JSON object for each run, and where a run takes place."""
+"""Files of results, one JSON object for each run, and the context that a run needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any, final
 
 Record = dict[str, Any]
 
-# Names that older records use for fields and options, by today's names.
-_RENAMED = {"width": "dim", "picture": "pixel-cnn"}
+# Words that older records use for fields and options, with the names of today.
+_RENAMED = {"width": "dim", "picture": "pixel-cnn", "piece": "chunk", "told the trees": "supervised"}
 
 
 @final
 @dataclass(frozen=True)
-class Place:
-    """Where fits run, where their data are, where unfinished ones are kept, and what to write beside every result."""
+class RunContext:
+    """Where a run takes place: device, data, checkpoints of unfinished fits, and the origin that records state."""
 
     device: str | None = None
     data_dir: str | None = None
@@ -31,36 +31,37 @@ class Place:
 
 
 def current_commit() -> str:
-    """The commit of the checkout, with a plus if files differ from it; SETGRAD_COMMIT where there is no git."""
-    named = os.environ.get("SETGRAD_COMMIT")
-    if named:
-        return named
+    """Return the commit of the checkout, with a plus if files differ from it; SETGRAD_COMMIT where there is no git."""
+    commit = os.environ.get("SETGRAD_COMMIT")
+    if commit:
+        return commit
+    git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     try:
-        ask = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-        commit = ask(["git", "rev-parse", "--short", "HEAD"]).stdout.strip()
-        changed = ask(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
+        commit = git(["git", "rev-parse", "--short", "HEAD"]).stdout.strip()
+        changed = git(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit + ("+" if changed else "")
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the stored results, under today's names. A line that was cut off when a run was killed is left out."""
+    """Return the stored records, under the names of today. A line that was cut off by a killed run is left out."""
     if not path.exists():
         return []
+    old_name = re.compile(rf"\b({'|'.join(_RENAMED)})\b")
     records = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            records.append(json.loads(re.sub(rf"\b({'|'.join(_RENAMED)})\b", lambda m: _RENAMED[m[0]], line)))
+            records.append(json.loads(old_name.sub(lambda match: _RENAMED[match[0]], line)))
         except json.JSONDecodeError:
             print(f"{path}: a damaged line is left out: {line[:60]!r}", file=sys.stderr)
     return records
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Add a line to a file of results, and see to it that it is on disk."""
+    """Append a record to a file and flush it to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A killed run may have left half a line; the new record must not be glued to it.
+    # A killed run may have left half a line; the new record must start on its own line.
     broken = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
         file.write(("\n" if broken else "") + json.dumps(record) + "\n")

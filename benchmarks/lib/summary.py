@@ -12,7 +12,7 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Summary:
-    """Mean of a score over folds or seeds, with the standard deviation and the standard error of the mean."""
+    """Mean of a score over folds or seeds, its standard deviation, and the standard error of the mean."""
 
     mean: float
     deviation: float
@@ -20,7 +20,7 @@ class Summary:
     count: int
 
     def to_json(self) -> dict[str, float | None]:
-        """The numbers, None where a spread is unknown."""
+        """Return the numbers by name, None where a spread is unknown."""
         return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Summary:
 @final
 @dataclass(frozen=True)
 class Difference:
-    """How far one model is above another: in points, and in standard errors (NaN where the spread is unknown)."""
+    """How far one model is above another, in points and in standard errors (NaN where the spread is unknown)."""
 
     points: float
     errors: float
@@ -40,9 +40,9 @@ class Difference:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Mean, deviation and error of the values; both spreads are unknown (NaN) for a single one.
+    """Return mean, deviation and error of the values; both spreads of a single value are NaN.
 
-    Example:
+    Examples:
         >>> print(summarise([1.0, 3.0]))
         2.0 ± 1.4
     """
@@ -52,29 +52,29 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), deviation, deviation / math.sqrt(len(values)), len(values))
 
 
-def paired_gaps(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
-    """How far the first is above the second, for each number that both have.
+def paired_differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+    """Return how far the first is above the second, for each fold that both have.
 
-    Example:
-        >>> paired_gaps({0: 5.0, 1: 9.0, 2: 1.0}, {0: 4.0, 1: 7.0})
+    Examples:
+        >>> paired_differences({0: 5.0, 1: 9.0, 2: 1.0}, {0: 4.0, 1: 7.0})
         [1.0, 2.0]
     """
     return [first[number] - second[number] for number in sorted(first.keys() & second.keys())]
 
 
 def compare(first: Mapping[int, float], second: Mapping[int, float], *, paired: bool) -> Difference:
-    """The difference of two models. Paired where a number means the same data for both, as it does for folds.
+    """Return the difference of two models, by fold or seed.
 
-    Pairs take out that some folds are harder than others, for all models alike. With seeds the numbers have
-    nothing in common, so the errors of both means add up.
+    Folds are paired, because a fold is the same data for both models: that removes how hard a fold is. Seeds are not,
+    because the same seed has nothing in common between models: the errors of both means add up.
 
-    Example:
+    Examples:
         >>> print(compare({0: 5.0, 1: 9.0}, {0: 4.0, 1: 7.0}, paired=True))
         +1.5 = +3.0 se
     """
     if paired:
-        gaps = summarise(paired_gaps(first, second))
-        points, error = gaps.mean, gaps.error
+        differences = summarise(paired_differences(first, second))
+        points, error = differences.mean, differences.error
     else:
         one, two = summarise(list(first.values())), summarise(list(second.values()))
         points, error = one.mean - two.mean, math.hypot(one.error, two.error)
@@ -84,9 +84,9 @@ def compare(first: Mapping[int, float], second: Mapping[int, float], *, paired: 
 
 
 def mean_cell(values: Sequence[float], form: str) -> str:
-    """Mean and, if there are several, standard deviation; runs that diverged (NaN) are counted apart.
+    """Return mean and, for several values, standard deviation; diverged runs (NaN) are counted separately.
 
-    Example:
+    Examples:
         >>> mean_cell([1.0, 3.0, float("nan")], ".1f")
         '2.0 ± 1.4 (1 of 3 diverged)'
     """

@@ -1,4 +1,4 @@
-"""Aligned Markdown tables: one form for the terminal and for a page."""
+"""Aligned Markdown tables, the same for the terminal and for a page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out cells in columns; the first column is flush left, the others flush right.
+    """Return a table of these cells, with the first column flush left and the others flush right.
 
-    Example:
+    Examples:
         >>> print(table(["case", "s"], [["a", "1.5"]]))
         | case |   s |
         | :--- | --: |
@@ -23,11 +23,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def seconds(value: float) -> str:
-    """A duration with three significant digits."""
+def format_seconds(value: float) -> str:
+    """Return a duration with three significant digits."""
     return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def size(count: float) -> str:
-    """A number of bytes with three significant digits, in decimal units."""
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with three significant digits, in decimal units."""
     return f"{count / 1e6:.3g} MB" if count < 999.5e6 else f"{count / 1e9:.3g} GB"

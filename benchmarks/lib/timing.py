@@ -10,7 +10,7 @@ from typing import final
 
 import torch
 
-from benchmarks.lib.machine import wait
+from benchmarks.lib.machine import synchronize
 
 # Rounds that are not counted: libraries load and allocators fill in them.
 WARM_UP = 2
@@ -45,10 +45,10 @@ def time_side_by_side(works: list[Callable[[], object]], device: torch.device, r
     found: list[list[Timing]] = [[] for _ in works]
     for _ in range(WARM_UP + repeats):
         for times, work in zip(found, works, strict=True):
-            wait(device)
+            synchronize(device)
             clock, processor = time.perf_counter(), time.process_time()
             work()
-            wait(device)
+            synchronize(device)
             times.append(Timing(time.perf_counter() - clock, time.process_time() - processor))
     return [
         Timing(

@@ -8,7 +8,7 @@ from typing import final
 
 from torch import nn
 
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from benchmarks.selection.models import MEMBERS, RELATION, Options, describe, make_selector, options_of, usual_relation
 from benchmarks.selection.published import AMAZON_PAIRS
 from benchmarks.selection.tasks import load_split
@@ -102,11 +102,12 @@ def changes_of(model: str) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in CONTENDERS[model].items())
 
 
-def attempt(trial: Trial, place: Place) -> Record:
-    """Fit, with the weights of another category to begin with if asked to, and test. Scores are percentages."""
-    start = _fitted_source(trial.start, trial.seed, trial.quick, place.device, place.data_dir) if trial.start else None
-    task = _load(trial.task, trial.seed, trial.quick, place.data_dir)
-    selector = untrained(trial, tuple(task.train.sets.item_shape), len(task.train), place.device)
+def attempt(trial: Trial, context: RunContext) -> Record:
+    """Fit, from the weights of another category if the trial names one, and test. Scores are percentages."""
+    source = (trial.start, trial.seed, trial.quick, context.device, context.data_dir)
+    start = _fitted_source(*source) if trial.start else None
+    task = _load(trial.task, trial.seed, trial.quick, context.data_dir)
+    selector = untrained(trial, tuple(task.train.sets.item_shape), len(task.train), context.device)
     selector.fit(*task.train, validation=task.validation, start=start)
     score = 100 * selector.score_true_size(*task.test)
     return {
@@ -115,7 +116,7 @@ def attempt(trial: Trial, place: Place) -> Record:
         "validation": 100 * selector.history_[max(0, selector.best_epoch_ - 1)]["validation_jaccard"],
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
-        "said": f"true size {score:.2f}",
+        "summary": f"true size {score:.2f}",
     }
 
 
@@ -125,8 +126,8 @@ def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | Non
     if selector.phi != _NO_SKIP:
         return selector
     context = ContextItems(shape, selector.dim, layers=selector.layers, heads=selector.heads)
-    # DeepSetFunction gives the modular term to phis that are a ContextItems; behind a module that does nothing it is the same
-    # network, and none is given. The relation is what it is for the default.
+    # DeepSetFunction adds the modular term only if phi is a ContextItems. Behind a module that does nothing it is the
+    # same network without that term. The relation is the default's.
     relation = usual_relation(SubsetSelector().get_params(), sets)
     return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
 

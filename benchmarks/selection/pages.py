@@ -1,13 +1,12 @@
-"""The page of results: tables of scores, of inference, of time and memory, beside the published numbers."""
+"""Tables of scores, inference, time and memory, beside the published numbers."""
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import Summary, compare
-from benchmarks.lib.tables import size, table
+from benchmarks.lib.tables import format_bytes, table
 from benchmarks.selection.baselines import BASELINES
 from benchmarks.selection.models import MODELS
 from benchmarks.selection.published import published, published_converged, published_seconds
@@ -15,34 +14,25 @@ from benchmarks.selection.scores import SCORES, averages, best_preset, collect, 
 
 _SPLITS = {
     "folds": "Five-fold cross-validation",
-    "drawn": "Splits drawn anew for each seed",
+    "drawn": "Splits drawn again for each seed",
     "published": "Published split, several seeds",
 }
-_HEAD = """# Table 2
-
-Mean ± standard deviation over folds or seeds; the best of a row is bold. "se" is the standard error of the difference,
-fold by fold, or split by split, where they differ; several fits of one fold count as one, their mean. ":pixels" are
-images as plain vectors. "Published" numbers are those of arXiv:2412.11239 (one held-out test part, BERT vectors for
-Amazon, times on an A100): not the same data, so only roughly comparable. All options are in the JSON lines.
-"""
 
 
-def page(records: Sequence[Record], figures: Sequence[str] = ()) -> str:
-    """The whole page in Markdown; `figures` are names of files beside it."""
+def show(records: Sequence[Record]) -> str:
+    """Return all tables, by the way tasks are split."""
     full = [record for record in records if not record["quick"]]
     records = latest(full or records)
-    parts = [_HEAD, _origin(records)]
+    parts = []
     for splits, title in _SPLITS.items():
-        chosen = [record for record in records if record["splits"] == splits]
-        if chosen:
-            parts += [f"## {title}\n", *_sections(chosen, paired=splits != "published")]
-    if figures:
-        parts += ["## Figures\n", "\n".join(f"![{name}]({name})" for name in figures) + "\n"]
-    return "\n".join(parts)
+        selected = [record for record in records if record["splits"] == splits]
+        if selected:
+            parts += [f"## {title}", *_sections(selected, paired=splits != "published")]
+    return "\n\n".join(parts)
 
 
 def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
-    """One row for each task and for averages over Amazon: each model, default minus direct and minus the best rival."""
+    """Return rows for tasks and averages over Amazon, with the lead of the default over direct and the best rival."""
     values = values_of(records, score)
     rows = {**dict(sorted(values.items())), **averages(values)}
     models = _present(values)
@@ -65,7 +55,7 @@ def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
 
 
 def published_table(records: Sequence[Record]) -> str:
-    """Our presets beside the printed numbers."""
+    """Return the scores of the presets beside the published ones."""
     found = collect(records, "true_size")
     rows = []
     names = [name for name in _present(found) if name in published("moons")]
@@ -80,8 +70,8 @@ def published_table(records: Sequence[Record]) -> str:
 
 
 def inference_table(records: Sequence[Record]) -> str:
-    """Table 7: one step and converged inference of the same fitted models."""
-    one, settled = collect(records, "one_step"), collect(records, "converged")
+    """Return the scores of the same fitted models with one step of inference and with converged inference."""
+    one, converged = collect(records, "one_step"), collect(records, "converged")
     share = collect(records, "settled_test")
     models = _present(one)
     rows = []
@@ -92,15 +82,15 @@ def inference_table(records: Sequence[Record]) -> str:
                 cells.append("-")
                 continue
             printed = published_converged(task).get(model)
-            done = share[task][model].mean if model in share.get(task, {}) else 0.0
-            text = f"{one[task][model].mean:.1f} / {settled[task][model].mean:.1f} ({100 * done:.0f} %)"
+            rate = share[task][model].mean if model in share.get(task, {}) else 0.0
+            text = f"{one[task][model].mean:.1f} / {converged[task][model].mean:.1f} ({100 * rate:.0f} %)"
             cells.append(text + (f" [{printed[0]:.1f}]" if printed else ""))
         rows.append([task, *cells])
     return table(["task", *models], rows) if rows else ""
 
 
 def cost_table(records: Sequence[Record]) -> str:
-    """Seconds of a fit, with the published ones in brackets, epochs, and peak memory."""
+    """Return seconds of a fit, with the published ones in brackets, epochs, and peak memory."""
     fitted = [record for record in records if record["model"] in MODELS]
     time, memory, epochs = (collect(fitted, name) for name in ("seconds", "peak_memory", "epochs"))
     models = _present(time)
@@ -112,50 +102,34 @@ def cost_table(records: Sequence[Record]) -> str:
             if m not in time[task]:
                 cells.append("-")
                 continue
-            there = f" [{printed[m]:.0f}]" if m in printed else ""
-            cells.append(
-                f"{time[task][m].mean:.0f} s{there}, {epochs[task][m].mean:.0f} ep, {size(memory[task][m].mean)}"
-            )
+            theirs = f" [{printed[m]:.0f}]" if m in printed else ""
+            peak = format_bytes(memory[task][m].mean)
+            cells.append(f"{time[task][m].mean:.0f} s{theirs}, {epochs[task][m].mean:.0f} ep, {peak}")
         rows.append([task, *cells])
     return table(["task", *models], rows) if rows else ""
 
 
 def _sections(records: Sequence[Record], *, paired: bool) -> list[str]:
-    parts = []
-    for score, meaning in SCORES.items():
-        parts += [f"### Test Jaccard in percent; {meaning}\n", score_table(records, score, paired=paired) + "\n"]
-    lines = verdicts(records, paired=paired)
-    if lines:
-        parts += ["\n".join(f"- {line}" for line in lines) + "\n"]
-    optional = (
-        ("Beside the published numbers (true size)", published_table(records)),
-        ("One step / converged inference, true size (share of sets that settled) [published, converged]",
-         inference_table(records)),
-        ("Seconds of a fit [published], epochs, peak memory", cost_table(records)),
-    )  # fmt: skip
-    for title, text in optional:
-        if text:
-            parts += [f"### {title}\n", text + "\n"]
-    return parts
-
-
-def _origin(records: Sequence[Record]) -> str:
-    """Where the numbers come from: commits, machines and commands, with the number of fits of each."""
-    lines = []
-    for name in ("commit", "device", "torch", "command"):
-        counts = collections.Counter(record.get(name) or "unknown" for record in records if record["model"] in MODELS)
-        lines += [f"- {name}: `{value}` ({count} fits)" for value, count in counts.most_common()]
-    searched = sum(bool(record.get("tuned")) for record in records)
-    if searched:
-        lines.append(f"- options found by a search: {searched} fits; the others have those of their presets")
-    spent = sum(record["seconds"] for record in records)
-    return "\n".join([*lines, f"- {len(records)} results, {spent:.0f} s of fitting in all, several at a time", ""])
+    parts = [
+        f"### Test Jaccard in percent; {meaning}\n\n{score_table(records, score, paired=paired)}"
+        for score, meaning in SCORES.items()
+    ]
+    if lines := verdicts(records, paired=paired):
+        parts.append("\n".join(f"- {line}" for line in lines))
+    optional = {
+        "Beside the published numbers (true size)": published_table(records),
+        "One step / converged inference, true size (share of converged sets) [published, converged]": inference_table(
+            records
+        ),
+        "Seconds of a fit [published], epochs, peak memory": cost_table(records),
+    }
+    return [*parts, *(f"### {title}\n\n{text}" for title, text in optional.items() if text)]
 
 
 def _present(values: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Models that have a result, in the order of the table of models."""
-    there = {model for row in values.values() for model in row}
-    return [model for model in (*MODELS, *BASELINES) if model in there]
+    """Return the models that have a result, in the order of the columns."""
+    present = {model for row in values.values() for model in row}
+    return [model for model in (*MODELS, *BASELINES) if model in present]
 
 
 def _versus(row: Mapping[str, Mapping[int, float]], first: str, second: str, paired: bool) -> str:
@@ -165,7 +139,7 @@ def _versus(row: Mapping[str, Mapping[int, float]], first: str, second: str, pai
 
 
 def _counts(found: Iterable[Summary]) -> str:
-    """How many folds or seeds there are, from the model with the fewest to that with the most."""
+    """Return how many folds or seeds there are, from the model with the fewest to the one with the most."""
     counts = sorted(summary.count for summary in found) or [0]
     return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 

@@ -27,8 +27,8 @@ from typing import Any, final
 import torch
 
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.machine import describe, describe_line, forget_peak, memory_now, memory_peak, wait
-from benchmarks.lib.tables import seconds, size, table
+from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.speed.speed_meanfield import exponent
 from setgrad import SubsetSelector, datasets
 from setgrad.errors import OptionError
@@ -134,7 +134,7 @@ def compare_mixed(selector: SubsetSelector, sizes: Sequence[int], device: torch.
     sets = Sets.cat([make_set(items, seed=number).sets for number, items in enumerate(sizes)])
     started = time.perf_counter()
     logits, picks = selector.decision_function(sets), selector.predict(sets)
-    wait(device)
+    synchronize(device)
     together = time.perf_counter() - started
     same, largest = 0, 0.0
     for number in range(len(sets)):
@@ -166,8 +166,8 @@ def show(attention: str, found: dict[str, Any], mixed: dict[str, Any]) -> None:
     rows = [
         [
             f"{cost['items']:,}",
-            seconds(cost["seconds"]),
-            size(max(0, cost["peak"])),
+            format_seconds(cost["seconds"]),
+            format_bytes(max(0, cost["peak"])),
             f"{max(0, cost['peak']) / cost['items'] / 1e3:.2f} kB",
             f"{100 * cost['score']:.1f}",
         ]
@@ -181,16 +181,16 @@ def show(attention: str, found: dict[str, Any], mixed: dict[str, Any]) -> None:
     print(
         f"one batch of {min(mixed['sizes'])} to {max(mixed['sizes']):,} items: {mixed['same']} of {mixed['sets']} sets "
         f"as alone, bit for bit (largest difference of a logit {mixed['largest_difference']:.1e}), "
-        f"{seconds(mixed['seconds'])}",
+        f"{format_seconds(mixed['seconds'])}",
         flush=True,
     )
 
 
 def _time_call(selector: SubsetSelector, sets: Sets, device: torch.device) -> float:
-    wait(device)
+    synchronize(device)
     started = time.perf_counter()
     selector.predict(sets)
-    wait(device)
+    synchronize(device)
     return time.perf_counter() - started
 
 
@@ -201,7 +201,7 @@ def _hand_back(device: torch.device) -> None:
         # With another C library what small pieces once took stays, which is little beside the peaks that count.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
-    forget_peak(device)
+    reset_peak(device)
 
 
 def _say(what: str) -> None:

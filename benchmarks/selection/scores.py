@@ -24,7 +24,7 @@ _HOW = {
     False: "the best of a category is the one with the best mean over its seeds; the difference is one of means",
 }
 
-SCORES = {"true_size": "the true size is given away, as in the papers", "own_size": "the model chooses the size"}
+SCORES = {"true_size": "the true size is given, as in publications", "own_size": "the model chooses the size"}
 
 
 # Values of one score by task, model and number of the fold or seed.

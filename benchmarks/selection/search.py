@@ -18,14 +18,14 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.parallel import Work, outcomes
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.parallel import Outcome, run_parallel
+from benchmarks.lib.records import Record, RunContext
 from benchmarks.selection import fits
 from benchmarks.selection.fits import Job, describe_options, expected_cost
 from benchmarks.selection.models import GRIDS
@@ -39,7 +39,7 @@ _PAUSE = 2.0
 
 
 def search(
-    jobs: Sequence[Job], place: Place, *, trials: int, journal: Path, workers: int, time_limit: float | None
+    jobs: Sequence[Job], context: RunContext, *, trials: int, journal: Path, workers: int, time_limit: float | None
 ) -> list[Job]:
     """Bring every study of these jobs to `trials` trials, and return the jobs with the best options found.
 
@@ -51,16 +51,16 @@ def search(
     journal.parent.mkdir(parents=True, exist_ok=True)
     cases = list(dict.fromkeys(replace(job, seed=0, tuned="") for job in jobs if job.model in GRIDS))
     studies = {case: _study(journal, case) for case in cases}
-    ends = time.monotonic() + time_limit if time_limit is not None else math.inf
-    work = partial(_try_once, place=place, journal=journal, trials=trials)
+    deadline = time.monotonic() + time_limit if time_limit is not None else math.inf
+    work = partial(_try_once, context=context, journal=journal, trials=trials)
     waiting: list[str] = []
     while True:
         missing = [case for case in cases for _ in _free(studies[case], _points(case, trials))]
         if missing or not waiting:
             print(f"{len(missing)} trials to go in {journal}", flush=True)
-        _run(sorted(missing, key=lambda case: -expected_cost(case)), work, workers=workers, ends=ends)
+        _run(sorted(missing, key=lambda case: -expected_cost(case)), work, workers=workers, deadline=deadline)
         others = [process for case in cases for process in _workers(studies[case], _points(case, trials))]
-        if not others or time.monotonic() >= ends:
+        if not others or time.monotonic() >= deadline:
             break
         if others != waiting:
             print(f"waiting for trials of other commands: {', '.join(others)}", flush=True)
@@ -77,8 +77,8 @@ def best_point(journal: Path, case: Job) -> str:
     return max(((trial.value, _text(trial.params)) for trial in trials), default=(0.0, ""))[1]
 
 
-def _run(missing: Sequence[Job], work: Work, *, workers: int, ends: float) -> None:
-    for done, (case, outcome) in enumerate(outcomes(missing, work, workers=workers, ends=ends), start=1):
+def _run(missing: Sequence[Job], work: Callable[[Job], Outcome], *, workers: int, deadline: float) -> None:
+    for done, (case, outcome) in enumerate(run_parallel(missing, work, workers=workers, deadline=deadline), start=1):
         name = f"{case.task} {case.model}"
         if isinstance(outcome, str):
             print(f"trial of {name} failed: {outcome}", file=sys.stderr, flush=True)
@@ -88,14 +88,14 @@ def _run(missing: Sequence[Job], work: Work, *, workers: int, ends: float) -> No
             )
 
 
-def _try_once(case: Job, place: Place, journal: Path, trials: int) -> Record | str:
+def _try_once(case: Job, context: RunContext, journal: Path, trials: int) -> Record | str:
     """One trial; an empty record if others have taken all that was left. A fit that fails is not repeated."""
     study = _study(journal, case)
     trial = _claim(study, GRIDS[case.model], _points(case, trials))
     if trial is None:
         return {}
     try:
-        record = fits.fit(replace(case, tuned=_text(trial.params)), place)
+        record = fits.fit(replace(case, tuned=_text(trial.params)), context)
     except Exception as error:
         _end(study, trial, state=_optuna().trial.TrialState.FAIL)
         return f"{type(error).__name__}: {error}"

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.lib.machine import describe, describe_line
-from benchmarks.lib.tables import seconds, table
+from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.timing import Timing
 from benchmarks.speed import discrete_pyepo as pyepo
 from benchmarks.speed.discrete_tasks import LAMBDA, Plain, Task, tasks
@@ -229,13 +229,20 @@ def show(rows: list[dict[str, Any]], overheads: list[dict[str, Any]]) -> None:
         print(f"\n## {estimator}, forward and backward: times the time of setgrad (in processor time)\n")
         some = [row for row in rows if row["estimator"] == estimator]
         cells = [
-            [f"{r['task']}, {r['batch']}", seconds(r["ways"]["setgrad"]["seconds"]), *(ratio(r, n) for n in names)]
+            [
+                f"{r['task']}, {r['batch']}",
+                format_seconds(r["ways"]["setgrad"]["seconds"]),
+                *(ratio(r, n) for n in names),
+            ]
             for r in some
         ]
         print(table(["problem, batch", "setgrad", *names], cells))
     print(f"\n## Identity over its bare solver, batch {overheads[0]['batch']}: time added (in processor time)\n")
     heads = ["problem", "bare", "identity", "added", "by a layer that only copies"]
-    cells = [[o["task"], seconds(o["bare"]), seconds(o["step"]), _added(o), f"{o['least']:.0%}"] for o in overheads]
+    cells = [
+        [o["task"], format_seconds(o["bare"]), format_seconds(o["step"]), _added(o), f"{o['least']:.0%}"]
+        for o in overheads
+    ]
     print(table(heads, cells))
     worst = max(way["value"] for row in rows for way in row["ways"].values())
     other = max(way["gradient"] for row in rows for way in row["ways"].values())

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe, describe_line
-from benchmarks.lib.tables import seconds, table
+from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.timing import time_side_by_side
 from benchmarks.selection.models import MEMBERS
 from setgrad import SubsetSelector
@@ -136,8 +136,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     cells = []
     for row in rows:
         times = [row["seconds"][way] for way in ways]
-        shown = [f"{seconds(t)}" + ("" if one is None else f" ({t / one:.2f})") for t in times]
-        answers = [seconds(row["asked"][way]) for way in ASKED]
+        shown = [f"{format_seconds(t)}" + ("" if one is None else f" ({t / one:.2f})") for t in times]
+        answers = [format_seconds(row["asked"][way]) for way in ASKED]
         cells.append([str(row["members"]), *shown, f"{row['difference']:.1e}", *answers])
     print()
     steps, questions = (f"{way} (to one apart)" for way in ways), (f"asked {way}" for way in ASKED)

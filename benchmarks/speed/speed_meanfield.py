@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from benchmarks.lib.machine import describe, describe_line
-from benchmarks.lib.tables import seconds, size, table
+from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.lib.timing import time_side_by_side
 from benchmarks.speed.step_memory import peak_of
 from benchmarks.speed.steps import MODELS, WAYS, Case, make_batch, make_step
@@ -125,14 +125,14 @@ def measure_speed(plan: Plan, device: torch.device) -> list[dict[str, Any]]:
         rows.append(
             [
                 f"B={sets}, n={items}, k={cases[0].chosen}",
-                seconds(theirs.clock),
-                seconds(ours.clock),
+                format_seconds(theirs.clock),
+                format_seconds(ours.clock),
                 f"{ratio:.1f}",
                 f"{theirs.processor / ours.processor:.1f}" if device.type == "cpu" else "-",
                 f"{theirs.clock / every.clock:.1f}",
                 f"at least {target:g}" if target and device.type == "cpu" else "-",
-                size(their_peak.step),
-                size(our_peak.step),
+                format_bytes(their_peak.step),
+                format_bytes(our_peak.step),
                 f"{their_peak.step / max(1, our_peak.step):.1f}",
                 f"{their_peak.step / max(1, peaks[1].step):.1f}",
             ]
@@ -153,11 +153,13 @@ def measure_growth(plan: Plan, device: torch.device) -> dict[str, Any]:
     print(f"\n## Peak memory of a setgrad step, B={plan.growth_sets}", flush=True)
     per_item = [peak.step / (items * plan.growth_sets) for items, peak in zip(plan.growth, peaks, strict=True)]
     rows = [
-        [f"n={items:,}", size(peak.step), f"{each / 1e3:.1f} kB", seconds(peak.seconds)]
+        [f"n={items:,}", format_bytes(peak.step), f"{each / 1e3:.1f} kB", format_seconds(peak.seconds)]
         for items, peak, each in zip(plan.growth, peaks, per_item, strict=True)
     ]
     print(table(["set", "peak beyond base", "per item", "one step"], rows))
-    print(f"base {size(peaks[0].base)}; fitted exponent {slope:.3f} (target: under {EXPONENT_LIMIT})", flush=True)
+    print(
+        f"base {format_bytes(peaks[0].base)}; fitted exponent {slope:.3f} (target: under {EXPONENT_LIMIT})", flush=True
+    )
     return {"items": list(plan.growth), "peaks": [asdict(peak) for peak in peaks], "exponent": slope}
 
 
@@ -168,9 +170,12 @@ def measure_largest(plan: Plan, device: torch.device) -> dict[str, Any]:
         _say(f"one set of {plan.largest:,} items, {model}")
         peaks[model] = peak_of(Case(1, plan.largest, model=model), device)
     print(f"\n## One set of {plan.largest:,} items", flush=True)
-    rows = [[model, size(peak.total), size(peak.base), seconds(peak.seconds)] for model, peak in peaks.items()]
+    rows = [
+        [model, format_bytes(peak.total), format_bytes(peak.base), format_seconds(peak.seconds)]
+        for model, peak in peaks.items()
+    ]
     print(table(["model", "peak in all", "base", "one step"], rows))
-    print(f"target: under {size(LARGEST_LIMIT)} in all", flush=True)
+    print(f"target: under {format_bytes(LARGEST_LIMIT)} in all", flush=True)
     return {model: asdict(peak) for model, peak in peaks.items()}
 
 

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from benchmarks.lib.machine import forget_peak, memory_now, memory_peak, wait
+from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.subprocess_measure import answer, ask
 from benchmarks.lib.timing import Peak
 from benchmarks.speed.steps import Case, make_batch, make_step
@@ -27,13 +27,13 @@ def peak_here(case: Case, device: torch.device) -> Peak:
     """
     step = make_step(case, device)
     step(make_batch(Case(1, 10, case.way, case.model), device))
-    wait(device)
-    forget_peak(device)
+    synchronize(device)
+    reset_peak(device)
     base = memory_now(device)
     batch = make_batch(case, device)
     started = time.perf_counter()
     step(batch)
-    wait(device)
+    synchronize(device)
     seconds = time.perf_counter() - started
     return Peak(memory_peak(device) - base, base, seconds)
 

@@ -89,17 +89,17 @@ def test_table2_runs_resumes_and_renders(tmp_path: Path, capsys: pytest.CaptureF
     results, written = tmp_path / "t.jsonl", tmp_path / "t.json"
     run = ["table2", "--quick", "--tasks", "moons", "--device", "cpu", "--seeds", "2", "--results", str(results)]
     assert main([*run, "--models", "direct"]) == 0
-    assert "0 of 2 fits" in capsys.readouterr().out
+    assert "0 of 2 trials" in capsys.readouterr().out
     assert main([*run, "--models", "direct,diffmf,chance", "--json", str(written)]) == 0
     first = capsys.readouterr().out
-    assert "2 of 6 fits" in first
+    assert "2 of 6 trials" in first
     stored = json.loads(written.read_text())
     assert stored["tables"]["true_size"]["moons"]["direct"]["count"] == 2
     # No folder of this machine is kept.
     assert {record["command"].count(str(tmp_path)) for record in stored["records"]} == {0}
     page = results.with_suffix(".md").read_text()
-    assert page.startswith("# Table 2")
-    assert page.strip() == first[first.index("# Table 2") :].strip()
+    assert page.startswith("# All methods on all tasks")
+    assert page.strip() == first[first.index("# All methods") :].strip()
     assert main(["table2", "--table", str(results)]) == 0
     # The stored results give the very page that the run printed.
     assert capsys.readouterr().out.strip() == page.strip()

@@ -165,7 +165,7 @@ def test_command_goes_on_where_it_stopped(bars_dir: Path, tmp_path: Path, capsys
     assert main([*asked, "--models", "aimle central"]) == 0
     assert main([*asked, "--models", "aimle central,gumbel-softmax,sfess"]) == 0
     shown = capsys.readouterr().out
-    assert "2 of 5 trials are in dvae.jsonl; 3 to go" in shown and "| sfess " in shown
+    assert "2 of 5 trials are in dvae.jsonl; 3 to run" in shown and "| sfess " in shown
     records = json.loads(out.read_text())["records"]
     # Two numbers k for the first and the last contender; only the first has a state, one alpha for each seed.
     assert [len(r["alpha"]) for r in sorted(records, key=lambda r: (r["model"], r["k"]))] == [1, 1, 0, 0, 0]

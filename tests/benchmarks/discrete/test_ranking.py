@@ -93,12 +93,12 @@ def test_classes_of_the_parts_are_different(digits_dir: Path) -> None:
 
 @pytest.mark.parametrize("model", ["blackbox loglog", "identity std loglog", "classifier", "lda"])
 def test_training_helps_with_classes_never_seen(model: str, digits_dir: Path, seeded: Seeded) -> None:
-    from benchmarks.lib.records import Place
+    from benchmarks.lib.records import RunContext
 
     def found(name: str, knob: float, steps: int) -> list[float]:
         trial = Trial("mnist", name, knob, 2e-3, steps, 2, hidden=64, dim=16, asked=20)
         with seeded(0):
-            values: list[float] = attempt(trial, Place("cpu", str(digits_dir)))["map"]
+            values: list[float] = attempt(trial, RunContext("cpu", str(digits_dir)))["map"]
         return values
 
     if model == "lda":
@@ -122,7 +122,7 @@ def test_command_goes_on_where_it_stopped(digits_dir: Path, tmp_path: Path, caps
     assert main([*asked, "--models", "triplet,pixels"]) == 0
     assert main([*asked, "--models", "triplet,pixels,identity std loglog"]) == 0
     shown = capsys.readouterr().out
-    assert "2 of 3 trials are in ranking.jsonl; 1 to go" in shown and "| identity std loglog " in shown
+    assert "2 of 3 trials are in ranking.jsonl; 1 to run" in shown and "| identity std loglog " in shown
     records = {r["model"]: r for r in json.loads(out.read_text())["records"]}
     assert records["pixels"]["recall"][0] > 20 and len(records["triplet"]["curve"]) == 2
     assert str(tmp_path) not in file.read_text(), "folders of this machine are not kept"

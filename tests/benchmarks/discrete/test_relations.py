@@ -101,12 +101,12 @@ def test_every_way_to_choose_moves_towards_what_pays(method: str, seeded: Seeded
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "found.jsonl"
-    methods = "aimle c,rloo,no edges,told the trees"
+    methods = "aimle c,rloo,no edges,supervised"
     arguments = ["relations", "--quick", "--methods", methods, "--device", "cpu", "--results", str(results)]
     arguments += ["--steps", "3", "--particles", "5"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "0 of 4 trials" in shown and "## T = 10, horizon 1, 5 particles" in shown and "| told the trees |" in shown
+    assert "0 of 4 trials" in shown and "## T = 10, horizon 1, 5 particles" in shown and "| supervised |" in shown
     assert main([*arguments, "--table", str(results)]) == 0
     assert "| no edges" in capsys.readouterr().out
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,21 +10,22 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.encoders.activations import truth
+from benchmarks.encoders.activations import true_nll
 from benchmarks.encoders.clustering import bounds, claims, studied, tables
 from benchmarks.encoders.clustering_fits import (
     Fit,
+    attempt,
     code_of,
-    judge,
+    evaluate,
     load,
     loss_of,
     model_file,
-    perform,
-    records_of,
     train,
 )
 from benchmarks.encoders.clustering_models import CONTENDERS, Sizes, as_sets, make
 from benchmarks.encoders.mixtures import COMPONENTS, Mixture, draw, em, em_from_scratch
+from benchmarks.lib.records import RunContext
+from benchmarks.lib.trials import answers
 from setgrad.errors import OptionError
 
 CPU = torch.device("cpu")
@@ -68,14 +69,14 @@ def test_expectation_maximisation_never_gets_worse() -> None:
 
 def test_entropy_allows_the_published_figure_only_for_the_code() -> None:
     """1.84 lies between what the true mixtures have with the deviations of the code, and with those of the text."""
-    code, text = (truth(replace(TINY, tests=60, deviations=name), CPU) for name in ("code", "text"))
+    code, text = (true_nll(replace(TINY, tests=60, deviations=name), CPU) for name in ("code", "text"))
     assert code < 1.84 < text
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.encoders.clustering.EM_STEPS", 5)
     true, near, scratch = bounds(TINY, CPU).values()
-    assert true == pytest.approx(truth(TINY, CPU)) and near < true and near < scratch < 4
+    assert true == pytest.approx(true_nll(TINY, CPU)) and near < true and near < scratch < 4
 
 
 SAMPLED = [name for name, one in CONTENDERS.items() if one.consistent and one.passes == 1]
@@ -84,7 +85,7 @@ SAMPLED = [name for name, one in CONTENDERS.items() if one.consistent and one.pa
 # A maximum is no sum: only its winners have a gradient.
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name != "max"])
 def test_sampled_gradient_has_the_full_one_as_its_mean(name: str) -> None:
-    fit = replace(TINY, model=name, piece=4)
+    fit = replace(TINY, model=name, chunk=4)
     model = make(name, fit.sizes, seed=1).double()
     points = draw(3, 16, torch.Generator().manual_seed(4)).points.double()
     names, parameters = zip(*model.named_parameters(), strict=True)
@@ -116,10 +117,10 @@ def test_contenders_name_mixtures_and_pieces_matter_only_without_a_state(name: s
     if CONTENDERS[name].consistent:
         return
     with torch.no_grad():
-        whole, pieces = code_of(model, points, None), code_of(model, points, 4)
+        whole, chunks = code_of(model, points, None), code_of(model, points, 4)
         by_hand = torch.stack([model.code(as_sets(part)) for part in points.split(4, 1)]).mean(0)
-    assert float((whole - pieces).abs().max()) > 1e-6
-    torch.testing.assert_close(pieces, by_hand)
+    assert float((whole - chunks).abs().max()) > 1e-6
+    torch.testing.assert_close(chunks, by_hand)
 
 
 def test_training_learns_and_repeats() -> None:
@@ -132,14 +133,16 @@ def test_training_learns_and_repeats() -> None:
 
 def test_kept_models_are_the_same(tmp_path: Path) -> None:
     results = tmp_path / "found.jsonl"
-    record = perform(TINY, "cpu", str(results.with_suffix("")), {"commit": "none"})
+    context = RunContext(device="cpu")
+    record = {**asdict(TINY), **attempt(TINY, context, str(results.with_suffix("")))}
     assert not isinstance(record, str), record
-    assert judge(load(TINY, results), TINY, CPU) == pytest.approx(record["nll"])
-    perform(replace(TINY, seed=1), "cpu", str(results.with_suffix("")), {})
+    assert evaluate(load(TINY, results), TINY, CPU) == pytest.approx(record["nll"])
+    attempt(replace(TINY, seed=1), context, str(results.with_suffix("")))
     assert list(results.with_suffix("").iterdir()) == [model_file(TINY, results)], "only the first seed is kept"
-    assert records_of([TINY], [record]) == {TINY: record}
-    assert records_of([replace(TINY, steps=4)], [record]) == {}, "other steps are another fit"
-    assert "OptionError" in perform(replace(TINY, model="ds-mil", gradient="sample"), "cpu", str(tmp_path), {})
+    assert answers([TINY], [record]) == {TINY: record}
+    assert answers([replace(TINY, steps=4)], [record]) == {}, "other steps are another fit"
+    with pytest.raises(OptionError):
+        attempt(replace(TINY, model="ds-mil", gradient="sample"), context, str(tmp_path))
 
 
 def test_command_goes_on_from_a_file(
@@ -150,9 +153,9 @@ def test_command_goes_on_from_a_file(
     arguments = ["clustering", "--quick", "--steps", "2", "--device", "cpu", "--results", str(results)]
     assert main([*arguments, "--models", "deep-sets,ds-mil"]) == 0
     shown = capsys.readouterr().out
-    assert "0 of 5 fits" in shown and "| True mixtures" in shown and "mean of codes" in shown
+    assert "0 of 5 trials" in shown and "| True mixtures" in shown and "mean of codes" in shown
     assert main([*arguments, "--models", "deep-sets", "--parts", "gradients", "--json", str(page)]) == 0
-    assert "3 of 3 fits" in capsys.readouterr().out
+    assert "3 of 3 trials" in capsys.readouterr().out
     found = json.loads(page.read_text())
     assert {record["gradient"] for record in found["records"]} == {"full", "sample", "subset"}
     assert all(math.isfinite(value) for record in found["records"] for value in record["nll"].values())
@@ -167,7 +170,7 @@ def test_claims_name_the_best_rivals() -> None:
     ours = dict(zip(studied(TINY, (8,)), map(record, (1.7, 1.71, 4.0, 2.0)), strict=True))
     (said,) = claims({**ours, **others})
     assert "1.700 (target: at most 1.84)" in said
-    assert "in pieces: SSE, 1.900" in said and "of whole sets: Set Transformer, 1.600" in said
+    assert "in chunks: SSE, 1.900" in said and "of whole sets: Set Transformer, 1.600" in said
     assert "sample gradient of 8 points: 1.710 (+0.010)" in said and "subset gradient of 8 points: 4.000" in said
 
 

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.encoders import completion_fits
+from benchmarks.encoders.completion import draw_images, draw_scores
 from benchmarks.encoders.completion_fits import Trial, fit, fit_gaussian, images_file
 from benchmarks.encoders.pixels import (
     ITEM,
@@ -27,6 +28,7 @@ from benchmarks.encoders.pixels import (
     read_images,
 )
 from benchmarks.lib.data import shift_and_mirror
+from benchmarks.lib.records import RunContext
 
 Seeded = Callable[..., AbstractContextManager[None]]
 
@@ -157,13 +159,12 @@ def test_command(
 
 
 def test_figures(digits_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.encoders.completion import draw
-
     monkeypatch.setitem(completion_fits.SIZES, "mnist", (50, 100, 500))
     results = tmp_path / "found.jsonl"
     trial = Trial("mnist", "gaussian", 0, tested=4)
-    record = completion_fits.attempt(trial, completion_fits.Place("cpu", str(digits_dir)), str(results))
-    draw([{"model": "gaussian", **record}], "mnist", results)
+    record = completion_fits.attempt(trial, RunContext("cpu", str(digits_dir)), str(results))
+    draw_scores([{"images": "mnist", "model": "gaussian", **record}], results.with_suffix(".md"))
+    draw_images(results)
     assert {path.name for path in tmp_path.glob("*.png")} == {"found-mnist.png", "found-mnist-images.png"}
 
 

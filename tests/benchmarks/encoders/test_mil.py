@@ -19,7 +19,7 @@ from benchmarks.encoders.mil_folds import PLAIN, predict_fold, standardised, sta
 from benchmarks.encoders.mil_large import LARGE, WAYS, code, make_encoder, network
 from benchmarks.encoders.mil_memory import measure
 from benchmarks.encoders.mil_models import POOLS
-from benchmarks.lib.records import Place
+from benchmarks.lib.records import RunContext
 from setgrad.datasets import Bags
 from setgrad.sets import Sets
 from tests.encoders.helpers import generator_drawing
@@ -113,7 +113,7 @@ def test_ways_to_the_gradient(pool: str, seeded: Seeded) -> None:
 
 
 def test_the_whole_graph_takes_more_memory_than_two_passes() -> None:
-    full, exact = (measure(3000, way, Place(device="cpu"))["bytes"] for way in ("full", "exact"))
+    full, exact = (measure(3000, way, RunContext(device="cpu"))["bytes"] for way in ("full", "exact"))
     # The two convolutions: at least 16 * 14 * 14 + 32 * 7 * 7 numbers for an image.
     assert full > 3000 * 4 * (3136 + 1568)
     assert exact < full / 2
@@ -142,7 +142,7 @@ def test_spreads_are_those_of_the_folds_of_all_seeds() -> None:
     accuracy, area = show_folds(records).split("## AUROC")
     # The squares of the distances from 90 sum to 200, over three.
     assert cells(accuracy, "abmil") == ["90.0 ± 8.2"] and cells(area, "abmil") == ["90.5 ± 0.7"]
-    assert "2 folds, cut anew for each of 2 seeds" in accuracy
+    assert "2 folds, drawn again for each of 2 seeds" in accuracy
     assert "1 folds, cut" not in accuracy and "cut once" in show_folds(records[:1])
 
 
@@ -177,7 +177,7 @@ def test_command_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.Capture
     assert main([*asked, "--parts", "folds,small", *models]) == 0
     assert main([*asked, "--parts", "folds,large", *models]) == 0
     shown = capsys.readouterr().out
-    assert "2 of 7 trials are in mil.jsonl; 5 to go" in shown, shown
+    assert "2 of 7 trials are in mil.jsonl; 5 to run" in shown, shown
     assert "gated attention, published" in shown and "| mean exact " in shown
     records = json.loads(out.read_text())["records"]
     assert [r["model"] for r in records if r["part"] == "large"] == list(LARGE[: len(WAYS)])

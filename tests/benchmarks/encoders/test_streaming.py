@@ -12,7 +12,7 @@ from benchmarks.__main__ import main
 from benchmarks.encoders.clustering_models import CONTENDERS, Sizes, make
 from benchmarks.encoders.mixtures import draw
 from benchmarks.encoders.partition_variance import ROUNDING, codes_of_partitions, feature_variance, four_distributions
-from benchmarks.encoders.streaming import ORDERS, arrivals, arrive, chunks, codes, looks
+from benchmarks.encoders.streaming import ORDERS, arrivals, arrive, arriving_chunks, codes, evaluation_steps
 from setgrad.sets import Sets
 
 LABELS = np.array([2, 0, 0, 1, 2, 0, 0, 2, 2, 2, 0])
@@ -20,24 +20,24 @@ LABELS = np.array([2, 0, 0, 1, 2, 0, 0, 2, 2, 2, 0])
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_point_arrives_once(order: str) -> None:
-    pieces = arrivals(LABELS, order, np.random.default_rng(0))
-    assert sorted(np.concatenate(pieces).tolist()) == list(range(len(LABELS)))
+    chunks = arrivals(LABELS, order, np.random.default_rng(0))
+    assert sorted(np.concatenate(chunks).tolist()) == list(range(len(LABELS)))
     if order == "single":
-        assert {len(piece) for piece in pieces} == {1}
+        assert {len(chunk) for chunk in chunks} == {1}
     if order == "class":
-        assert [set(LABELS[piece]) for piece in pieces] == [{0}, {1}, {2}]
+        assert [set(LABELS[chunk]) for chunk in chunks] == [{0}, {1}, {2}]
     if order == "chunk":
-        assert [len(piece) for piece in pieces] == [8, 3]
+        assert [len(chunk) for chunk in chunks] == [8, 3]
     if order == "one each":
-        assert [sorted(LABELS[piece]) for piece in pieces] == [[0, 1, 2], [0, 2], [0, 2], [0, 2], [0, 2]]
+        assert [sorted(LABELS[chunk]) for chunk in chunks] == [[0, 1, 2], [0, 2], [0, 2], [0, 2], [0, 2]]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_pieces_of_all_sets_come_together(order: str) -> None:
     sets = draw(3, 20, torch.Generator().manual_seed(0))
     got: list[list[torch.Tensor]] = [[], [], []]
-    for piece in chunks(sets, order):
-        for mine, points in zip(got, piece.to_list(), strict=True):
+    for chunk in arriving_chunks(sets, order):
+        for mine, points in zip(got, chunk.to_list(), strict=True):
             mine.append(points)
     for mine, points in zip(got, sets.points, strict=True):
         torch.testing.assert_close(torch.cat(mine).sort(0).values, points.sort(0).values)
@@ -60,17 +60,18 @@ def test_means_of_codes_leave_out_pieces_that_are_empty(monkeypatch: pytest.Monk
     model = make("fspool", Sizes(2, 16, 4)).double().eval()
     a, b, c = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     nothing = a[:0]
-    pieces = [Sets.from_list(pair) for pair in ([a, b], [b[:2], nothing], [c, c])]
+    chunks = [Sets.from_list(pair) for pair in ([a, b], [b[:2], nothing], [c, c])]
     with torch.no_grad():
-        first, last = codes(model, pieces, {1, 3})
+        first, last = codes(model, chunks, {1, 3})
         alone = [model.code(Sets.from_list([x]))[0] for x in (a, b[:2], c, b)]
     torch.testing.assert_close(first, torch.stack([alone[0], alone[3]]))
     torch.testing.assert_close(last, torch.stack([sum(alone[:3]) / 3, (alone[3] + alone[2]) / 2]))
 
 
 def test_streams_are_looked_at_until_their_end() -> None:
-    assert looks(1) == {1} and looks(4) == {1, 2, 3, 4}
-    assert max(looks(1024)) == 1024 and min(looks(1024)) == 1 and len(looks(1024)) == 12
+    assert evaluation_steps(1) == {1} and evaluation_steps(4) == {1, 2, 3, 4}
+    steps = evaluation_steps(1024)
+    assert (min(steps), max(steps), len(steps)) == (1, 1024, 12)
 
 
 def test_four_distributions() -> None:
@@ -98,7 +99,7 @@ def test_commands_share_their_models(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["activations", *usual, "--gradient", "full"]) == 0
     assert "| slot-sigmoid-sum" in capsys.readouterr().out
     assert main(["streaming", *usual, "--json", str(page)]) == 0
-    assert "1 of 6 fits" in capsys.readouterr().out, "the fit with a softmax is shared"
+    assert "1 of 6 trials" in capsys.readouterr().out, "the fit with a softmax is shared"
     rows = json.loads(page.read_text())["rows"]
     assert len(rows) == 6 * len(ORDERS)
     for row in rows:
@@ -106,10 +107,10 @@ def test_commands_share_their_models(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(json.loads(page.read_text())["example"]["pictures"]) == 2 * len(ORDERS)
     assert main(["streaming", "--shown", str(page), "--results", str(results)]) == 0
     drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"found-streams.png", "found-sets.png"}
+    assert drawn == {"found-activations.png", "found-streams.png", "found-sets.png"}
     assert main(["partition-variance", *usual, "--trained", "--json", str(page)]) == 0
     shown = capsys.readouterr().out
-    assert "2 of 2 fits" in shown and "trained models" in shown
+    assert "2 of 2 trials" in shown and "trained models" in shown
     assert main(["partition-variance", "--shown", str(page), "--results", str(results)]) == 0
     assert (tmp_path / "partition-variance.png").exists()
     assert main(["streaming", "--shown", str(tmp_path / "none.json")]) == 1

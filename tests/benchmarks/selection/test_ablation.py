@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main, make_parser
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from benchmarks.selection import ablation_fit
-from benchmarks.selection.ablation import CATEGORIES, gaps, mean_gap, plan, show, verdicts
+from benchmarks.selection.ablation import CATEGORIES, differences, mean_difference, plan, show, verdicts
 from benchmarks.selection.ablation_fit import CONTENDERS, DEFAULT, TRANSFER, Trial, attempt, make_trial, untrained
 from setgrad import SubsetSelector
 from setgrad.functions import DeepSetFunction
@@ -74,8 +74,8 @@ def test_without_skip_is_the_default_network_less_the_modular_term(seeded: Seede
 def test_with_a_single_step_one_step_is_the_default(registries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why the contender takes five."""
     monkeypatch.setitem(CONTENDERS, "one step", {"method": "one-step"})
-    place = Place("cpu", str(registries))
-    scores = [attempt(make_trial("safety", model, 0, quick=True), place) for model in (DEFAULT, "one step")]
+    context = RunContext("cpu", str(registries))
+    scores = [attempt(make_trial("safety", model, 0, quick=True), context) for model in (DEFAULT, "one step")]
     assert scores[0] == scores[1]
 
 
@@ -90,12 +90,12 @@ def test_transfer_begins_with_the_weights_of_the_largest_other_category(
         return fit(self, *data, start=start, **more)
 
     monkeypatch.setattr(SubsetSelector, "fit", watched)
-    place = Place("cpu", str(registries))
+    context = RunContext("cpu", str(registries))
     trial = make_trial("safety", TRANSFER, 0, quick=True)
     assert trial.start == "amazon:feeding:farthest"
     assert make_trial("feeding", TRANSFER, 0, quick=True).start == "amazon:diaper:farthest"
-    attempt(trial, place)
-    attempt(trial, place)
+    attempt(trial, context)
+    attempt(trial, context)
     # The source is fitted once, and not on what it is later tested on.
     source = ablation_fit._fitted_source(trial.start, 0, True, "cpu", str(registries))
     assert began == [None, source, source]
@@ -106,12 +106,12 @@ def test_transfer_begins_with_the_weights_of_the_largest_other_category(
 
 def test_differences_are_paired_by_fold_and_their_errors_add_up_over_categories() -> None:
     row = {DEFAULT: {0: 50.0, 1: 80.0, 2: 10.0}, "direct": {0: 48.0, 1: 76.0}}
-    gap = gaps(row, "direct")
+    gap = differences(row, "direct")
     assert gap is not None and (gap.mean, gap.count) == (-3.0, 2)
     assert gap.error == pytest.approx(1.0), "folds that are harder for both are no noise"
-    assert gaps(row, "no skip") is None
+    assert differences(row, "no skip") is None
     other = {DEFAULT: {0: 20.0, 1: 20.0}, "direct": {0: 24.0, 1: 20.0}}
-    mean = mean_gap({"a": row, "b": other, "c": {DEFAULT: {0: 1.0}}}, "direct")
+    mean = mean_difference({"a": row, "b": other, "c": {DEFAULT: {0: 1.0}}}, "direct")
     assert mean == pytest.approx((-0.5, math.sqrt(1.0**2 + 2.0**2) / 2))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lib.records import Place, Record
+from benchmarks.lib.records import Record, RunContext
 from benchmarks.selection import fits, models
 from benchmarks.selection import search as search_module
 from benchmarks.selection.fits import Job
@@ -29,7 +29,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """Replace the fit by a known function of the point, with a test score that misleads."""
     asked: list[dict[str, float]] = []
 
-    def fit(job: Job, place: Place) -> Record:
+    def fit(job: Job, context: RunContext) -> Record:
         point = json.loads(job.tuned)
         asked.append(point)
         if point["learning_rate"] == 1e-2:
@@ -42,7 +42,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
 
 
 def _run(journal: Path, trials: int, limit: float | None = None) -> list[Job]:
-    return search(JOBS, Place(), trials=trials, journal=journal, workers=1, time_limit=limit)
+    return search(JOBS, RunContext(), trials=trials, journal=journal, workers=1, time_limit=limit)
 
 
 def _distinct(points: Sequence[dict[str, Any]]) -> int:
@@ -100,9 +100,9 @@ def test_commands_at_a_time_share_the_work(
 ) -> None:
     quick, together = fits.fit, threading.Barrier(3)
 
-    def slow(job: Job, place: Place) -> Record:
+    def slow(job: Job, context: RunContext) -> Record:
         time.sleep(0.1)
-        return quick(job, place)
+        return quick(job, context)
 
     def command(_: int) -> list[Job]:
         together.wait()
@@ -199,10 +199,10 @@ def test_a_search_of_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_baselines_have_nothing_to_search(tmp_path: Path) -> None:
     jobs = [Job("moons", "chance", 0, True, "folds")]
-    assert search(jobs, Place(), trials=3, journal=tmp_path / "j.log", workers=1, time_limit=None) == jobs
+    assert search(jobs, RunContext(), trials=3, journal=tmp_path / "j.log", workers=1, time_limit=None) == jobs
 
 
 def test_two_processes_work_on_one_study(tmp_path: Path) -> None:
     jobs = [Job("moons", "direct", 0, True, "folds")]
-    found = search(jobs, Place("cpu"), trials=3, journal=tmp_path / "j.log", workers=2, time_limit=None)
+    found = search(jobs, RunContext("cpu"), trials=3, journal=tmp_path / "j.log", workers=2, time_limit=None)
     assert set(json.loads(found[0].tuned)) == {"learning_rate", "weight_decay", "dim"}
