@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.encoders.clustering_fits import RESULTS, Fit, add_options, base_fit, evaluation_sets, run_fits
+from benchmarks.encoders.clustering_fits import GRADIENTS, RESULTS, Fit, add_options, base_fit, evaluation_sets, run_fits
 from benchmarks.encoders.clustering_models import CONTENDERS
 from benchmarks.encoders.clustering_plots import draw_gradients
 from benchmarks.encoders.mixtures import em, em_from_scratch
@@ -178,8 +178,8 @@ def tables(records: Mapping[Fit, Record], limits: Mapping[str, float]) -> list[s
     shown = best_rates(groups)
     usual = usual_rate(groups)
     rows, ways = [], []
-    for fit, found in groups.items():
-        contender = CONTENDERS[fit.model]
+    for fit in sorted(groups, key=_order):
+        contender, found = CONTENDERS[fit.model], groups[fit]
         mean = statistics.fmean(record["nll"]["1024"] for record in found)
         numbers = [cell(found, 512), cell(found, 1024)]
         # Peaks of a process on the CPU and of tensors on a GPU cannot be compared.
@@ -204,6 +204,10 @@ def tables(records: Mapping[Fit, Record], limits: Mapping[str, float]) -> list[s
     if len(ways) > 1:
         out.append(table(["encoder", "gradient", "points", "NLL, 512 points read", "1,024 read", "peak"], ways))
     return out
+
+
+def _order(fit: Fit) -> tuple[int, int, int]:
+    return list(CONTENDERS).index(fit.model), GRADIENTS.index(fit.gradient), fit.chunk
 
 
 def claims(records: Mapping[Fit, Record]) -> list[str]:
