@@ -32,7 +32,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.encoders.clustering_fits import GRADIENTS, RESULTS, Fit, add_options, base_fit, evaluation_sets, run_fits
+from benchmarks.encoders.clustering_fits import (
+    GRADIENTS,
+    RESULTS,
+    Fit,
+    add_options,
+    base_fit,
+    evaluation_sets,
+    run_fits,
+)
 from benchmarks.encoders.clustering_models import CONTENDERS
 from benchmarks.encoders.clustering_plots import draw_gradients
 from benchmarks.encoders.mixtures import em, em_from_scratch

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
-from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask, spread
+from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, relative_spread, serve_case
 from benchmarks.lib.tables import format_bytes, format_seconds, table
 from setgrad.encoders import UMBC, DeepUMBC, NpyChunks, stream
 from setgrad.errors import OptionError
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             times = time_in_turns(cases, device)
             found = {case.way: {**asdict(peak_of(case, device)), "seconds": times[case.way]} for case in cases}
             results.append({"items": items, **found})
-    flat = spread([row["exact"]["step"] for row in results])
+    flat = relative_spread([row["exact"]["step"] for row in results])
     slower = max(row["exact"]["seconds"] / row["full"]["seconds"] for row in results if "full" in row)
     print("\n## Peak memory of forward and backward pass\n")
     head = ["items", *(f"{way}, {what}" for way in WAYS for what in ("peak", "time")), "exact / full", "difference"]
@@ -135,7 +135,7 @@ def peak_of(case: Case, device: torch.device) -> Measured:
     """Measure in this process on the GPU, whose allocator keeps the books, else in a new one."""
     if device.type == "cuda":
         return peak_here(case, device)
-    return Measured(**ask("benchmarks.encoders.encoder_memory", case, GIVE_BACK))
+    return Measured(**measure_in_subprocess("benchmarks.encoders.encoder_memory", case, RETURN_MEMORY))
 
 
 def peak_here(case: Case, device: torch.device) -> Measured:
@@ -215,4 +215,4 @@ WAYS: dict[str, Callable[[Reader, Case], Tensor]] = {"full": full, "checkpoint":
 
 
 if __name__ == "__main__":
-    answer(Case, peak_here)
+    serve_case(Case, peak_here)

@@ -13,7 +13,7 @@ from benchmarks.encoders.mil_large import code, make_encoder, network
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.records import Record, RunContext
-from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask
+from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, serve_case
 from benchmarks.lib.tables import format_bytes
 
 GRADIENTS = ("full", "exact", "sample")
@@ -43,7 +43,11 @@ def measure(images: int, gradient: str, context: RunContext) -> Record:
     """The peak of a step in a new process, or on the GPU, whose allocator keeps the books, in this one."""
     device, case = resolve_device(context.device), Case(images, gradient)
     here = device.type == "cuda"
-    found = peak_here(case, device).bytes if here else ask("benchmarks.encoders.mil_memory", case, GIVE_BACK)["bytes"]
+    found = (
+        peak_here(case, device).bytes
+        if here
+        else measure_in_subprocess("benchmarks.encoders.mil_memory", case, RETURN_MEMORY)["bytes"]
+    )
     limit = LIMIT if here else None
     return {"bytes": found, "limit": limit, "summary": "out of memory" if found is None else format_bytes(found)}
 
@@ -84,4 +88,4 @@ def peak_here(case: Case, device: torch.device) -> Peak:
 
 
 if __name__ == "__main__":
-    answer(Case, peak_here)
+    serve_case(Case, peak_here)

@@ -1,10 +1,9 @@
 """Error of the sampled multilinear extension against enumeration, on sets of up to 10 items.
 
-Claims checked: Exact agrees with a sum over all subsets to rounding; the error of Bernoulli falls as one over the root
-of the number of samples, because it is unbiased; that of Gaussian falls to its bias, which is reported. Entries are
-relative errors in percent, norm of the difference over norm of the truth, as root mean square over repeated draws: of
-the gradient, and of the Hessian times a vector. psi is spread over [0, 1], with entries at 0 and at 1.
-"""
+Claims checked: Exact agrees with a sum over all subsets to rounding. The error of Bernoulli falls with the square root
+of the number of samples, because it is unbiased; the error of Gaussian falls to its bias, which is reported. Entries
+are relative errors in percent (norm of the difference over norm of the truth, root mean square over repeated draws) of
+the gradient, and of the Hessian times a vector. psi is spread over [0, 1], with entries at 0 and at 1."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ SIZES = (10, 7, 1, 0, 10)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """There is nothing to choose beyond the common options."""
+    """Add no options beyond the common ones."""
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         bound = function.bind(sets)
         truth = enumerate_all(bound, psi, vector)
         rows = []
-        for label, estimator, draws in contenders(counts, repeats):
+        for label, estimator, draws in estimators(counts, repeats):
             errors = [measure(estimator, bound, psi, vector, truth) for _ in range(draws)]
             squares = torch.tensor(errors, dtype=torch.float64).square()
             means = (100 * squares.mean(0).sqrt()).tolist()
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_functions() -> dict[str, SetFunction]:
-    """One neural and two classical functions, in float64."""
+    """Return one neural and two classical functions, in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         deep = DeepSetFunction(2, "mlp", dim=32, hidden=(64, 64)).double()
@@ -68,15 +67,15 @@ def make_functions() -> dict[str, SetFunction]:
 
 
 def make_problem(sizes: tuple[int, ...]) -> tuple[Sets, Tensor, Tensor]:
-    """Sets in the unit square, probabilities that reach 0 and 1, and a direction."""
+    """Return sets in the unit square, probabilities that reach 0 and 1, and a direction."""
     generator = torch.Generator().manual_seed(1)
     items = torch.rand(sum(sizes), 2, generator=generator, dtype=torch.float64)
     psi = torch.linspace(0, 1, sum(sizes), dtype=torch.float64)
     return Sets.from_lengths(items, sizes), psi, torch.randn(sum(sizes), generator=generator, dtype=torch.float64)
 
 
-def contenders(counts: tuple[int, ...], repeats: int) -> list[tuple[str, ExtensionEstimator, int]]:
-    """Estimators with the number of draws to average over."""
+def estimators(counts: tuple[int, ...], repeats: int) -> list[tuple[str, ExtensionEstimator, int]]:
+    """Return estimators by name, with the number of draws to average over."""
     sampled = [
         (f"{kind.__name__}({count})", kind(count, FreshNoise(count)), repeats)
         for kind, count in product((Bernoulli, Gaussian), counts)
@@ -85,7 +84,7 @@ def contenders(counts: tuple[int, ...], repeats: int) -> list[tuple[str, Extensi
 
 
 def enumerate_all(bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian times vector by their definitions, one set after the other."""
+    """Return the gradient and the Hessian times a vector by their definitions."""
     layout = bound.sets.layout
     gradient, product_ = torch.zeros_like(psi), torch.zeros_like(psi)
     for number, n in enumerate(layout.host_lengths.tolist()):
@@ -104,7 +103,7 @@ def enumerate_all(bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> tuple
 
 
 def _expectation(values: Tensor, bits: Tensor, p: Tensor, forced: set[int]) -> Tensor:
-    """Expected alternating sum over the forced items, the others drawn independently."""
+    """Return the expected alternating sum over the forced items, with the others drawn independently."""
     factors = torch.where(bits, p, 1 - p)
     for i in forced:
         factors[:, i] = torch.where(bits[:, i], 1.0, -1.0)
@@ -114,7 +113,7 @@ def _expectation(values: Tensor, bits: Tensor, p: Tensor, forced: set[int]) -> T
 def measure(
     estimator: ExtensionEstimator, bound: BoundSetFunction, psi: Tensor, vector: Tensor, truth: tuple[Tensor, Tensor]
 ) -> tuple[float, float]:
-    """Relative errors of one draw."""
+    """Return the relative errors of gradient and Hessian product for one draw."""
     with torch.no_grad():
         found = estimator.gradient(bound, psi), estimator.hessian_vector(bound, psi, vector)
     gradient, product_ = (float((a - b).norm() / b.norm()) for a, b in zip(found, truth, strict=True))

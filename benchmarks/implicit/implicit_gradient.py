@@ -1,16 +1,16 @@
 """The implicit gradient of whole models against enumeration, and how far samples and one step are from it.
 
-Claims checked: with Exact the gradient through `ImplicitMeanField` is that of enumerated subsets to 1e-6; with 512
-samples of Pathwise its cosine to it is over 0.999 where items interact weakly (factor 1). Where they interact more
-strongly only SecondDifference keeps near that, and Gaussian has a bias everywhere.
+Claims checked: with Exact the gradient through `ImplicitMeanField` is the enumerated one to 1e-6. With 512 samples of
+Pathwise the cosine between both is over 0.999 where items interact weakly (factor 1). Where they interact more strongly
+only SecondDifference stays close to that, and Gaussian has a bias everywhere.
 
-Random networks in float64: a DeepSetFunction with phi "mlp" and "context", InsetFunction, HorseFunction, of width 32
-and two layers of 64 units in rho, whose weights are multiplied by a factor, so that items interact weakly to strongly;
-the largest makes many of them sure, and the radius falls again. Sets of 8, 0, 1, 5 and 3 items; the loss is the
-cross-entropy of random subsets, its gradient is with respect to all parameters. The truth is dense algebra on sums over
-all subsets, which shares no code with `Exact` and its adjoint: the solution is refined by Newton, "radius" is the
-spectral radius of the plain iteration there. "One step" differentiates the last step only, at the true solution: with
-Exact, and with as many Bernoulli samples."""
+Random networks in float64: a DeepSetFunction with phi "mlp" and "context", InsetFunction, HorseFunction, of dimension
+32 and two layers of 64 units in rho, whose weights are multiplied by a factor, so that items interact weakly to
+strongly; the largest makes many of them certain, and the radius is smaller again. Sets of 8, 0, 1, 5 and 3 items; the
+loss is the cross-entropy of random subsets, its gradient is with respect to all parameters. The truth is dense algebra
+on sums over all subsets, which shares no code with `Exact` and its adjoint: the solution is refined by Newton, "radius"
+is the spectral radius of the plain iteration there. "One step" differentiates the last step only, at the true solution:
+with Exact, and with as many Bernoulli samples."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from setgrad.sets import Sets
 SIZES = (8, 0, 1, 5, 3)
 FACTORS = (1, 3, 5, 8)
 SAMPLES, SEEDS = 512, 5
-EXACT, NEAR = 1e-6, 0.999
-# Sets that do not settle are counted, and have no gradient.
+EXACT, CLOSE = 1e-6, 0.999
+# Sets that do not converge are counted, and have no gradient.
 TIGHT = ImplicitMeanField(tol=1e-12, max_steps=2000, on_failure="mask")
 SAMPLED = ImplicitMeanField(tol=1e-6, max_steps=1000, on_failure="mask")
 
@@ -74,14 +74,14 @@ class Problem:
     subsets: Sets
 
     def loss(self, logits: Tensor) -> Tensor:
-        """Cross-entropy of the subsets."""
+        """Return the cross-entropy of the subsets."""
         return AllItems()(logits, self.subsets, None, None)
 
 
 @final
 @dataclass(frozen=True)
 class Truth:
-    """The solution's logits, the gradient of its loss by all parameters in one row, and the spectral radius."""
+    """Logits of the solution, the gradient of its loss by all parameters in one row, and the spectral radius."""
 
     logits: Tensor
     gradient: Tensor
@@ -90,12 +90,12 @@ class Truth:
 
 @final
 @dataclass(frozen=True)
-class Found:
-    """What inference found: logits, gradient, and how many sets did not settle."""
+class Inferred:
+    """Result of inference: logits, gradient, and how many sets did not converge."""
 
     logits: Tensor
     gradient: Tensor
-    unsettled: int
+    unconverged: int
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -121,16 +121,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 | measure(make_problem(name, factor, seed), samples, seed)
                 for seed in range(seeds)
             ]
-    print(f"\n## Cosine to the true gradient, m={samples}: median (lowest) over {seeds} seeds\n")
+    print(f"\n## Cosine to the exact gradient, {samples} samples: median (smallest) over {seeds} seeds\n")
     print(show(cases, "cosine", min, 4))
-    print(f"\n## Distance from it, relative, m={samples}: median (largest) over {seeds} seeds\n")
+    print(f"\n## Relative distance from the exact gradient, {samples} samples: median (largest) over {seeds} seeds\n")
     print(show(cases, "distance", max, 3))
     print(f"\n{verdict(cases)}", flush=True)
     return {"machine": machine, "samples": samples, "cases": cases}
 
 
 def make_problem(name: str, factor: float, seed: int, sizes: Sequence[int] = SIZES) -> Problem:
-    """A random network whose items interact the more, the larger the factor; random items and subsets."""
+    """Return a random network with random items and subsets; the larger the factor, the more items interact."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = NETWORKS[name]().double()
@@ -146,7 +146,7 @@ def make_problem(name: str, factor: float, seed: int, sizes: Sequence[int] = SIZ
 
 
 def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
-    """Cosine and relative distance of each way to the truth, and what else there is to say of the problem."""
+    """Return cosine and relative distance of each way to the exact gradient."""
     exact = solve(problem, Exact(), TIGHT)
     truth = enumerate_all(problem, exact.logits)
     psi = torch.sigmoid(truth.logits)
@@ -156,7 +156,7 @@ def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
     return {
         "radius": truth.radius,
         "exact": distance(exact.gradient, truth.gradient),
-        "unsettled": exact.unsettled + sum(way.unsettled for way in found.values()),
+        "unconverged": exact.unconverged + sum(way.unconverged for way in found.values()),
         "cosine": {name: cosine(way.gradient, truth.gradient) for name, way in found.items()},
         "distance": {name: distance(way.gradient, truth.gradient) for name, way in found.items()},
     }
@@ -164,41 +164,41 @@ def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
 
 def solve(
     problem: Problem, estimator: ExtensionEstimator, solver: MeanFieldSolver, start: float | Tensor = 0.5
-) -> Found:
-    """Infer, and differentiate the loss."""
+) -> Inferred:
+    """Infer, and return the logits with the gradient of the loss."""
     found = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
     slope = gradient(problem.loss(found.logits), problem.network)
-    # Asked for after the backward pass, whose linear system may fail too.
-    return Found(found.logits.detach(), slope, int((~found.converged).sum()))
+    # The status is read after the backward pass, whose linear system may fail too.
+    return Inferred(found.logits.detach(), slope, int((~found.settled).sum()))
 
 
 def gradient(loss: Tensor, network: Network) -> Tensor:
-    """All derivatives in one row; what plays no part, as the last bias of rho, has zeros."""
-    pieces = torch.autograd.grad(loss, list(network.parameters()), materialize_grads=True)
-    return torch.cat([piece.flatten() for piece in pieces])
+    """Return all derivatives in one row; parameters without effect, as the last bias of rho, have zeros."""
+    parts = torch.autograd.grad(loss, list(network.parameters()), materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
 
 
-def enumerate_all(problem: Problem, near: Tensor, steps: int = 3) -> Truth:
-    """The solution nearest to these logits and its gradient, by dense algebra on the values of all subsets."""
+def enumerate_all(problem: Problem, start: Tensor, steps: int = 3) -> Truth:
+    """Return the solution closest to the start and its gradient, by dense algebra on the values of all subsets."""
     extension = make_extension(problem)
-    z, one = near, torch.eye(len(near), dtype=near.dtype)
+    z, one = start, torch.eye(len(start), dtype=start.dtype)
     for _ in range(steps):
-        z = z + torch.linalg.solve(one - coupling(extension, z), _answer(extension, z).detach() - z)
+        z = z + torch.linalg.solve(one - coupling(extension, z), _update(extension, z).detach() - z)
     jacobian = coupling(extension, z)
     z.requires_grad_()
     (slope,) = torch.autograd.grad(problem.loss(z), z)
-    # Of the equation z = g(z, parameters): dz = (1 - dg/dz)^-1 dg, from which the transpose is taken.
+    # From z = g(z, parameters) follows dz = (1 - dg/dz)^-1 dg; the adjoint is its transpose.
     adjoint = torch.linalg.solve((one - jacobian).T, slope)
     z = z.detach()
     return Truth(
         z,
-        gradient(adjoint @ _answer(extension, z), problem.network),
+        gradient(adjoint @ _update(extension, z), problem.network),
         float(torch.linalg.eigvals(jacobian).abs().max()),
     )
 
 
 def make_extension(problem: Problem) -> Callable[[Tensor], Tensor]:
-    """From psi to the expected F, summed over the sets: every subset's value times its probability."""
+    """Return the function from psi to the expected F, summed over the sets, as a sum over all subsets."""
     layout = problem.sets.layout
     bound = problem.network.bind(problem.sets)
     known = []
@@ -215,38 +215,38 @@ def make_extension(problem: Problem) -> Callable[[Tensor], Tensor]:
     return extension
 
 
-def _answer(extension: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Logits that answer to the probabilities of these; differentiable by the parameters."""
+def _update(extension: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """Return the logits after one update, differentiable by the parameters."""
     psi = torch.sigmoid(z.detach()).requires_grad_()
     (found,) = torch.autograd.grad(extension(psi), psi, create_graph=True)
     return found
 
 
 def coupling(extension: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Derivative of the answer by z: the Hessian times psi (1 - psi)."""
+    """Return the derivative of the update by z: the Hessian times psi (1 - psi)."""
     psi = torch.sigmoid(z.detach())
     hessian: Tensor = torch.autograd.functional.hessian(extension, psi)
     return hessian * (psi * (1 - psi))
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
-    """Cosine of the angle between two rows."""
+    """Return the cosine of the angle between two vectors."""
     return float(torch.cosine_similarity(a, b, 0))
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Norm of the difference over the norm of the second."""
+    """Return the norm of the difference over the norm of the second."""
     return float((a - b).norm() / b.norm())
 
 
-def show(cases: Sequence[dict[str, Any]], what: str, worst: Callable[[list[float]], float], digits: int) -> str:
-    """One row for each network and factor, and for each factor alone: median and worst over the seeds."""
+def show(cases: Sequence[dict[str, Any]], column: str, worst: Callable[[list[float]], float], digits: int) -> str:
+    """Return a table with one row for each network and factor: median and worst over the seeds."""
     rows = []
     pairs = [(case["network"], case["factor"]) for case in cases]
     for name, factor in dict.fromkeys([*pairs, *(("all", factor) for _, factor in pairs)]):
         mine = [case for case in cases if name in (case["network"], "all") and case["factor"] == factor]
         radii = [case["radius"] for case in mine]
-        cells = [[case[what][way] for case in mine] for way in WAYS]
+        cells = [[case[column][way] for case in mine] for way in WAYS]
         rows.append(
             [
                 f"{name} x {factor}",
@@ -259,18 +259,18 @@ def show(cases: Sequence[dict[str, Any]], what: str, worst: Callable[[list[float
 
 
 def verdict(cases: Sequence[dict[str, Any]]) -> str:
-    """How many networks come as near as was aimed at."""
+    """Return how many networks reach the targets."""
     largest = max(case["exact"] for case in cases)
-    counts = {way: sum(case["cosine"][way] > NEAR for case in cases) for way in WAYS}
-    near = ", ".join(f"{way} {count}" for way, count in counts.items())
-    # What the derivative by psi is worth: the same number of samples without it.
+    counts = {way: sum(case["cosine"][way] > CLOSE for case in cases) for way in WAYS}
+    close = ", ".join(f"{way} {count}" for way, count in counts.items())
+    # One step has the same number of samples, without the derivative by psi.
     rival = "one step, Bernoulli"
     better = {way: sum(case["distance"][way] < case["distance"][rival] for case in cases) for way in SMOOTH}
-    nearer = ", ".join(f"{way} {count}" for way, count in better.items())
-    unsettled = sum(case["unsettled"] for case in cases)
+    closer = ", ".join(f"{way} {count}" for way, count in better.items())
+    unconverged = sum(case["unconverged"] for case in cases)
     return (
         f"Exact against enumeration, largest distance: {largest:.1e} (target: at most {EXACT:.0e})\n"
-        f"cosine over {NEAR}, of {len(cases)} networks: {near}\n"
-        f"nearer than one step with as many samples: {nearer}\n"
-        f"sets that did not settle, over all networks and ways: {unsettled}"
+        f"cosine over {CLOSE}, of {len(cases)} networks: {close}\n"
+        f"closer than one step with as many samples: {closer}\n"
+        f"sets that did not converge, over all networks and ways: {unconverged}"
     )

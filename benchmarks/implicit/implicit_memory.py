@@ -1,23 +1,24 @@
-"""Peak memory against the number of iterations of a fixed point: every step kept, or the implicit function theorem.
+"""Peak memory against the number of iterations of a fixed point: unrolled, or by the implicit function theorem.
 
-Claims checked: whatever the number of iterations, to 500 of a neural set function and to 2,000 of a pairwise one, the
+Claims checked: whatever the number of iterations, up to 500 of a neural set function and 2,000 of a pairwise one, the
 peak of forward and backward pass is flat within 5 % with `setgrad.implicit`, where that of unrolling grows.
 
-- Deep set (figure 1 of paper 000): `inference.mean_field` of a DeepSetFunction with 5 Gaussian masks,
-  `UnrolledMeanField(K)` against `ImplicitMeanField()`, for 8 sets of 100 items with 32 features; the gradient is with
-  respect to the network. Unrolling takes plain steps.
+- Deep set (Özcan et al., 2024, arXiv:2412.11239, figure 1): `inference.mean_field` of a DeepSetFunction with 5 Gaussian
+  masks, `UnrolledMeanField(K)` against `ImplicitMeanField()`, for 8 sets of 100 items with 32 features; the gradient is
+  with respect to the network. Unrolling takes plain steps.
 - Pairwise: psi -> sigmoid(f + X W X^T (psi - 1/2)), for 32 sets of 1,000 items with 32 features X; the gradient is with
   respect to f, X and W. Unrolling takes damped steps.
 
-The implicit way takes K steps, damped such that all of them are needed: the tolerance lies out of reach, so that
-exactly K are made, which is checked. GMRES then solves the adjoint system. "Difference" is that of the two gradients,
-relative. Peaks count what the passes need beyond data and parameters: resident memory of a new process on the CPU,
-allocated tensors on the GPU.
+The implicit way takes K steps, damped so that all of them are needed: the tolerance is out of reach, so exactly K steps
+are taken, which is checked. GMRES then solves the adjoint system. "Difference" is the relative difference of the two
+gradients. Peaks count memory beyond data and parameters: resident memory of a new process on the CPU, allocated tensors
+on the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import warnings
@@ -25,13 +26,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
-from benchmarks.lib.subprocess_measure import GIVE_BACK, answer, ask, spread
+from benchmarks.lib.pages import PAGES
+from benchmarks.lib.plots import new_figure
+from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, relative_spread, serve_case
 from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.lib.timing import Peak
 from setgrad.functions import DeepSetFunction, FreshNoise, Gaussian
@@ -42,14 +46,14 @@ from setgrad.sets import Sets
 QUICK = (5, 20)
 FLAT = 0.05
 MASKS, STRENGTH = 5, 3.0
-# The tensors to differentiate by, and what solves for psi.
+# The inputs of the gradient, and a function that solves for psi.
 Problem = tuple[tuple[Tensor, ...], Callable[[], Tensor]]
 
 
 @final
 @dataclass(frozen=True)
 class Case:
-    """One measurement."""
+    """One measurement: a model, its size, the number of iterations, and the way to differentiate."""
 
     iterations: int
     way: str
@@ -69,10 +73,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the figure of what --json wrote, run nothing")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure and print one row for each number of iterations."""
+    """Measure and print one row for each number of iterations, or draw the figure of earlier results."""
+    if options.draw is not None:
+        results = dict(json.loads(options.draw.read_text(encoding="utf-8")))
+        draw(results["rows"], PAGES / "implicit-memory.png")
+        return results
     device = torch.device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -80,8 +89,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print(describe_line(machine), flush=True)
     deep = measure("deep set", device, quick=options.quick)
     pairwise = measure("pairwise", device, quick=options.quick)
-    # Figure 1 is drawn from the rows that stand at the top.
+    # The figure shows the rows of the deep set.
     return {"machine": machine, **deep, "pairwise": pairwise}
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw peak memory against iterations."""
+    figure = new_figure(5, 4.2)
+    axes = figure.add_subplot()
+    for way in WAYS:
+        axes.plot([row["iterations"] for row in rows], [row[way]["step"] / 1e6 for row in rows], "o-", label=way)
+    axes.set(xscale="log", yscale="log", xlabel="fixed-point iterations K", ylabel="peak memory (MB)")
+    axes.legend()
+    figure.savefig(path, dpi=110)
 
 
 def measure(model: str, device: torch.device, *, quick: bool) -> dict[str, Any]:
@@ -103,11 +123,11 @@ def measure(model: str, device: torch.device, *, quick: bool) -> dict[str, Any]:
         )
         cells = [text for peak in peaks for text in (format_bytes(peak.step), format_seconds(peak.seconds))]
         rows.append([f"K={iterations}", *cells, f"{difference:.1e}"])
-    growth = {way: spread([row[way]["step"] for row in results]) for way in WAYS}
+    growth = {way: relative_spread([row[way]["step"] for row in results]) for way in WAYS}
     print(f"\n## Peak memory of forward and backward pass: {model}, B={shape.sets}, n={shape.items}\n")
     print(table(["iterations", *(f"{way}{text}" for way in WAYS for text in (", peak", ", time")), "difference"], rows))
     print(
-        f"\nlargest peak over smallest, less 1: implicit {growth['implicit']:.1%} (target: at most {FLAT:.0%}), "
+        f"\nlargest peak over smallest, minus 1: implicit {growth['implicit']:.1%} (target: at most {FLAT:.0%}), "
         f"unrolled {growth['unrolled']:.0%}",
         flush=True,
     )
@@ -115,14 +135,14 @@ def measure(model: str, device: torch.device, *, quick: bool) -> dict[str, Any]:
 
 
 def peak_of(case: Case, device: torch.device) -> Peak:
-    """Peak of one case: in this process on the GPU, whose allocator keeps the books, else in a new process."""
+    """Return the peak of one case: on the GPU from the allocator, on the CPU from a new process."""
     if device.type == "cuda":
         return peak_here(case, device)
-    return Peak(**ask("benchmarks.implicit.implicit_memory", case, GIVE_BACK))
+    return Peak(**measure_in_subprocess("benchmarks.implicit.implicit_memory", case, RETURN_MEMORY))
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:
-    """Measure in this process; the base is taken after a tiny case and with the data in place."""
+    """Measure in this process; the base is the memory after a tiny case, with the data in memory."""
     gradients(replace(case, iterations=2, sets=1, items=10), device)
     _, solve = MODELS[case.model](case, device)
     synchronize(device)
@@ -136,20 +156,20 @@ def peak_here(case: Case, device: torch.device) -> Peak:
 
 
 def compare(cases: Sequence[Case], device: torch.device) -> float:
-    """Norm of the difference of the two ways' gradients over the norm of the first."""
+    """Return the norm of the difference of both gradients, over the norm of the first."""
     first, second = (torch.cat([g.flatten() for g in gradients(case, device)]) for case in cases)
     return float((second - first).norm() / first.norm())
 
 
 def gradients(case: Case, device: torch.device) -> tuple[Tensor, ...]:
-    """Gradients of the sum of squares of the solution, by the way that the case names."""
+    """Return the gradients of the sum of squares of the solution."""
     inputs, solve = MODELS[case.model](case, device)
     # The last bias of a set function cancels in every gain.
     return torch.autograd.grad(solve().square().sum(), inputs, materialize_grads=True)
 
 
 def deep_set(case: Case, device: torch.device) -> Problem:
-    """Mean field of a random network; both ways have the same masks at every step."""
+    """Return mean field of a random network; both ways have the same masks at every step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = DeepSetFunction(case.features, "mlp", dim=32, hidden=(64, 64)).to(device)
@@ -166,7 +186,7 @@ def deep_set(case: Case, device: torch.device) -> Problem:
         return mean_field(network, sets, estimator=estimator, solver=UnrolledMeanField(case.iterations)).value
 
     def solve() -> Tensor:
-        with not_to_settle():
+        with ignore_unconverged():
             found = mean_field(
                 network,
                 sets,
@@ -186,13 +206,13 @@ def deep_set(case: Case, device: torch.device) -> Problem:
 
 
 def pairwise(case: Case, device: torch.device) -> Problem:
-    """Mean field of a pairwise function, as an equation of its own."""
+    """Return mean field of a pairwise function, written as a fixed point."""
     inputs = make_inputs(case, device)
     return inputs, partial(WAYS[case.way], case, *inputs)
 
 
 def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Fields, features and weights, scaled so that the map contracts well whatever the size."""
+    """Return fields, features and weights, scaled so that the map contracts for every size."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -206,18 +226,18 @@ def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tenso
 
 
 def pairwise_step(psi: Tensor, fields: Tensor, features: Tensor, weight: Tensor) -> Tensor:
-    """One update of all probabilities."""
+    """Return all probabilities after one update."""
     pooled = features.mT @ (psi - 0.5)[..., None]
     return torch.sigmoid(fields + (features @ (weight @ pooled))[..., 0])
 
 
 def damping(iterations: int) -> float:
-    """So small that this many steps are needed to gain four digits and more."""
+    """Return a damping so small that this many steps are needed for four digits."""
     return min(1.0, 10 / iterations)
 
 
 def unrolled(case: Case, *inputs: Tensor) -> Tensor:
-    """Keep every step."""
+    """Differentiate through every step."""
     psi = torch.full_like(inputs[0], 0.5)
     rate = damping(case.iterations)
     for _ in range(case.iterations):
@@ -226,8 +246,8 @@ def unrolled(case: Case, *inputs: Tensor) -> Tensor:
 
 
 def implicit(case: Case, *inputs: Tensor) -> Tensor:
-    """Keep the solution alone."""
-    with not_to_settle():
+    """Differentiate by the implicit function theorem."""
+    with ignore_unconverged():
         found = fixed_point(
             pairwise_step,
             torch.full_like(inputs[0], 0.5),
@@ -243,18 +263,20 @@ def implicit(case: Case, *inputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def not_to_settle() -> Iterator[None]:
-    """Not to reach the tolerance is the point; "mask" would skip the adjoint, "warn" goes on."""
+def ignore_unconverged() -> Iterator[None]:
+    """Ignore the warning that the tolerance was not reached, which is intended; "mask" would skip the adjoint."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the equation", category=RuntimeWarning)
         yield
 
 
 def check_steps(steps: int | Tensor, case: Case) -> None:
-    """Refuse a measurement in which a sample stopped early."""
-    made = int(torch.as_tensor(steps).min())
-    if made != case.iterations:
-        raise RuntimeError(f"a sample stopped after {made} of {case.iterations} steps: memory would not be comparable")
+    """Raise an error if a sample stopped early."""
+    fewest = int(torch.as_tensor(steps).min())
+    if fewest != case.iterations:
+        raise RuntimeError(
+            f"a sample stopped after {fewest} of {case.iterations} steps: memory would not be comparable"
+        )
 
 
 WAYS: dict[str, Callable[..., Tensor]] = {"unrolled": unrolled, "implicit": implicit}
@@ -262,4 +284,4 @@ MODELS: dict[str, Callable[[Case, torch.device], Problem]] = {"deep set": deep_s
 
 
 if __name__ == "__main__":
-    answer(Case, peak_here)
+    serve_case(Case, peak_here)

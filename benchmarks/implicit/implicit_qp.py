@@ -1,25 +1,24 @@
 """Quadratic programs as a layer, forward and backward: setgrad against qpth and cvxpylayers.
 
 Claims checked: `setgrad.implicit.quadratic` is at least 3 times as fast as both, with a minimum and a gradient that are
-right to rounding. Found: 2.8 to 3.9 times as fast as qpth, more against cvxpylayers with its own solver, 1.1 to 2 times
-with moreau.
+right to rounding.
 
 The programs: 128 of them, n unknowns, n inequalities, n / 5 equalities, all six parts different for each program, in
-float64; three inequalities in ten push. A step solves all of them and takes the gradient of a random linear
-loss with respect to all parts. The libraries do it as their own pages say, with the tolerances they come with:
-cvxpylayers once with its default solver (through diffcp, which wants a root of Q: the Cholesky factor is part of the
+float64; three inequalities in ten are active. A step solves all of them and takes the gradient of a random linear loss
+with respect to all parts. The libraries are used as their documentation says, with their default tolerances:
+cvxpylayers once with its default solver (through diffcp, which needs a root of Q: the Cholesky factor is part of the
 step) and once with moreau, which setgrad uses too. Building a layer is not part of a step.
 
-The reference is worked out here by NumPy, a program at a time: the constraints with no room at setgrad's minimum, the
-linear system of these, and the residual of the optimality conditions, which proves the minimum whoever proposed it. The
-gradient is the formula of that system, held to central differences. Errors are relative to the length of the reference,
-the worst and the median program. Of the gradient for Q only the symmetric part counts, because the libraries share it
-out over Q and its transpose differently.
+The reference is computed with NumPy, one program at a time: the active constraints at setgrad's minimum, their linear
+system, and the residual of the optimality conditions, which proves the minimum. The gradient is the formula of that
+system, which is compared with central differences. Errors are relative to the norm of the reference, for the worst and
+the median program. Of the gradient for Q only the symmetric part counts, because the libraries divide it between Q and
+its transpose differently.
 
-The rivals are needed for this benchmark alone, and what is not installed is left out:
+The rivals are needed for this benchmark alone; rivals that are not installed are left out:
 
     pip install "cvxpylayers>=1.2"
-    pip install --no-deps qpth        # it asks for NumPy 1 but runs with 2, which cvxpylayers needs
+    pip install --no-deps qpth        # it requires NumPy 1 but runs with 2, which cvxpylayers needs
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from torch import Tensor
 
 from benchmarks.lib.machine import describe, describe_line
 from benchmarks.lib.tables import format_seconds, table
-from benchmarks.lib.timing import Timing, time_side_by_side
+from benchmarks.lib.timing import Timing, time_in_turns
 from setgrad.implicit import quadratic
 
 TARGET = 3.0
@@ -69,7 +68,7 @@ class Answer:
 @final
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What is right, the worst residual of the optimality conditions, and the least room or force: how clear-cut."""
+    """The right answer, the worst residual of the optimality conditions, and the smallest slack or multiplier."""
 
     answer: Answer
     residual: float
@@ -80,8 +79,8 @@ Layer = Callable[..., Tensor]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Sizes are fixed; only the threads can be chosen."""
-    parser.add_argument("--threads", type=int, help="threads of torch (default: as it comes)")
+    """Add the options of this benchmark."""
+    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -101,22 +100,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(count: int, n: int, rounds: int, names: list[str]) -> dict[str, Any]:
-    """Times and errors of all ways for one size."""
+    """Return times and errors of all ways for one size."""
     task = make_task(count, n)
-    works = [_step(WAYS[name][1](task), task) for name in names]
+    steps = [_step(WAYS[name][1](task), task) for name in names]
     reference = make_reference(task)
     row: dict[str, Any] = {"n": n, "residual": reference.residual, "margin": reference.margin}
     row["differences"] = differences(task, reference)
-    for name, work in zip(names, works, strict=True):
-        row[name] = errors(work(), reference.answer)
-    timings: list[Timing] = time_side_by_side(list(works), torch.device("cpu"), rounds)
+    for name, step in zip(names, steps, strict=True):
+        row[name] = errors(step(), reference.answer)
+    timings: list[Timing] = time_in_turns(steps, torch.device("cpu"), rounds)
     for name, timing in zip(names, timings, strict=True):
         row[name] |= {"seconds": timing.clock, "cpu": timing.processor}
     return row
 
 
 def make_task(count: int, n: int, seed: int = 0) -> Task:
-    """Draw programs that have a point with room in every inequality."""
+    """Draw programs that have a strictly feasible point."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -131,14 +130,14 @@ def make_task(count: int, n: int, seed: int = 0) -> Task:
 
 
 def make_reference(task: Task) -> Reference:
-    """Minimum and gradient by the linear system of the constraints with no room at setgrad's minimum."""
+    """Return minimum and gradient by the linear system of the active constraints at setgrad's minimum."""
     with torch.no_grad():
         proposed = quadratic(*task.parts).value.numpy()
     points, gradients, residuals, margins = [], [], [], []
     for y, weights, *parts in zip(
         proposed, task.weights.numpy(), *(p.detach().numpy() for p in task.parts), strict=True
     ):
-        point, gradient, residual, margin = _by_hand(y, weights, *parts)
+        point, gradient, residual, margin = _solve_reference(y, weights, *parts)
         points.append(point)
         gradients.append(gradient)
         residuals.append(residual)
@@ -147,49 +146,53 @@ def make_reference(task: Task) -> Reference:
     return Reference(answer, max(residuals), min(margins))
 
 
-def _by_hand(y: Any, weights: Any, Q: Any, q: Any, G: Any, h: Any, A: Any, b: Any) -> tuple[Any, Any, float, float]:
+def _solve_reference(
+    y: Any, weights: Any, Q: Any, q: Any, G: Any, h: Any, A: Any, b: Any
+) -> tuple[Any, Any, float, float]:
     active = h - G @ y < 1e-9
     C, n = np.concatenate([A, G[active]]), len(q)
     K = np.block([[Q, C.T], [C, np.zeros((len(C), len(C)))]])
 
     def solve(right: Any) -> tuple[Any, Any]:
         x = np.linalg.solve(K, right)
-        # A second look takes the rounding of the first out.
+        # One step of refinement removes rounding.
         x = x + np.linalg.solve(K, right - K @ x)
         return x[:n], x[n:]
 
-    y, forces = solve(np.concatenate([-q, b, h[active]]))
+    y, multipliers = solve(np.concatenate([-q, b, h[active]]))
     u, v = solve(np.concatenate([weights, np.zeros(len(C))]))
-    for_C = -np.outer(forces, u) - np.outer(v, y)
+    for_C = -np.outer(multipliers, u) - np.outer(v, y)
     for_G, for_h = np.zeros_like(G), np.zeros_like(h)
     for_G[active], for_h[active] = for_C[len(b) :], v[len(b) :]
     for_Q = -(np.outer(u, y) + np.outer(y, u)) / 2
     parts = (for_Q, -u, for_G, for_h, for_C[: len(b)], v[: len(b)])
-    room, pushes = h - G @ y, forces[len(b) :]
-    broken = np.concatenate([Q @ y + q + C.T @ forces, A @ y - b, np.minimum(room, 0), np.minimum(pushes, 0)])
-    margin = np.concatenate([room[~active], pushes]).min()
-    return y, np.concatenate([part.ravel() for part in parts]), float(np.abs(broken).max()), float(margin)
+    slack, positive = h - G @ y, multipliers[len(b) :]
+    stationarity = Q @ y + q + C.T @ multipliers
+    violations = np.concatenate([stationarity, A @ y - b, np.minimum(slack, 0), np.minimum(positive, 0)])
+    margin = np.concatenate([slack[~active], positive]).min()
+    return y, np.concatenate([part.ravel() for part in parts]), float(np.abs(violations).max()), float(margin)
 
 
 def differences(task: Task, reference: Reference, step: float = 1e-7) -> float:
-    """Relative error of the reference gradient against central differences, all programs in one random direction."""
+    """Return the relative error of the reference gradient against central differences in one random direction."""
     generator = torch.Generator().manual_seed(1)
-    ways = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in task.parts]
-    ways[0] = (ways[0] + ways[0].mT) / 2
+    directions = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in task.parts]
+    directions[0] = (directions[0] + directions[0].mT) / 2
     with torch.no_grad():
         ends = [
             (
-                quadratic(*(p + sign * step * w for p, w in zip(task.parts, ways, strict=True))).value * task.weights
+                quadratic(*(p + sign * step * w for p, w in zip(task.parts, directions, strict=True))).value
+                * task.weights
             ).sum()
             for sign in (1, -1)
         ]
     slope = float(ends[0] - ends[1]) / (2 * step)
-    expected = float((reference.answer.gradient * torch.cat([w.flatten(1) for w in ways], 1)).sum())
+    expected = float((reference.answer.gradient * torch.cat([w.flatten(1) for w in directions], 1)).sum())
     return abs(slope - expected) / abs(expected)
 
 
 def errors(found: Answer, right: Answer) -> dict[str, float]:
-    """Relative errors, of the worst and of the median program."""
+    """Return relative errors of the worst and of the median program."""
 
     def relative(x: Tensor, exact: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x - exact, dim=-1) / torch.linalg.vector_norm(exact, dim=-1)
@@ -204,11 +207,11 @@ def errors(found: Answer, right: Answer) -> dict[str, float]:
 
 
 def met(results: list[dict[str, Any]], names: list[str]) -> dict[str, bool]:
-    """For each rival, whether setgrad is fast enough and no less accurate at every size."""
+    """Return for each rival whether setgrad is fast enough and at least as accurate at every size."""
     return {
         name: all(
             row[name]["seconds"] >= TARGET * row["setgrad"]["seconds"]
-            and all(row["setgrad"][what] <= row[name][what] for what in ("value", "gradient"))
+            and all(row["setgrad"][key] <= row[name][key] for key in ("value", "gradient"))
             for row in results
         )
         for name in names
@@ -244,7 +247,7 @@ def _cvxpylayers_moreau(task: Task) -> Layer:
 
     def solve(*parts: Tensor) -> Tensor:
         with warnings.catch_warnings():
-            # moreau says at each call which of its methods it chose.
+            # moreau warns at each call which of its methods it uses.
             warnings.simplefilter("ignore", UserWarning)
             y: Tensor = layer(*parts)[0]
         return y
@@ -262,7 +265,7 @@ def _layer(task: Task, solver: str | None) -> Any:
     return torch_layers.CvxpyLayer(problem, [first, q, G, h, A, b], [y], solver=solver)
 
 
-# For each way the packages it needs beyond torch and setgrad, and how its layer is made.
+# For each way the packages it needs beyond torch and setgrad, and a function that builds its layer.
 WAYS: dict[str, tuple[tuple[str, ...], Callable[[Task], Layer]]] = {
     "setgrad": ((), _setgrad),
     "qpth": (("qpth",), _qpth),
@@ -283,12 +286,12 @@ def _show(results: list[dict[str, Any]], names: list[str], count: int) -> None:
         ]
         rows.append([str(row["n"]), format_seconds(own["seconds"]), *ratios])
     print(table(["n", *names], rows))
-    for what in ("value", "gradient"):
-        print(f"\n## Relative error of the {what}, worst program (median)\n")
-        cells = [[f"{row[name][what]:.1e} ({row[name][what + '_median']:.1e})" for name in names] for row in results]
+    for key in ("value", "gradient"):
+        print(f"\n## Relative error of the {key}, worst program (median)\n")
+        cells = [[f"{row[name][key]:.1e} ({row[name][key + '_median']:.1e})" for name in names] for row in results]
         print(table(["n", *names], [[str(row["n"]), *cell] for row, cell in zip(results, cells, strict=True)]))
     print("\n## The reference\n")
-    head = ["n", "worst residual", "gradient against differences", "least room or force"]
+    head = ["n", "worst residual", "gradient against differences", "smallest slack or multiplier"]
     keys = ("residual", "differences", "margin")
     print(table(head, [[str(row["n"]), *(f"{row[key]:.1e}" for key in keys)] for row in results]))
     print()

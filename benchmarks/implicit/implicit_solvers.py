@@ -1,4 +1,4 @@
-"""Matrix products that an adjoint system of mean field takes: four solvers, easy couplings to strong ones.
+"""Matrix products that an adjoint system of mean field needs: five solvers, weak to strong couplings.
 
 Claims checked: conjugate gradients on the symmetric form need at most a tenth of the products of normal-equation
 conjugate gradients in one Krylov space for the whole batch, where the spectral radius is 1.09.
@@ -6,15 +6,14 @@ conjugate gradients in one Krylov space for the whole batch, where the spectral 
 The problems: pairwise set functions with random couplings H and fields f, 64 sets of 100 items, solved for psi =
 sigmoid(f + H (psi - 1/2)) by the damped iteration. The adjoint system is (I - H Sigma) u = g with Sigma = diag(psi (1 -
 psi)). With w = Sigma u it reads (Sigma^-1 - H) w = g: symmetric, positive definite at a maximum of the ELBO, and with
-the very same residual. Its diagonal is Sigma^-1, which serves as preconditioner. The radius is the largest of Sigma H
+the same residual. Its diagonal is Sigma^-1, which serves as preconditioner. The radius is the largest of Sigma H
 over the batch.
 
-A product of the whole batch with A or with its transpose counts as one, whoever asks for it; those for the right-hand
-side and the first residual are included. Everything starts at 0 and is looked at after each step. Tolerances are 1e-8
-relative to g for every sample; the two ways through normal equations measure the residual of those, setgrad's for every
-sample, the rival for the whole batch as the libraries do. "GMRES, whole" is the smallest space that does without
-restart. "One space" is the rival, in `baselines/one_krylov.py`.
-"""
+A product of the whole batch with A or with its transpose counts as one; products for the right-hand side and the first
+residual are included. Everything starts at 0 and is checked after each step. Tolerances are 1e-8 relative to g for
+every sample; the two solvers of normal equations measure the residual of these, setgrad for every sample, the rival for
+the whole batch as the libraries do. "GMRES, whole" is the smallest space that needs no restart. "One space" is the
+rival, in `one_krylov.py`."""
 
 from __future__ import annotations
 
@@ -53,23 +52,23 @@ class Adjoint:
 
 @final
 class Counted:
-    """Products with a batch of matrices, forwards and (by autograd) backwards, all counted."""
+    """Products with a batch of matrices, forward and (by autograd) backward, that are counted."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix, self.count = matrix, 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product, differentiable in x."""
+        """Return A x, differentiable in x."""
         product: Tensor = _Product.apply(x, self)
         return product
 
     def forwards(self, x: Tensor) -> Tensor:
-        """A x."""
+        """Return A x."""
         self.count += 1
         return (self.matrix @ x[..., None])[..., 0]
 
     def backwards(self, x: Tensor) -> Tensor:
-        """A^T x."""
+        """Return A^T x."""
         self.count += 1
         return (self.matrix.mT @ x[..., None])[..., 0]
 
@@ -92,7 +91,7 @@ class _Product(torch.autograd.Function):
 @final
 @dataclass(frozen=True)
 class Cost:
-    """Products made, steps of the slowest sample, and the worst relative residual that a sample is left with."""
+    """Number of products, steps of the slowest sample, and the worst final relative residual of a sample."""
 
     products: int
     steps: int
@@ -100,7 +99,7 @@ class Cost:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """There is nothing to choose beyond the common options."""
+    """Add no options beyond the common ones."""
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,9 +121,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print(table(["spectral radius", *names, "CG / one space"], rows))
     print("\n## Worst relative residual of a sample\n")
     print(table(["spectral radius", *names], [[_label(r), *(f"{r[n]['worst']:.1e}" for n in names)] for r in results]))
-    near = min(results, key=lambda row: abs(row["radius"] - LIMIT_RADIUS))
-    ratio = ratio_of(near)
-    print(f"\nCG over one space at radius {near['radius']:.2f}: {ratio:.3f} (target: at most {LIMIT})", flush=True)
+    closest = min(results, key=lambda row: abs(row["radius"] - LIMIT_RADIUS))
+    ratio = ratio_of(closest)
+    print(f"\nCG over one space at radius {closest['radius']:.2f}: {ratio:.3f} (target: at most {LIMIT})", flush=True)
     return {"machine": machine, "sets": sets, "items": items, "rows": results, "ratio": ratio}
 
 
@@ -150,27 +149,27 @@ def make_adjoint(sets: int, items: int, strength: float, mean: float, seed: int 
 
 
 def mean_field(psi: Tensor, fields: Tensor, couplings: Tensor) -> Tensor:
-    """One update of all probabilities."""
+    """Return all probabilities after one update."""
     return torch.sigmoid(fields + (couplings @ (psi - 0.5)[..., None])[..., 0])
 
 
 def measure(problem: Adjoint) -> dict[str, Cost]:
-    """The cost of every solver on one problem."""
+    """Return the cost of every solver on one problem."""
     return {name: solver(problem) for name, solver in SOLVERS.items()}
 
 
 def symmetric_form(problem: Adjoint) -> Tensor:
-    """Sigma^-1 - H."""
+    """Return Sigma^-1 - H."""
     return torch.diag_embed(1 / problem.sigma) - problem.couplings
 
 
 def plain_form(problem: Adjoint) -> Tensor:
-    """I - H Sigma."""
+    """Return I - H Sigma."""
     return torch.eye(problem.g.shape[-1], dtype=problem.g.dtype) - problem.couplings * problem.sigma[..., None, :]
 
 
 def ratio_of(row: dict[str, Any]) -> float:
-    """Products of CG over those of the rival."""
+    """Return the products of CG over those of the rival."""
     return float(row["CG, symmetric"]["products"] / row["one space"]["products"])
 
 
@@ -222,7 +221,7 @@ SOLVERS: dict[str, Callable[[Adjoint], Cost]] = {
 
 
 def smallest(holds: Callable[[int], bool], high: int) -> int:
-    """The smallest of 1, ..., high where a condition holds that holds from there on."""
+    """Return the smallest of 1, ..., high for which a monotone condition holds."""
     low = 1
     while low < high:
         middle = (low + high) // 2

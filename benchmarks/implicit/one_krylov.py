@@ -1,7 +1,7 @@
 """Normal-equation conjugate gradients in one Krylov space for the whole batch, as jaxopt and TorchOpt solve adjoints.
 
 The batch is one long vector and the system one block-diagonal matrix: all samples share the two step lengths, and one
-norm over all of them decides when to stop. The spectrum that the method sees is the union of all the samples' spectra.
+norm over all of them decides when to stop. The spectrum of the system is the union of the spectra of all samples.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ Product = Callable[[Tensor], Tensor]
 def solve_normal(
     apply: Product, apply_transposed: Product, b: Tensor, *, tol: float, max_steps: int
 ) -> tuple[Tensor, int]:
-    """Solve A x = b through A^T A x = A^T b from x = 0; return x and the number of steps, two products each.
+    """Solve A x = b through A^T A x = A^T b from x = 0.
 
     Stops when the norm of A^T (b - A x) is at most `tol` times that of A^T b, both over the whole batch. That is the
-    libraries' own rule, and it asks less than a tolerance for every sample.
+    rule of the libraries, and it is weaker than a tolerance for every sample.
+
+    Returns:
+        x, and the number of steps, each with two products.
     """
     x = torch.zeros_like(b)
     # At x = 0 the residual of the normal equations is their right-hand side.

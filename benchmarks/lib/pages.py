@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def show_page(report: Report, records: Sequence[Record], page: Path | None) -> N
 
 def render_page(title: str, body: str, notes: str, command: str) -> str:
     """Return the Markdown of a page."""
-    parts = [f"# {title}", body, notes, f"## Reproduce\n\n```\n{command}\n```"]
+    parts = [f"# {title}", body, textwrap.fill(notes, 120), f"## Reproduce\n\n```\n{command}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -1,18 +1,19 @@
-"""Time and peak memory of one piece of work."""
+"""Times and peak memory."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 
 from benchmarks.lib.machine import synchronize
 
-# Rounds that are not counted: libraries load and allocators fill in them.
+# Rounds that do not count: libraries load and allocators grow in them.
 WARM_UP = 2
 
 
@@ -28,7 +29,7 @@ class Timing:
 @final
 @dataclass(frozen=True)
 class Peak:
-    """Bytes that one step needs beyond the `base` that was in use before it, and the seconds it took."""
+    """Bytes that one step needs beyond the `base` in use before it, and its seconds."""
 
     step: int
     base: int
@@ -40,14 +41,14 @@ class Peak:
         return self.base + self.step
 
 
-def time_side_by_side(works: list[Callable[[], object]], device: torch.device, repeats: int) -> list[Timing]:
-    """Median times of several works, run in turns so that a busy machine slows down all of them alike."""
-    found: list[list[Timing]] = [[] for _ in works]
+def time_in_turns(functions: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> list[Timing]:
+    """Return median times of several functions, called in turns so that a busy machine slows all of them down."""
+    found: list[list[Timing]] = [[] for _ in functions]
     for _ in range(WARM_UP + repeats):
-        for times, work in zip(found, works, strict=True):
+        for times, function in zip(found, functions, strict=True):
             synchronize(device)
             clock, processor = time.perf_counter(), time.process_time()
-            work()
+            function()
             synchronize(device)
             times.append(Timing(time.perf_counter() - clock, time.process_time() - processor))
     return [
@@ -57,3 +58,8 @@ def time_side_by_side(works: list[Callable[[], object]], device: torch.device, r
         )
         for times in found
     ]
+
+
+def growth_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Return the slope of the least-squares line through (log sizes, log costs)."""
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(costs, 1)), 1)[0])

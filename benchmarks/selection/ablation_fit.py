@@ -1,4 +1,4 @@
-"""The contenders of the ablation, each the default but for one thing, and one fit of one of them."""
+"""The variants of the ablation, each the default with one change, and a fit of one of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from setgrad.datasets import Task
 from setgrad.encoders import ContextItems, ItemWise, Stacked
 
 DEFAULT, TRANSFER = "default", "transfer"
-# As a name among the options; the module is made when the shape of an item is known.
+# A name among the options; the module is built when the shape of an item is known.
 _NO_SKIP = "context, no skip"
 
-# What each changes of the default, all with one member, so that eight times as much would not hide what one lacks.
+# The changes of each variant. All have one member, because eight members would hide the effect of a change.
 CONTENDERS: dict[str, Options] = {
     DEFAULT: {},
     "four members": {"members": 4},
@@ -36,7 +36,7 @@ CONTENDERS: dict[str, Options] = {
     "no averaging": {"average": 0.0},
     "no decay": {"weight_decay": 1e-5},
     "raw features": {"standardize": False},
-    # Prediction draws as many as the default does: with one thing changed, it is training that counts.
+    # Prediction draws as many as the default does, so only training differs.
     "one sample": {"samples": 1, "predict_samples": 4 * SubsetSelector().samples},
     "patience 6": {"patience": 6},
     "rate 1e-4": {"learning_rate": 1e-4},
@@ -53,9 +53,9 @@ CONTENDERS: dict[str, Options] = {
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One fit: the seed is the number of the fold, too; `start` is the task that weights come from, if any.
+    """One fit. The seed is also the fold; `start` is the task that the initial weights come from, if any.
 
-    `options` tells all options of the selector, so that results of an older default do not count.
+    `options` has all options of the selector, so records of an older default do not count.
     """
 
     task: str
@@ -67,26 +67,26 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         return f"{self.task}, {self.model}, fold {self.seed}"
 
 
 def make_trial(category: str, model: str, seed: int, *, quick: bool) -> Trial:
-    """A contender on one fold of a category."""
+    """Return the trial of a variant on one fold of a category."""
     task = task_of(category)
     start = task_of(largest_other(category)) if model == TRANSFER else ""
     return Trial(task, model, seed, describe(_options(task, model, quick)), start, quick)
 
 
 def task_of(category: str) -> str:
-    """Name of the task of a category."""
+    """Return the name of the task of a category."""
     return f"amazon:{category}:farthest"
 
 
 def largest_other(category: str) -> str:
-    """The category with most registries, but for the given one.
+    """Return the category with most registries, other than the given one.
 
-    Example:
+    Examples:
         >>> largest_other("toys"), largest_other("feeding")
         ('feeding', 'diaper')
     """
@@ -94,7 +94,7 @@ def largest_other(category: str) -> str:
 
 
 def changes_of(model: str) -> str:
-    """What a contender changes, as options of the selector."""
+    """Return the changes of a variant, as options of the selector."""
     if model == TRANSFER:
         return "start"
     if model == "no skip":
@@ -121,7 +121,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | None) -> SubsetSelector:
-    """The selector of a trial. Without the skip it gets a module, whose weights torch's own generator draws."""
+    """Return the untrained selector of a trial. The module of "no skip" is initialised by torch's global generator."""
     selector = make_selector(_options(trial.task, trial.model, trial.quick), seed=trial.seed, device=device)
     if selector.phi != _NO_SKIP:
         return selector
@@ -140,7 +140,7 @@ def _load(name: str, number: int, quick: bool, data_dir: str | None) -> Task:
     return load_split(name, splits="folds", number=number, data_dir=data_dir, quick=quick)
 
 
-# One is kept, because trials that begin with the same weights follow each other.
+# One is cached, because trials that start from the same weights follow each other.
 @lru_cache(maxsize=1)
 def _fitted_source(name: str, seed: int, quick: bool, device: str | None, data_dir: str | None) -> SubsetSelector:
     task = _load(name, seed, quick, data_dir)

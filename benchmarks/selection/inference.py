@@ -1,7 +1,7 @@
-"""Scores of a fitted selector: with its own inference, with one mean-field step, and with the iteration settled.
+"""Scores of a fitted selector: with its own inference, with one mean-field step, and with converged inference.
 
-The last two are what table 7 of arXiv:2412.11239 compares. A start that a recognition network gives is kept. To have
-something to settle on, models of Bernoulli samples get Gaussian masks there: their own map jumps.
+Table 7 of arXiv:2412.11239 compares the last two. A recognition network still provides the start. Models of Bernoulli
+samples get Gaussian masks for converged inference, because their own map is not continuous and cannot converge.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_STEPS = 50
 
 
 def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float | None]:
-    """All test scores in percent, each inference run once; None for what a model does not have."""
+    """Return all test scores in percent; None for inferences that a model does not have."""
     configs = inferences(selector.model_.config)
     sizes = subset_sizes(test.subsets)
     found: dict[ModelConfig, tuple[Sets, float | None]] = {}
@@ -34,18 +34,18 @@ def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float |
     for name, config in configs.items():
         if config not in found:
             found[config] = infer(selector, config, test.sets)
-        logits, settled = found[config]
+        logits, converged = found[config]
         score = 100 * float(jaccard(pick_top(logits.values, test.sets, sizes), test.subsets).mean())
         scores[name] = score
         if name == "converged":
-            scores["settled_test"] = settled
+            scores["settled_test"] = converged
     chosen = selector.predict(test.sets, scores=found[selector.model_.config][0])
     scores["own_size"] = 100 * float(jaccard(chosen, test.subsets).mean())
     return scores
 
 
 def inferences(config: ModelConfig) -> dict[str, ModelConfig]:
-    """The ways of inference by name of the score; equal ones have equal configurations."""
+    """Return the configuration of each inference by the name of its score; equal ones are equal."""
     if config.method == "direct":
         return {"true_size": config}
     single = config.steps == 1 and config.method != "implicit"
@@ -60,19 +60,19 @@ def inferences(config: ModelConfig) -> dict[str, ModelConfig]:
 
 
 def infer(selector: SubsetSelector, config: ModelConfig, sets: Sets) -> tuple[Sets, float | None]:
-    """Logits as `decision_function` gives them, but inferred by `config`, and the share of sets that settled."""
-    # As the selector does: a copy in float64. Only the configuration differs, the weights are shared.
+    """Return the logits of `decision_function` for another configuration, and the share of converged sets."""
+    # As in the selector: a copy in float64. Only the configuration differs, the weights are shared.
     model = copy.copy(selector._precise())
     model.config = config
     samples = prediction_samples(selector.get_params())
-    settled: list[Tensor] = []
+    converged: list[Tensor] = []
 
     def work(bound: BoundAverage, batch: Sets, numbers: np.ndarray) -> Tensor:
         result = model.infer(bound, ItemNoise(batch, 0), samples=samples)
-        settled.append(result.settled.double())
+        converged.append(result.settled.double())
         return result.logits
 
     kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
     logits = map_batches(model, sets, work).to(kind)
     iterated = config.method == "implicit"
-    return sets.with_values(logits), float(torch.cat(settled).mean()) if iterated and settled else None
+    return sets.with_values(logits), float(torch.cat(converged).mean()) if iterated and converged else None

@@ -1,8 +1,8 @@
-"""The contenders: options of each by name, what they see of images and drug-target pairs, and what a search may change.
+"""The models of the tables: their options, their encoders of images and drug-target pairs, and their search grids.
 
-Rivals get the encoder that was published for a kind of item. The default and direct, whose items look at each other,
-get the same network followed by attention, for images beside a linear map of the pixels. Where images are vectors of
-their pixels, all get what they have for vectors.
+Published methods get the encoder that was published for a kind of item. The default and direct, whose items attend to
+each other, get the same network followed by attention, for images with a linear map of the pixels beside it. Where
+images are vectors of pixels, all get the encoder for vectors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from setgrad.selector._fit import usual_relation as usual_relation
 
 Options = dict[str, Any]
 
-# Contenders that are fitted, by the name of their column: what they change of the selector's defaults. The first two
-# have the members that they have on a GPU, whatever the device.
+# Fitted models by the name of their column, with the options that differ from the defaults. The first two have the
+# members of a GPU on every device.
 MODELS: dict[str, Options] = {
     "default": {"members": MEMBERS},
     "direct": {"members": MEMBERS, "method": "direct"},
@@ -30,22 +30,22 @@ MODELS: dict[str, Options] = {
     **PRESETS,
 }
 
-# Kinds of items that are no plain vectors, by the first word of the task: what rivals see of them, and ours.
+# Families whose items are not plain vectors, with the encoders of published methods and of ours.
 _IMAGES, _PAIRS = ("image", "pixel-cnn+context"), ("pair", "pair+context")
 _KINDS = {"anomaly": _IMAGES, "celeba": _IMAGES, "compounds": _PAIRS, "bindingdb": _PAIRS}
-# For all contenders alike. With 720 training sets, batches of 128 would make 6 steps an epoch; the published 4 would
-# make 180, at a cost that no table of ours can pay.
+# For all models. With 720 training sets, batches of 128 would be 6 steps an epoch; the published 4 would be 180, which
+# is too expensive.
 _PAIR_BATCH = 16
-# On unit vectors of text the published rate, 1e-4, leaves rivals still rising after 100 epochs. These, from their own
-# grid, gave the better validation score on toys or gear for each of seven that were tried; horse alone keeps its rate.
+# On unit vectors of text published methods still improve after 100 epochs at the published rate of 1e-4. These options,
+# from their own grid, had the better validation score on toys or gear for seven methods; only horse keeps its rate.
 _RIVALS_ON_TEXT: Options = {"learning_rate": 1e-3, "hidden": (500, 500, 500)}
 _SLOW_ON_TEXT = ("horse",)
 # Chosen by test scores of the first split of Olivetti: HORSE has 80.5 with these, 59.2 with the published rate, DiffMF
-# 68.3, and 63.4 with its published options. So rivals are at their best.
+# 68.3, and 63.4 with its published options. So published methods are at their best.
 _RIVALS_ON_PIXELS: Options = {"learning_rate": 1e-3, "standardize": True}
 _QUICK: Options = {"dim": 16, "hidden": (16,), "max_epochs": 2}
 
-# What a search tries: the grid of the paper, and for the other two what matters most to them.
+# Grids of a search: the published one, and for our models the options that matter most.
 _PAPER_GRID: dict[str, tuple[Any, ...]] = {"learning_rate": (1e-5, 1e-4, 1e-3, 1e-2), "rho_layers": (2, 3)}
 _OWN_GRID: dict[str, tuple[Any, ...]] = {
     "learning_rate": (3e-4, 1e-3, 3e-3),
@@ -54,7 +54,7 @@ _OWN_GRID: dict[str, tuple[Any, ...]] = {
 }
 GRIDS = {
     **{name: _PAPER_GRID if name in PRESETS else _OWN_GRID for name in MODELS},
-    # Those that table 6 of the paper reports as the best of some data set.
+    # The values that table 6 of arXiv:2412.11239 reports.
     "idiffmf-c": _PAPER_GRID | {"scale": (100.0, 1000.0, 10000.0)},
 }
 
@@ -78,14 +78,14 @@ _COST = {
 
 
 def cost_of(model: str) -> float:
-    """Cost of a model; 0 for those that are not trained."""
+    """Return the cost of a model; 0 for models that are not trained."""
     return _COST.get(model, 0.0 if model not in MODELS else 3.0)
 
 
 def options_of(model: str, task: str, *, quick: bool = False, tuned: Mapping[str, Any] | None = None) -> Options:
-    """All options of a contender on a task, the encoder as a name; `tuned` is a point of its grid.
+    """Return all options of a model on a task, with the encoder as a name; `tuned` is a point of its grid.
 
-    Example:
+    Examples:
         >>> options_of("diffmf", "moons", tuned={"rho_layers": 3})["hidden"]
         (500, 500, 500)
     """
@@ -99,9 +99,9 @@ def options_of(model: str, task: str, *, quick: bool = False, tuned: Mapping[str
     options |= _QUICK if quick else {}
     kind = None if task.endswith(PIXELS) else _KINDS.get(task.partition(":")[0])
     if kind is not None:
-        theirs, ours = kind
-        # Such steps are not short: the default has one member there, on a GPU too.
-        options |= {"members": 1, "phi": theirs if model in PRESETS else ours}
+        published, ours = kind
+        # Steps are long there, so the default has one member, also on a GPU.
+        options |= {"members": 1, "phi": published if model in PRESETS else ours}
     if kind is _PAIRS:
         options["batch_size"] = _PAIR_BATCH
     changes = dict(tuned or {})
@@ -111,12 +111,14 @@ def options_of(model: str, task: str, *, quick: bool = False, tuned: Mapping[str
 
 
 def describe(options: Options) -> str:
-    """All options that shape a result, defaults spelled out: when one changes, stored results no longer count."""
-    free = ("random_state", "device", "verbose", "checkpoint")
+    """Return all options that shape a result as JSON, defaults included: if one changes, old records do not count."""
+    ignored = ("random_state", "device", "verbose", "checkpoint")
     params = SubsetSelector().get_params() | options
-    return json.dumps({name: value for name, value in params.items() if name not in free}, sort_keys=True, default=str)
+    return json.dumps(
+        {name: value for name, value in params.items() if name not in ignored}, sort_keys=True, default=str
+    )
 
 
 def make_selector(options: Options, *, seed: int, device: str | None) -> SubsetSelector:
-    """The untrained selector."""
+    """Return the untrained selector."""
     return SubsetSelector(**{**options, "random_state": seed, "device": device, "verbose": 0})

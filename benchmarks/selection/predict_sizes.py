@@ -1,14 +1,14 @@
 """Prediction with one model on sets of 1 to 100,000 items: time, peak memory, and batches that mix sizes.
 
 Claims checked: a model fitted on sets of 100 items predicts sets of any size from 1 to 100,000, and mixed sizes in one
-batch; what it says of a set does not depend on the other sets of the batch, not by one bit. With induced attention time
-and memory grow linearly; with full attention memory does, and time quadratically.
+batch; its logits of a set do not depend on the other sets of the batch by one bit. With induced attention time and
+memory grow linearly; with full attention memory does, and time grows quadratically.
 
 One default model for each kind of attention is fitted on moons. Times are medians of whole calls of `predict`, after
-one that is not counted. Peaks count what a call needs beyond what was in use before it: resident memory on the CPU,
-allocated tensors on the GPU. Exponents are those of the last tenfold growth: small sets cost what a call costs.
-"score" is the Jaccard score with the true size, on a set with a tenth of its items to be found: sizes unlike those of
-the training sets are not what the model learned.
+one call that does not count. Peaks are the memory of a call beyond the memory in use before it: resident memory on the
+CPU, allocated tensors on the GPU. Exponents are for the last tenfold growth, because small sets cost the overhead of a
+call. "score" is the Jaccard score with the true size, on a set whose right subset has a tenth of the items: the model
+was not trained on sizes other than 100.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ import torch
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.tables import format_bytes, format_seconds, table
-from benchmarks.speed.speed_meanfield import exponent
+from benchmarks.lib.timing import growth_exponent
 from setgrad import SubsetSelector, datasets
 from setgrad.errors import OptionError
 from setgrad.sets import Choices, Sets
 
 ATTENTIONS = ("full", "induced")
 SIZES = (1, 10, 100, 1000, 10_000, 100_000)
-# Sets of the mixed batch; neighbours in size share a padded batch inside.
+# Sets of the mixed batch; sets of similar size share a padded batch inside.
 MIXED = (300, 1, 10_000, 3, 100, 5000, 10, 1000, 2, 3000, 30)
 QUICK_LARGEST = 1000
 FEWEST = 100
-# Calls of one size: more of them where they are short.
+# Calls of one size: several if they are short.
 REPEATS = 5
 ENOUGH_SECONDS = 2.0
 
@@ -48,7 +48,7 @@ ENOUGH_SECONDS = 2.0
 @final
 @dataclass(frozen=True)
 class Cost:
-    """What one call took: median seconds, bytes beyond the base, and the score."""
+    """The cost of one call: median seconds, bytes beyond the base, and the score."""
 
     items: int
     seconds: float
@@ -65,18 +65,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Fit, measure and compare, for each kind of attention; an exit code of 1 says that a claim of sameness failed."""
+    """Fit, measure and compare, for each kind of attention; the exit code is 1 if logits in a batch differ."""
     device = resolve_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     largest = min(options.largest, QUICK_LARGEST) if options.quick else options.largest
     if largest < FEWEST:
-        raise OptionError(f"--largest must be at least {FEWEST}, so that growth can be seen, not {largest}")
+        raise OptionError(f"--largest must be at least {FEWEST}, to show growth, not {largest}")
     machine = describe(device)
     print(describe_line(machine), flush=True)
     results: dict[str, Any] = {"machine": machine, "failed": 0}
     for attention in options.attentions.split(","):
-        _say(f"attention={attention}")
+        _log(f"attention={attention}")
         selector = fit_model(attention, device, quick=options.quick)
         found = measure_sizes(selector, [n for n in SIZES if n <= largest], device)
         mixed = compare_mixed(selector, [n for n in MIXED if n <= largest], device)
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def fit_model(attention: str, device: torch.device, *, quick: bool) -> SubsetSelector:
-    """The default model, trained on sets of 100 items until it finds all that is to be found in them."""
+    """Return the default model, trained on sets of 100 items until it solves them."""
     sets, epochs = (16, 1) if quick else (400, 20)
     task = datasets.moons(n_train=sets, n_validation=sets, n_test=1)
     selector = SubsetSelector(attention=attention, max_epochs=epochs, random_state=0, device=str(device), verbose=0)
@@ -95,12 +95,12 @@ def fit_model(attention: str, device: torch.device, *, quick: bool) -> SubsetSel
 
 
 def measure_sizes(selector: SubsetSelector, sizes: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """Time and memory of one set of each size. Stops at the first that does not fit into memory, and says so."""
+    """Return time and memory of one set of each size, up to the first that does not fit into memory."""
     costs: list[Cost] = []
     failed: int | None = None
     selector.predict(make_set(100).sets)
     for items in sizes:
-        _say(f"{items:,} items")
+        _log(f"{items:,} items")
         try:
             costs.append(measure(selector, items, device))
         except (torch.OutOfMemoryError, MemoryError):
@@ -109,17 +109,17 @@ def measure_sizes(selector: SubsetSelector, sizes: Sequence[int], device: torch.
     last = costs[-2:]
     return {
         "sizes": [asdict(cost) for cost in costs],
-        "time_exponent": exponent([c.items for c in last], [1e9 * c.seconds for c in last]),
-        "memory_exponent": exponent([c.items for c in last], [c.peak for c in last]),
+        "time_exponent": growth_exponent([c.items for c in last], [1e9 * c.seconds for c in last]),
+        "memory_exponent": growth_exponent([c.items for c in last], [c.peak for c in last]),
         "exponent_sizes": [c.items for c in last],
         "out_of_memory": failed,
     }
 
 
 def measure(selector: SubsetSelector, items: int, device: torch.device) -> Cost:
-    """The first call gives the peak, the later ones the time; a call that takes long is made once."""
+    """Return the cost: the peak is that of the first call, the time that of later calls, if the first is short."""
     data = make_set(items)
-    _hand_back(device)
+    _release_memory(device)
     base = memory_now(device)
     times = [_time_call(selector, data.sets, device)]
     peak = memory_peak(device) - base
@@ -130,7 +130,7 @@ def measure(selector: SubsetSelector, items: int, device: torch.device) -> Cost:
 
 
 def compare_mixed(selector: SubsetSelector, sizes: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """Logits and choices of every set in one batch of mixed sizes, against those of the set alone."""
+    """Return how logits and choices of sets in one batch of mixed sizes differ from those of each set alone."""
     sets = Sets.cat([make_set(items, seed=number).sets for number, items in enumerate(sizes)])
     started = time.perf_counter()
     logits, picks = selector.decision_function(sets), selector.predict(sets)
@@ -153,7 +153,7 @@ def compare_mixed(selector: SubsetSelector, sizes: Sequence[int], device: torch.
 
 
 def make_set(items: int, seed: int = 1) -> Choices:
-    """One set of moons with a tenth of its items to be found, at least one."""
+    """Return one set of moons whose right subset has a tenth of the items, at least one."""
     task = datasets.moons(
         random_state=seed, n_train=0, n_validation=0, n_test=1, set_size=items, subset_size=max(1, items // 10)
     )
@@ -194,15 +194,15 @@ def _time_call(selector: SubsetSelector, sets: Sets, device: torch.device) -> fl
     return time.perf_counter() - started
 
 
-def _hand_back(device: torch.device) -> None:
-    """Give freed memory back to the system, else a later call would use it and need no more; then start a new peak."""
+def _release_memory(device: torch.device) -> None:
+    """Return freed memory to the system, so that a later call needs new memory, and reset the peak."""
     gc.collect()
     if sys.platform == "linux":
-        # With another C library what small pieces once took stays, which is little beside the peaks that count.
+        # With another C library small blocks stay allocated, which is little beside the peaks.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
     reset_peak(device)
 
 
-def _say(what: str) -> None:
-    print(f"measuring {what}", file=sys.stderr, flush=True)
+def _log(subject: str) -> None:
+    print(f"measuring {subject}", file=sys.stderr, flush=True)

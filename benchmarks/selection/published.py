@@ -46,7 +46,7 @@ TABLE_6: dict[str, tuple[float, float]] = {
     "bindingdb": (74.72, 1.73),
 }
 
-# Table 7: idiffmf-2 and idiffmf-nuclear with the iteration run until it settles when testing.
+# Table 7: idiffmf-2 and idiffmf-nuclear with converged inference in the test.
 TABLE_7: dict[str, tuple[tuple[float, float], ...]] = {
     "celeba": ((55.18, 0.77), (56.33, 0.73)),
     "gaussian": ((91.00, 0.02), (90.95, 0.06)),
@@ -102,14 +102,14 @@ AMAZON_PAIRS: dict[str, int] = {
     "toys": 2421,
 }
 
-# Categories with under 500 pairs, about which a fold says little.
+# Categories with under 500 pairs, whose folds are small.
 SMALL_CATEGORIES = ("carseats", "furniture", "safety")
 
 
 def published(task: str) -> dict[str, tuple[float, float]]:
-    """Mean and deviation of each published algorithm; empty for a task that was not published.
+    """Return mean and deviation of each published algorithm; empty for a task without published scores.
 
-    Example:
+    Examples:
         >>> published("amazon:toys:farthest")["idiffmf-c"]
         (40.87, 2.96)
         >>> published("amazon:toys:random")
@@ -119,26 +119,26 @@ def published(task: str) -> dict[str, tuple[float, float]]:
     if name is None:
         return {}
     printed = dict(zip(ALGORITHMS, TABLE_2[name], strict=True))
-    # What the published code computes is the free one.
+    # The published code computes the free copula.
     return {**printed, "equivset-copula-free": printed["equivset-copula"], "idiffmf-c": TABLE_6[name]}
 
 
 def published_converged(task: str) -> dict[str, tuple[float, float]]:
-    """The same with converged inference (table 7), for the algorithms for which it was printed."""
+    """Return the published scores with converged inference (table 7), where there are any."""
     name = _row(task)
     return {} if name is None else dict(zip(ALGORITHMS[3:], TABLE_7[name], strict=True))
 
 
 def published_seconds(task: str) -> dict[str, float]:
-    """Seconds of training of each published algorithm."""
+    """Return the seconds of training of each published algorithm."""
     name = _row(task)
     return {} if name is None else dict(zip((*ALGORITHMS, "idiffmf-c"), SECONDS[name], strict=True))
 
 
 def best_published(task: str) -> tuple[float, float, str] | None:
-    """Mean, deviation and algorithm of the best published score; None for a task that was not published.
+    """Return mean, deviation and algorithm of the best published score; None for a task without one.
 
-    Example:
+    Examples:
         >>> best_published("amazon:toys:farthest")
         (69.08, 1.04, 'equivset-copula')
         >>> best_published("amazon:toys:random") is None

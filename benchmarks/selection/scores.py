@@ -1,4 +1,4 @@
-"""From the results of many fits to numbers: mean, spread, averages over categories, and differences beyond noise."""
+"""Scores of many fits by task and model, averages over categories, and differences beyond noise."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.selection.tasks import FOLDS
 from setgrad.datasets import AMAZON_PROTOCOLS
 from setgrad.selector import PRESETS
 
-# Rivals of the default by what a verdict calls them. INSET and HORSE, the youngest, stand in other papers.
+# Rivals of the default by their name in a verdict. INSET and HORSE are from later publications.
 _RIVALS: dict[str, Collection[str]] = {
     "best published method": PRESETS,
     "best method of arXiv:2412.11239 (diffmf, idiffmf, equivset)": (*ALGORITHMS, "equivset-copula-free", "idiffmf-c"),
 }
 _HOW = {
-    True: "the best of a category is the one with the best mean over the folds that it has; the difference is taken "
-    "over the folds that it shares with the default",
-    False: "the best of a category is the one with the best mean over its seeds; the difference is one of means",
+    True: "the best method of a category has the best mean over its folds; the difference is over the folds that it "
+    "shares with the default",
+    False: "the best method of a category has the best mean over its seeds; the difference is between means",
 }
 
 SCORES = {"true_size": "the true size is given, as in publications", "own_size": "the model chooses the size"}
@@ -32,16 +32,16 @@ Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 def latest(records: Sequence[Record]) -> list[Record]:
-    """The last record of each fit, so that a repeated one counts once."""
+    """Return the last record of each fit, so that a repeated fit counts once."""
     names = ("task", "model", "seed", "splits")
     return list({tuple(r.get(name) for name in names): r for r in records}.values())
 
 
 def values_of(records: Sequence[Record], score: str) -> dict[str, dict[str, dict[int, float]]]:
-    """One number of each record, by task, model and number; records that lack it are left out.
+    """Return one score of each record, by task, model and fold or seed; records without it are left out.
 
-    Fits of one fold with several seeds are one number, their mean: they share their data, so that only folds tell how
-    far a score would differ on others.
+    Several fits of one fold count as one, their mean: they share their data, so only folds tell how much a score
+    varies.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
     for record in latest(records):
@@ -50,27 +50,27 @@ def values_of(records: Sequence[Record], score: str) -> dict[str, dict[str, dict
             of_task = found.setdefault(record["task"], {})
             of_task.setdefault(record["model"], {}).setdefault(number, []).append(record[score])
     return {
-        task: {model: {number: statistics.fmean(them) for number, them in row.items()} for model, row in rows.items()}
+        task: {model: {number: statistics.fmean(fits) for number, fits in row.items()} for model, row in rows.items()}
         for task, rows in found.items()
     }
 
 
 def collect(records: Sequence[Record], score: str) -> dict[str, dict[str, Summary]]:
-    """Summaries by task and model."""
+    """Return summaries of a score by task and model."""
     return summaries(values_of(records, score))
 
 
 def summaries(values: Values) -> dict[str, dict[str, Summary]]:
-    """The same from values."""
+    """Return summaries of values by task and model."""
     return {
         task: {model: summarise(list(v.values())) for model, v in models.items()} for task, models in values.items()
     }
 
 
 def averages(values: Values) -> dict[str, dict[str, dict[int, float]]]:
-    """Rows for the mean over the large and over the small Amazon categories, for each protocol.
+    """Return rows for the mean over the large and over the small Amazon categories, for each protocol.
 
-    A number of a model counts if all categories that are there have it, so that all models average the same things.
+    A fold of a model counts if all categories have it, so that all models average the same folds.
     """
     rows: dict[str, dict[str, dict[int, float]]] = {}
     for protocol in AMAZON_PROTOCOLS:
@@ -89,21 +89,21 @@ def averages(values: Values) -> dict[str, dict[str, dict[int, float]]]:
 
 
 def best_preset(row: Mapping[str, Mapping[int, float]], *, among: Collection[str] = PRESETS) -> str | None:
-    """The published method with the best mean."""
+    """Return the published method with the best mean, if there is one."""
     found = {model: statistics.fmean(v.values()) for model, v in row.items() if model in among}
     return max(found, key=lambda model: found[model]) if found else None
 
 
 def mixed_options(records: Sequence[Record]) -> list[str]:
-    """Models with records of one task that were not all made with the same options."""
-    seen: dict[tuple[str, str], set[str]] = {}
+    """Return the models that have records of one task with different options."""
+    options_of: dict[tuple[str, str], set[str]] = {}
     for record in latest(records):
-        seen.setdefault((record["task"], record["model"]), set()).add(record["options"])
-    return sorted({model for (_, model), options in seen.items() if len(options) > 1})
+        options_of.setdefault((record["task"], record["model"]), set()).add(record["options"])
+    return sorted({model for (_, model), options in options_of.items() if len(options) > 1})
 
 
 def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
-    """What the claims of the benchmark come to, in sentences."""
+    """Return sentences that say which claims hold."""
     values = values_of(records, "true_size")
     lines = []
     pairs = {task: compare(m["default"], m["direct"], paired=paired) for task, m in values.items() if _both(m)}
@@ -120,12 +120,12 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
         if small:
             best = sorted(task for task, m in small.items() if _winner(m) == "default")
             lines.append(
-                f"true size: default above all others (but itself with one member) on small categories, {protocol}: "
+                f"true size: default above all others (except itself with one member) on small categories, {protocol}: "
                 f"{len(best)} of {len(small)}" + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
     if mixed:
-        lines.append(f"careful: results of different options are mixed for {', '.join(mixed)}; fit the missing ones")
+        lines.append(f"warning: results of different options are mixed for {', '.join(mixed)}; fit the missing ones")
     return lines
 
 
@@ -136,27 +136,27 @@ def _both(row: Mapping[str, Mapping[int, float]]) -> bool:
 def _against_rivals(rows: Values, protocol: str, *, paired: bool) -> list[str]:
     lines = []
     for name, rivals in _RIVALS.items():
-        gaps = {task: gap for task, m in rows.items() if (gap := _gap(m, rivals, paired=paired)) is not None}
-        if gaps:
-            least = min(gaps, key=lambda task: gaps[task])
-            mean = statistics.fmean(gaps.values())
+        leads = {task: lead for task, m in rows.items() if (lead := _lead(m, rivals, paired=paired)) is not None}
+        if leads:
+            least = min(leads, key=lambda task: leads[task])
+            mean = statistics.fmean(leads.values())
             lines.append(
                 f"true size: default minus {name}, large categories, {protocol}: {mean:+.1f} on average over "
-                f"{len(gaps)}, least {gaps[least]:+.1f} ({least})"
+                f"{len(leads)}, least {leads[least]:+.1f} ({least})"
             )
     return [*lines, _HOW[paired]] if lines else []
 
 
-def _gap(row: Mapping[str, Mapping[int, float]], rivals: Collection[str], *, paired: bool) -> float | None:
-    """How far the default is above the best rival; None where there is none, or none to pair it with."""
+def _lead(row: Mapping[str, Mapping[int, float]], rivals: Collection[str], *, paired: bool) -> float | None:
+    """Return how far the default is above the best rival; None if there is no rival to compare with."""
     default = row["default"]
-    there = {model: v for model, v in row.items() if not paired or v.keys() & default.keys()}
-    best = best_preset(there, among=rivals)
-    return None if best is None else compare(default, there[best], paired=paired).points
+    comparable = {model: v for model, v in row.items() if not paired or v.keys() & default.keys()}
+    best = best_preset(comparable, among=rivals)
+    return None if best is None else compare(default, comparable[best], paired=paired).points
 
 
 def _winner(row: Mapping[str, Mapping[int, float]]) -> str:
-    """The best of all; the default with one member is no rival of the default."""
+    """Return the best model; the default with one member does not count."""
     return max((model for model in row if model != "single"), key=lambda model: statistics.fmean(row[model].values()))
 
 

@@ -1,10 +1,9 @@
-"""Hyper-parameters from a grid: one Optuna study for each task, model and grid, judged by the validation score alone.
+"""Search a grid of hyperparameters: one Optuna study for each task, model and grid, by the validation score alone.
 
-All studies lie in one journal file, which any number of processes and machines with that file may work on at a time; a
-killed search goes on where it stopped. A trial is one fit of fold (or seed) 0, and its value is the best validation
-score. Fits repeat exactly, so no point is tried twice: every command walks through the grid in the same shuffled order
-and takes points that nobody has taken, which neither Optuna's queue nor its samplers see to when several ask at once.
-"""
+All studies are in one journal file, which any number of processes and machines may use at the same time; a killed
+search can be resumed. A trial is one fit of fold (or seed) 0, and its value is the best validation score. Fits repeat
+exactly, so no point is tried twice: every command goes through the grid in the same shuffled order and takes points
+that are free, which neither Optuna's queue nor its samplers ensure for parallel commands."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from setgrad.errors import MissingDependencyError, OptionError
 
 Point = dict[str, Any]
 
-# Longer than any fit. A trial of another machine, whose processes cannot be seen from here, is given up after this.
+# Longer than any fit. A trial of another machine, whose processes are not visible, is abandoned after this time.
 _PATIENCE = 24 * 3600.0
 _PAUSE = 2.0
 
@@ -41,10 +40,10 @@ _PAUSE = 2.0
 def search(
     jobs: Sequence[Job], context: RunContext, *, trials: int, journal: Path, workers: int, time_limit: float | None
 ) -> list[Job]:
-    """Bring every study of these jobs to `trials` trials, and return the jobs with the best options found.
+    """Run every study of these jobs up to `trials` trials, and return the jobs with the best options.
 
-    Trials that other commands have under way are waited for, so that all go on with the same options. A study without
-    any finished trial, because time ran out, leaves its jobs as they are.
+    Running trials of other commands are waited for, so that all commands continue with the same options. A study
+    without a finished trial, because time ran out, does not change its jobs.
     """
     if trials < 1:
         raise OptionError(f"a search of {trials} trials finds nothing; use --search 1 or more")
@@ -57,7 +56,7 @@ def search(
     while True:
         missing = [case for case in cases for _ in _free(studies[case], _points(case, trials))]
         if missing or not waiting:
-            print(f"{len(missing)} trials to go in {journal}", flush=True)
+            print(f"{len(missing)} trials to run in {journal}", flush=True)
         _run(sorted(missing, key=lambda case: -expected_cost(case)), work, workers=workers, deadline=deadline)
         others = [process for case in cases for process in _workers(studies[case], _points(case, trials))]
         if not others or time.monotonic() >= deadline:
@@ -71,9 +70,9 @@ def search(
 
 
 def best_point(journal: Path, case: Job) -> str:
-    """The best point of a study in JSON; empty if there is none."""
+    """Return the best point of a study as JSON; empty if there is none."""
     trials = _trials(_study(journal, case), "COMPLETE")
-    # The text decides between equals, not which of several commands was quicker.
+    # Ties are broken by the text, not by which command was faster.
     return max(((trial.value, _text(trial.params)) for trial in trials), default=(0.0, ""))[1]
 
 
@@ -89,7 +88,7 @@ def _run(missing: Sequence[Job], work: Callable[[Job], Outcome], *, workers: int
 
 
 def _try_once(case: Job, context: RunContext, journal: Path, trials: int) -> Record | str:
-    """One trial; an empty record if others have taken all that was left. A fit that fails is not repeated."""
+    """Run one trial; return an empty record if no point is free. A fit that fails is not repeated."""
     study = _study(journal, case)
     trial = _claim(study, GRIDS[case.model], _points(case, trials))
     if trial is None:
@@ -104,23 +103,23 @@ def _try_once(case: Job, context: RunContext, journal: Path, trials: int) -> Rec
 
 
 def _points(case: Job, trials: int) -> list[Point]:
-    """The first points of the grid, as many as there are to be trials, in an order that all commands share."""
+    """Return the first points of the grid, one for each trial, in an order that all commands share."""
     grid = GRIDS[case.model]
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return sorted(points, key=lambda point: _digest(_name(case), _text(point)))[:trials]
 
 
 def _free(study: Any, points: Sequence[Point]) -> list[Point]:
-    """Those points that nobody has tried and nobody is trying."""
+    """Return the points that have no finished or running trial."""
     taken = [trial.params for trial in _holders(study)]
     return [point for point in points if point not in taken]
 
 
 def _claim(study: Any, grid: Mapping[str, tuple[Any, ...]], points: Sequence[Point]) -> Any | None:
-    """Begin a trial of a free point; None if there is none.
+    """Start a trial of a free point and return it; None if there is none.
 
-    The journal has one order for all: a trial enters it with its point in one piece, and is ours unless an older one
-    has the same point. Of two that claim a point at a time, the younger withdraws and looks again.
+    The journal has one order for all: a trial is added together with its point, and is ours unless an older one has the
+    same point. If two commands claim a point, the younger one withdraws and tries again.
     """
     optuna = _optuna()
     choices = {name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()}
@@ -134,7 +133,7 @@ def _claim(study: Any, grid: Mapping[str, tuple[Any, ...]], points: Sequence[Poi
                 user_attrs={"mark": mark, "process": _process(), "began": time.time()},
             )
         )
-        # In the order of the journal, so the first is the oldest.
+        # In the order of the journal: the first is the oldest.
         same = [trial for trial in _holders(study) if trial.params == free[0]]
         own = next(trial for trial in same if trial.user_attrs["mark"] == mark)
         if own is same[0]:
@@ -144,10 +143,10 @@ def _claim(study: Any, grid: Mapping[str, tuple[Any, ...]], points: Sequence[Poi
 
 
 def _holders(study: Any) -> list[Any]:
-    """Trials whose points are taken: done, failed or running. Those that withdrew or were given up are "pruned".
+    """Return the trials whose points are taken: finished, failed or running. Withdrawn or abandoned ones are "pruned".
 
-    What a killed command left running must not hold its point for good. A journal file knows no heartbeats, so a trial
-    is given up here, whenever someone looks for points, if its process is gone or its time is over.
+    A trial of a killed command must not block its point forever. A journal file has no heartbeats, so a trial is
+    abandoned here if its process is gone or its time is over.
     """
     for trial in _trials(study, "RUNNING"):
         if not _alive(trial.user_attrs):
@@ -156,12 +155,12 @@ def _holders(study: Any) -> list[Any]:
 
 
 def _workers(study: Any, points: Sequence[Point]) -> list[str]:
-    """The processes that try one of these points now."""
+    """Return the processes that run one of these points."""
     return [trial.user_attrs["process"] for trial in _trials(study, "RUNNING") if trial.params in points]
 
 
 def _end(study: Any, trial: Any, *, state: Any = None, value: float | None = None) -> None:
-    # Another command may have given it up, even between our look and our word.
+    # Another command may have abandoned the trial in the meantime.
     with contextlib.suppress(_optuna().exceptions.UpdateFinishedTrialError):
         study.tell(trial.number, value, state=state, skip_if_finished=True)
 
@@ -171,7 +170,7 @@ def _process() -> str:
 
 
 def _alive(marks: Mapping[str, Any]) -> bool:
-    """Whether a trial with these marks may still be at work; of another machine only its time can tell."""
+    """Return whether a trial may still be running; on another machine only its age tells."""
     host, _, number = marks.get("process", "").rpartition(":")
     if not host or time.time() - marks.get("began", 0.0) > _PATIENCE:
         return False
@@ -187,7 +186,7 @@ def _alive(marks: Mapping[str, Any]) -> bool:
 
 
 def _name(case: Job) -> str:
-    """The study of a case. All options and the grid are part of it: what was found for others does not count."""
+    """Return the name of a study. It depends on all options and the grid, so results for others do not count."""
     parts = (case.task, case.model, case.splits, *(("quick",) if case.quick else ()))
     return ":".join((*parts, _digest(describe_options(case), _text(GRIDS[case.model]))[:12]))
 
@@ -207,7 +206,7 @@ def _study(journal: Path, case: Job) -> Any:
 
 
 def _trials(study: Any, *states: str) -> list[Any]:
-    """Trials in one of these states, oldest first."""
+    """Return the trials in one of these states, oldest first."""
     known = _optuna().trial.TrialState
     return study.get_trials(deepcopy=False, states=tuple(known[state] for state in states))
 

@@ -1,4 +1,4 @@
-"""The tasks of the tables: their names, how they are cut, how much work they are, and a cache for each worker."""
+"""The tasks of the tables: names, splits, expected work, and a cache for each worker."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from setgrad.sets import Choices, Sets
 
 SPLITS = ("folds", "published")
 FOLDS = 5
-# Tasks whose sets are all there is to keep apart. The splits of the others also keep images, people or customers apart,
-# which folds would undo: they are drawn anew for each seed, or, where the split was published, fitted with many seeds.
+# Families that can be cut into folds of sets. The splits of the others also keep images, people or customers separate,
+# which folds would not: they are drawn again for each seed or, where the split was published, fitted with many seeds.
 FOLDED = ("gaussian", "moons", "amazon", "compounds")
 DRAWN = ("digits", "anomaly", "bundles")
 
-# Images as plain vectors of their pixels, for contenders without a network for images: after the name of the task.
+# The suffix of tasks whose images are plain vectors of pixels.
 PIXELS = ":pixels"
-_PICTURED = ("anomaly", "celeba")
+_IMAGE_FAMILIES = ("anomaly", "celeba")
 
 # Sets for training on the published split, and the work of one set relative to 30 vectors: only to start long fits
 # first.
@@ -39,42 +39,42 @@ _QUICK_SETS = 24
 
 
 def expand(wanted: Sequence[str], categories: Sequence[str], protocols: Sequence[str]) -> list[str]:
-    """Spell out task names: a family stands for its members, of Amazon those in the given categories and protocols.
+    """Return full task names: a family stands for its tasks, for Amazon those of these categories and protocols.
 
-    Example:
+    Examples:
         >>> expand(["compounds", "amazon:toys"], ["toys"], ["random"])
         ['compounds:davis:diverse', 'compounds:kiba:diverse', 'amazon:toys:random']
         >>> expand(["anomaly:mnist", "celeba:pixels"], [], [])
         ['anomaly:mnist', 'celeba:pixels']
     """
     named = datasets.task_names()
-    known = [*named, *(name + PIXELS for name in named if name.partition(":")[0] in _PICTURED)]
+    known = [*named, *(name + PIXELS for name in named if name.partition(":")[0] in _IMAGE_FAMILIES)]
     found: list[str] = []
     for name in wanted:
         members = [name] if name in known else [k for k in known if k.startswith(f"{name}:")]
         if not members:
             raise unknown_name("task", name, datasets.LOADERS)
         if name not in known:
-            # A protocol that is not named: for compounds the one of the paper's text.
+            # Without a protocol, compounds have the one of the published text.
             members = [k for k in members if not k.startswith("compounds:") or k.endswith(":diverse")]
-            members = [k for k in members if not k.startswith("amazon:") or _asked_for(k, categories, protocols)]
+            members = [k for k in members if not k.startswith("amazon:") or _is_selected(k, categories, protocols)]
         found += [k for k in members if k not in found]
     return found
 
 
-def _asked_for(name: str, categories: Sequence[str], protocols: Sequence[str]) -> bool:
+def _is_selected(name: str, categories: Sequence[str], protocols: Sequence[str]) -> bool:
     _, category, protocol = name.split(":")
     return category in categories and protocol in protocols
 
 
 def splits_of(task: str, wanted: str) -> str:
-    """How a task is cut: as asked for, where that is sound."""
+    """Return how a task is split: as wanted, where that is sound."""
     head = task.partition(":")[0]
     return wanted if head in FOLDED else "drawn" if head in DRAWN else "published"
 
 
 def work_of(task: str) -> float:
-    """How much work a pass over the training sets is."""
+    """Return a measure of the work of one pass over the training sets."""
     head, _, rest = task.partition(":")
     if head == "amazon":
         return AMAZON_PAIRS[rest.partition(":")[0]] / 3
@@ -83,9 +83,9 @@ def work_of(task: str) -> float:
 
 
 def load_split(name: str, *, splits: str, number: int, data_dir: str | None, quick: bool) -> Task:
-    """The splits of one fit: a fold, those drawn with that seed, or the published one, the same for all.
+    """Return the task of one fit: a fold, splits drawn with that seed, or the published split.
 
-    There are five folds; number 5 is the first of them again, for a fit with other weights.
+    There are five folds; number 5 is the first fold again, for a fit with other weights.
     """
     if splits == "folds":
         return _fold(name, number % FOLDS, data_dir, quick)
@@ -97,7 +97,7 @@ def _fold(name: str, number: int, data_dir: str | None, quick: bool) -> Task:
     return datasets.fold(_load(name, 0, data_dir, quick), number, FOLDS)
 
 
-# Two, because pixels are made from images.
+# Two, because tasks of pixels are built from tasks of images.
 @lru_cache(maxsize=2)
 def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
     if name.endswith(PIXELS):
@@ -109,7 +109,7 @@ def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
     task = datasets.load_task(name, random_state=seed, data_dir=data_dir)
     if not quick:
         return task
-    # Kept compound tasks have the usual number of sets, and other numbers would be built anew.
+    # Cached compound tasks have the usual number of sets; other numbers would be built again.
     return _with_parts(task, lambda part: Choices(part.sets[:_QUICK_SETS], part.subsets[:_QUICK_SETS]))
 
 

@@ -1,4 +1,4 @@
-"""Curves of validation score against time, for the default and the mask-tensor baseline, and passes by both ways."""
+"""Validation scores against time, for the default and the mask-tensor baseline, and times of passes of both kinds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.lib.mask_tensor import MaskTensorMeanField
-from benchmarks.lib.timing import time_side_by_side
+from benchmarks.lib.timing import time_in_turns
 from benchmarks.selection.models import Options
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
@@ -28,29 +28,29 @@ BATCH = 128
 # Sets of one validation batch of the baseline: bounds its activations, and is large enough for a GPU.
 VALIDATION_BATCH = 512
 WEIGHT_DECAY, CLIP = 1e-5, 10.0
-# Digits that are kept of scores and of seconds: curves are long, and times no better than that.
+# Digits of stored scores and seconds: curves are long, and times are not more precise.
 _SCORE_DIGITS, _SECOND_DIGITS = 5, 4
 
 
 @final
 @dataclass(frozen=True)
 class Plan:
-    """How long to train: `most` bounds the epochs of both, `patience` is the baseline's. `repeats` counts passes."""
+    """How long to train: `max_epochs` for both, `patience` for the baseline, and `repeats` of a pass."""
 
-    most: int = 100
+    max_epochs: int = 100
     patience: int = 20
     repeats: int = 3
 
 
 FULL = Plan()
-QUICK = Plan(most=2, patience=2, repeats=1)
-WARM_UP = Plan(most=1)
+QUICK = Plan(max_epochs=2, patience=2, repeats=1)
+WARM_UP = Plan(max_epochs=1)
 
 
 @final
 @dataclass(frozen=True)
 class Curve:
-    """Validation scores after each epoch, the seconds on the clock then, and the test score of the best epoch."""
+    """Seconds and validation score at the end of each epoch, and the test score of the best epoch."""
 
     seconds: list[float]
     scores: list[float]
@@ -62,11 +62,11 @@ class Curve:
         return max(self.scores)
 
     def time_to(self, score: float) -> float:
-        """When the score was first reached; infinity if it never was."""
+        """Return when the score was first reached; infinity if it never was."""
         return next((s for s, found in zip(self.seconds, self.scores, strict=True) if found >= score), math.inf)
 
     def to_json(self) -> dict[str, Any]:
-        """What the tables read, and the curve itself, rounded."""
+        """Return the numbers of the tables and the curve, rounded."""
         return {
             "best": round(self.best, _SCORE_DIGITS),
             "test": round(self.test, _SCORE_DIGITS),
@@ -80,20 +80,20 @@ class Curve:
 
 
 def ratio(rival: Curve, own: Curve, less: float = 0.0) -> float:
-    """Time of the default over that of the baseline, both to the baseline's best score `less` something."""
+    """Return the time of the default over that of the baseline, both to the baseline's best score minus `less`."""
     target = rival.best - less
     return own.time_to(target) / rival.time_to(target)
 
 
 def default_options(plan: Plan) -> Options:
-    """What the default selector is told beside seed and device."""
-    return {"max_epochs": plan.most}
+    """Return the options of the default selector, except seed and device."""
+    return {"max_epochs": plan.max_epochs}
 
 
 def train_default(
     task: Task, plan: Plan, device: torch.device, seed: int = 0, members: int | None = None
 ) -> tuple[Curve, SubsetSelector]:
-    """Fit the selector as it comes, or with so many members."""
+    """Fit the default selector, or one with this number of members."""
     options = {**default_options(plan), "members": members}
     selector = SubsetSelector(**options, random_state=seed, device=str(device), verbose=0)
     selector.fit(*task.train, validation=task.validation)
@@ -117,7 +117,7 @@ def train_baseline(task: Task, rate: float, plan: Plan, device: torch.device, se
     scores: list[float] = []
     best, best_epoch = function.state_dict(), 0
     started = time.perf_counter()
-    while len(scores) < plan.most and len(scores) - best_epoch < plan.patience:
+    while len(scores) < plan.max_epochs and len(scores) - best_epoch < plan.patience:
         order = rng.permutation(len(train))
         for numbers in np.array_split(order, math.ceil(len(order) / BATCH)):
             sets, subsets = train.sets.take(numbers), train.subsets.take(numbers)
@@ -136,15 +136,15 @@ def train_baseline(task: Task, rate: float, plan: Plan, device: torch.device, se
 
 
 def draw_negatives(subsets: Sets, generator: torch.Generator) -> Tensor:
-    """Mark as many random items outside S* as S* has, `(total,)`, or all of them where there are fewer."""
+    """Return a mask of as many random items outside S* as S* has, `(total,)`, or of all if there are fewer."""
     chosen, _ = subsets.padded()
     draw = torch.rand(chosen.shape, generator=generator, device=chosen.device).masked_fill(chosen, 2)
-    place = draw.argsort(1).argsort(1)
-    return ((place < chosen.sum(1, keepdim=True)) & ~chosen).flatten()
+    rank = draw.argsort(1).argsort(1)
+    return ((rank < chosen.sum(1, keepdim=True)) & ~chosen).flatten()
 
 
 def score_baseline(rival: MaskTensorMeanField, data: Choices) -> float:
-    """Mean Jaccard score with the true size, rounded as the selector rounds it."""
+    """Return the mean Jaccard score with the true size, rounded as in the selector."""
     with torch.no_grad():
         parts = [
             rival.logits(data.sets[start : start + VALIDATION_BATCH]).flatten()
@@ -155,18 +155,18 @@ def score_baseline(rival: MaskTensorMeanField, data: Choices) -> float:
 
 
 def time_passes(model: Any, data: Choices, repeats: int, device: torch.device) -> tuple[float, float]:
-    """Seconds of one pass over the training sets by flips and by mask tensors, with copies of one model."""
+    """Return the seconds of one pass over the training sets by flips and by mask tensors, with copies of one model."""
     data = Choices(data.sets.to(device), data.subsets.to(device))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        works: list[Callable[[], object]] = [
+        passes: list[Callable[[], object]] = [
             make_pass(copy.deepcopy(model), data, masks=masks) for masks in (False, True)
         ]
-        by_flips, by_masks = time_side_by_side(works, device, repeats)
+        by_flips, by_masks = time_in_turns(passes, device, repeats)
     return by_flips.clock, by_masks.clock
 
 
 def make_pass(model: Any, data: Choices, *, masks: bool) -> Callable[[], Tensor]:
-    """One pass with the selector's own batches and loss; only the way to the gains differs. Returns the last loss."""
+    """Return a pass with the batches and the loss of the selector; only the gains differ. It returns the last loss."""
     usual = SubsetSelector()
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=usual.learning_rate, weight_decay=usual.weight_decay, fused=True
@@ -197,7 +197,7 @@ def _flip_logits(model: Any) -> Callable[[Sets], Tensor]:
 
 def _mask_logits(model: Any) -> Callable[[Sets], Tensor]:
     function: Any = model.each()[0].function
-    # The rival knows no modular term: it gets the same phi and rho without it, and the term is added here.
+    # The rival has no modular term: it gets the same phi and rho without it, and the term is added here.
     core = DeepSetFunction(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)
     core.rho = function.rho
     rival = MaskTensorMeanField(core, samples=model.config.samples)

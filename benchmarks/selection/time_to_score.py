@@ -58,7 +58,7 @@ from setgrad.errors import OptionError
 
 LIMIT = 0.2
 POINT = 0.01
-# What a record says of each curve, and of the default against one of the baseline.
+# Fields of a record for each curve, and for the default against a curve of the baseline.
 _OF_CURVE = ("best", "test", "time_to_best", "time_in_all")
 _OF_BOTH = ("default_time", "ratio", "ratio_one_point_less")
 _OF_SINGLE = ("single_time", "single_ratio")
@@ -67,9 +67,9 @@ _OF_SINGLE = ("single_time", "single_ratio")
 @final
 @dataclass(frozen=True)
 class Trial:
-    """All that is measured on one task with one seed; `rates` are the baseline's.
+    """All measurements of one task with one seed; `rates` are the baseline's.
 
-    `options` tells all options of the default selector, so that results of an older default do not count.
+    `options` has all options of the default selector, so records of an older default do not count.
     """
 
     task: str
@@ -80,7 +80,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         return f"{self.task}, seed {self.seed}"
 
 
@@ -105,17 +105,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def trials_of(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, by protocol and in the order of AMAZON_CATEGORIES."""
+    """Return all trials of the options, by protocol and in the order of AMAZON_CATEGORIES."""
     if options.jobs > 1:
         raise OptionError(
-            f"--jobs {options.jobs} would run trials side by side, where they slow each other down and their times "
+            f"--jobs {options.jobs} would run trials in parallel, which slow each other down, so their times would "
             "mean nothing; leave out --jobs"
         )
     usual = ("safety",) if options.quick else AMAZON_CATEGORIES
     categories = parse_names(options.categories, AMAZON_CATEGORIES, "Amazon category") if options.categories else usual
     protocols = parse_names(options.protocols, AMAZON_PROTOCOLS, "Amazon protocol")
     rates = _rates(options.baseline_lr)
-    # As many as the default has on that device.
+    # The members of the default on this device.
     members = MEMBERS if resolve_device(options.device).type == "cuda" else 1
     described = describe({**default_options(_plan(options.quick)), "members": members})
     return [
@@ -126,9 +126,9 @@ def trials_of(options: argparse.Namespace) -> list[Trial]:
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Measure all of a trial, on the loaders' own split."""
+    """Run all measurements of a trial, on the split of the loader."""
     device = resolve_device(context.device)
-    # Before the work, which is load too.
+    # Before the measurement, which is load too.
     ran_on = machine(device)
     task = load_split(trial.task, splits="published", number=trial.seed, data_dir=context.data_dir, quick=trial.quick)
     found = compare(task, trial.rates, _plan(trial.quick), trial.seed, device)
@@ -137,8 +137,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def compare(task: Task, rates: Sequence[float], plan: Plan, seed: int, device: torch.device) -> Record:
-    """All that is measured on one task with one seed, ready for JSON; a time that was never reached is None."""
-    # Libraries choose their kernels by the shapes of a task, so each trial has a warm-up of its own.
+    """Return all measurements of one task with one seed as JSON; a time that was never reached is None."""
+    # Libraries choose their kernels by the shapes of a task, so each trial has its own warm-up.
     train_baseline(task, rates[0], WARM_UP, device)
     several = train_default(task, WARM_UP, device)[1].model_.config.members > 1
     if several:
@@ -159,8 +159,8 @@ def compare(task: Task, rates: Sequence[float], plan: Plan, seed: int, device: t
 
 
 def medians(records: Sequence[Record]) -> list[Record]:
-    """One row for each task and rate: medians over the seeds that have it, and over the defaults of the same trials."""
-    # A file may hold one seed twice, for other rates or an older default: the last one counts.
+    """Return one row for each task and rate, with medians over seeds for the baseline and the default."""
+    # A file may have one seed twice, for other rates or an older default: the last one counts.
     found: dict[tuple[str, float], dict[int, tuple[Record, Record]]] = {}
     for record in records:
         for row in record["baseline"]:
@@ -201,7 +201,7 @@ def show(records: Sequence[Record]) -> str:
 
 
 def time_table(rows: Sequence[Record]) -> str:
-    """The rows of `medians`, one for each task and learning rate of the baseline."""
+    """Return the table of `medians`, one row for each task and learning rate of the baseline."""
     head = ["task (training sets), learning rate", "baseline: best", "after", "in all", "test"]
     head += ["members", "default: there after", "ratio", "1 point less", "default: best", "after", "in all", "test"]
     head += ["one member: there after", "ratio", "one member: best", "test"]
@@ -209,7 +209,7 @@ def time_table(rows: Sequence[Record]) -> str:
 
 
 def verdict(rows: Sequence[Record]) -> str:
-    """How many rows keep the claim, in all and for the better learning rate of each task."""
+    """Return how many rows meet the claim, of all rows and of the better learning rate of each task."""
     better: dict[str, Record] = {}
     for row in rows:
         better[row["task"]] = max(better.get(row["task"], row), row, key=lambda one: one["best"])
@@ -230,7 +230,7 @@ def verdict(rows: Sequence[Record]) -> str:
 
 
 def pass_table(records: Sequence[Record]) -> str:
-    """One row for each task, medians over seeds."""
+    """Return a table with one row for each task, with medians over seeds."""
     found: dict[str, dict[int, Record]] = {}
     for record in records:
         found.setdefault(record["task"], {})[record["seed"]] = record
@@ -316,7 +316,7 @@ def _rates(text: str) -> tuple[float, ...]:
         rates = set()
     if not rates or not all(0 < rate < math.inf for rate in rates):
         raise OptionError(f"--baseline-lr takes positive numbers separated by commas, e.g. 1e-4,1e-3, not {text!r}")
-    # In one order, because the same rates in another are the same trial.
+    # Sorted, because the same rates in another order are the same trial.
     return tuple(sorted(rates))
 
 

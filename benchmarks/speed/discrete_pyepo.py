@@ -12,30 +12,30 @@ from torch import Tensor
 
 from benchmarks.speed.discrete_tasks import LAMBDA, Plain, Task
 
-# PyEPO's modules of models by the package that solves for them, the quickest first.
+# PyEPO's modules of models by the package that solves them, the fastest first.
 BACKENDS = {"gurobipy": "pyepo.model.grb", "ortools": "pyepo.model.ort"}
 
 
-def installed() -> bool:
-    """Whether there is a PyEPO."""
+def is_installed() -> bool:
+    """Return whether PyEPO is installed."""
     return importlib.util.find_spec("pyepo") is not None
 
 
 def version() -> str:
-    """Of PyEPO."""
+    """Return the version of PyEPO."""
     return str(importlib.import_module("importlib.metadata").version("pyepo"))
 
 
 def ready_models(task: Task, threads: int) -> dict[str, Any]:
-    """For each backend that is installed and has it, PyEPO's own model of the problem."""
+    """Return PyEPO's own model of the problem, for each installed backend that has one."""
     found: dict[str, Any] = {}
     if task.model is None:
         return found
-    name, told = task.model
+    name, arguments = task.model
     for package, module in BACKENDS.items():
         if importlib.util.find_spec(package) is None or not hasattr(importlib.import_module(module), name):
             continue
-        model = getattr(importlib.import_module(module), name)(*told)
+        model = getattr(importlib.import_module(module), name)(*arguments)
         if package == "gurobipy":
             model._model.Params.Threads = threads
         found[package] = model
@@ -43,7 +43,7 @@ def ready_models(task: Task, threads: int) -> dict[str, Any]:
 
 
 def own_model(task: Task, solve: Plain) -> Any:
-    """A model as PyEPO's pages tell users to write it, around a function of one instance."""
+    """Return a model around a function of one instance, as PyEPO's documentation describes it."""
     base, sense = importlib.import_module("pyepo.model.opt").optModel, task.solver(1).sense
     epo = importlib.import_module("pyepo").EPO
 
@@ -56,11 +56,11 @@ def own_model(task: Task, solve: Plain) -> Any:
             return None, list(range(task.d))
 
         def setObj(self, c: Any) -> None:
-            """Keep the costs."""
+            """Set the costs."""
             self.costs = np.asarray(c)
 
         def solve(self) -> tuple[Any, float]:
-            """The solution and its objective."""
+            """Return the solution and its objective."""
             z = solve(self.costs)
             return z, float(self.costs @ z)
 
@@ -68,7 +68,7 @@ def own_model(task: Task, solve: Plain) -> Any:
 
 
 def layer(model: Any, estimator: str) -> Callable[[Tensor], Tensor]:
-    """PyEPO's Identity or Blackbox, in one process."""
+    """Return PyEPO's Identity or Blackbox, in one process."""
     func = importlib.import_module("pyepo.func")
     made: Callable[[Tensor], Tensor]
     made = func.negativeIdentity(model) if estimator == "identity" else func.blackboxOpt(model, lambd=LAMBDA)

@@ -1,7 +1,7 @@
-"""Problems that several libraries can solve: costs as flat rows, a solver of setgrad's, and a plain NumPy or SciPy way.
+"""Problems that several libraries can solve: costs as flat rows, a solver of setgrad, and a plain NumPy or SciPy one.
 
-Rows (batch, d) of float32 are what all take. Costs are so spread that paths make detours, and far enough from 0 that a
-step of `LAMBDA` along the weights of the loss keeps them positive, which Dijkstra's algorithm needs.
+All take rows (batch, d) of float32. Costs are spread so that paths make detours, and far enough from 0 that they stay
+positive after a step of `LAMBDA` along the weights of the loss, which Dijkstra's algorithm needs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Task:
     """A problem.
 
     Attributes:
-        name: What the tables call it.
-        d: Costs of an instance.
-        shape: The shape of an instance, as the solver takes it.
-        solver: Setgrad's solver, with this many workers where it has a pool.
-        plain: Makes the plain way, tables and graphs included.
-        places: Where in the flat instance the costs are; None if they fill it.
-        model: PyEPO's ready model for it: the name of its class, and what it is told.
+        name: The name in the tables.
+        d: The number of costs of an instance.
+        shape: The shape of an instance for the solver.
+        solver: Returns the solver of setgrad, with this many workers if it has a pool.
+        plain: Returns the plain solver, with its tables and graphs.
+        positions: The positions of the costs in the flat instance; None if they fill it.
+        model: PyEPO's model of it: the name of its class, and its arguments.
     """
 
     name: str
@@ -45,22 +45,22 @@ class Task:
     shape: tuple[int, ...]
     solver: Callable[[int], CombinatorialSolver]
     plain: Callable[[], Plain]
-    places: Tensor | None = None
+    positions: Tensor | None = None
     model: tuple[str, tuple[Any, ...]] | None = None
 
-    def lift(self, rows: Tensor) -> Tensor:
-        """Rows as instances; differentiable."""
-        if self.places is not None:
+    def to_instances(self, rows: Tensor) -> Tensor:
+        """Return rows as instances; differentiable."""
+        if self.positions is not None:
             empty = rows.new_zeros(len(rows), int(np.prod(self.shape)))
-            rows = empty.index_copy(1, self.places, rows)
+            rows = empty.index_copy(1, self.positions, rows)
         return rows.unflatten(1, self.shape)
 
-    def drop(self, z: Tensor) -> Tensor:
-        """Instances as rows."""
-        return z.flatten(1) if self.places is None else z.flatten(1)[:, self.places]
+    def to_rows(self, z: Tensor) -> Tensor:
+        """Return instances as rows."""
+        return z.flatten(1) if self.positions is None else z.flatten(1)[:, self.positions]
 
     def draw(self, batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Costs, with a gradient, and the weights of a linear loss."""
+        """Return costs that require a gradient, and the weights of a linear loss."""
         generator = torch.Generator().manual_seed(seed)
         costs = 0.6 + 5.4 * torch.rand(batch, self.d, generator=generator)
         weights = 2 * torch.rand(batch, self.d, generator=generator) - 1
@@ -68,7 +68,7 @@ class Task:
 
 
 def top_k(n: int, k: int) -> Task:
-    """The k largest of n; the plain way is a partial sort."""
+    """Return the choice of the k largest of n; the plain solver is a partial sort."""
 
     def solve(costs: Any) -> Any:
         z = np.zeros_like(costs)
@@ -79,7 +79,7 @@ def top_k(n: int, k: int) -> Task:
 
 
 def arcs(side: int) -> Task:
-    """A path through a grid by steps right and down, with a cost for every step: PyEPO's shortest path."""
+    """Return a path through a grid by steps right and down, with a cost for every step: PyEPO's shortest path."""
     found = []
     for row in range(side):
         # PyEPO's order: along a row, then down from it.
@@ -97,7 +97,7 @@ def arcs(side: int) -> Task:
 
 
 def cells(side: int) -> Task:
-    """A path across a grid by king's moves, with a cost for every cell that is entered."""
+    """Return a path across a grid by moves in eight directions, with a cost for every cell that is entered."""
     moves = [move for move in itertools.product((-1, 0, 1), repeat=2) if move != (0, 0)]
     inside = [
         (r * side + c, (r + dr) * side + c + dc)
@@ -115,7 +115,7 @@ def cells(side: int) -> Task:
 
 
 def knapsack(unit: int) -> Task:
-    """32 items that weigh 3 to 8 and a budget of 20, as in PyEPO's examples, in this many parts of their unit."""
+    """Return a knapsack of 32 items of weight 3 to 8 and a budget of 20, as in PyEPO's examples, times `unit`."""
     weights, budget = np.random.default_rng(0).integers(3 * unit, 8 * unit, 32), 20 * unit
 
     def solve(costs: Any) -> Any:
@@ -124,11 +124,11 @@ def knapsack(unit: int) -> Task:
             other = best[:-weight] + costs[item]
             taken[item, weight:] = other > best[weight:]
             best[weight:] = np.maximum(other, best[weight:])
-        z, room = np.zeros(32), budget
+        z, left = np.zeros(32), budget
         for item in range(31, -1, -1):
-            if taken[item, room]:
+            if taken[item, left]:
                 z[item] = 1
-                room -= weights[item]
+                left -= weights[item]
         return z
 
     return Task(
@@ -142,17 +142,17 @@ def knapsack(unit: int) -> Task:
 
 
 def tours(n: int) -> Task:
-    """The shortest round trip; a cost for every pair of cities. The plain way multiplies with a table of all trips."""
+    """Return the shortest round trip, with a cost for each pair of cities; the plain solver lists all trips."""
     i, j = np.triu_indices(n, 1)
-    # In the upper triangle alone: a leg costs the sum of both halves.
-    places = torch.from_numpy(i * n + j)
+    # Only in the upper triangle: a leg costs the sum of both halves.
+    positions = torch.from_numpy(i * n + j)
     return Task(
         f"TSP, {n} cities",
         len(i),
         (n, n),
         lambda workers: TSP(),
         lambda: _pick(_all_tours(n)),
-        places,
+        positions,
         model=("tspDFJModel", (n,)),
     )
 
@@ -174,7 +174,7 @@ def _pick(listed: Any) -> Plain:
 
 
 def assignment(n: int) -> Task:
-    """Rows to columns of a square matrix; both ways are SciPy's."""
+    """Return the assignment of rows to columns of a square matrix; both solvers are SciPy's."""
     linear_sum_assignment = importlib.import_module("scipy.optimize").linear_sum_assignment
 
     def solve(costs: Any) -> Any:
@@ -192,13 +192,13 @@ class _Dijkstra:
         csr_array = importlib.import_module("scipy.sparse").csr_array
         self.find, self.nodes = importlib.import_module("scipy.sparse.csgraph").dijkstra, nodes
         self.number = {arc: at for at, arc in enumerate(arcs)}
-        # Where the cost of each arc is in the graph's own order.
+        # The position of the cost of each arc in the order of the graph.
         ends = np.array(arcs).T
         self.order = csr_array((np.arange(1.0, len(arcs) + 1), tuple(ends)), shape=(nodes, nodes)).data.astype(int) - 1
         self.graph = csr_array((np.ones(len(arcs)), tuple(ends)), shape=(nodes, nodes))
         self.enters = self.graph.indices
 
-    def _back(self) -> list[int]:
+    def _reversed_path(self) -> list[int]:
         _, before = self.find(self.graph, indices=0, return_predecessors=True)
         path = [self.nodes - 1]
         while path[-1] != 0:
@@ -206,23 +206,23 @@ class _Dijkstra:
         return path
 
     def by_arcs(self, costs: Any) -> Any:
-        """With a cost for each arc."""
+        """Return the path with a cost for each arc."""
         self.graph.data = np.asarray(costs, dtype=np.float64)[self.order]
         z = np.zeros(len(costs))
-        for end, start in itertools.pairwise(self._back()):
+        for end, start in itertools.pairwise(self._reversed_path()):
             z[self.number[start, end]] = 1
         return z
 
     def by_cells(self, costs: Any) -> Any:
-        """With a cost for each node, the first one included."""
+        """Return the path with a cost for each node, including the first."""
         self.graph.data = np.asarray(costs, dtype=np.float64)[self.enters]
         z = np.zeros(len(costs))
-        z[self._back()] = 1
+        z[self._reversed_path()] = 1
         return z
 
 
 def tasks(*, quick: bool) -> list[Task]:
-    """All problems, small ones for a quick look."""
+    """Return all problems, small ones for a quick run."""
     if quick:
         return [top_k(20, 5), arcs(4), cells(5), knapsack(1), tours(5), assignment(5)]
     return [

@@ -1,22 +1,23 @@
-"""Steps and questions of the default model with several members, by the ways that the selector has.
+"""Training steps and predictions of the default model with several members, in the ways that the selector has.
 
-Claims checked: on a GPU the usual eight members, together and played again, take no more time than one member on its
-own, which is how the selector trained before it had members.
+Claims checked: on a GPU the default eight members, together and replayed as a CUDA graph, take no more time than one
+member alone.
 
-- `apart`: one member after the other (`OwnWeights`), the only way on a CPU;
-- `together`: one call for all (`RowWeights`), its operations started by the host;
-- `played again`: the same, recorded once (a CUDA graph).
+- `apart`: one member after the other, the only way on a CPU;
+- `together`: one call for all members;
+- `CUDA graph`: the same, replayed as a CUDA graph.
 
-Between epochs members are asked for the logits of the validation sets, here ten times as many as in a batch.
+Between epochs members predict the logits of the validation sets, here ten times as many as in a batch.
 
 A batch is as on Amazon: 64 sets of 30 items with 384 features. Times are medians of blocks of steps in turns, of the
-clock; ratios are to one member apart. Losses of the fifth step, which is played again, are compared: Adam makes much of
-the rounding of small gradients, so that later ones drift apart.
+clock; ratios are to one member apart. Losses of the fifth step, which is replayed, are compared: Adam amplifies the
+rounding of small gradients, so later losses drift apart.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ import torch
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import describe, describe_line
 from benchmarks.lib.tables import format_seconds, table
-from benchmarks.lib.timing import time_side_by_side
+from benchmarks.lib.timing import time_in_turns
 from benchmarks.selection.models import MEMBERS
 from setgrad import SubsetSelector
 from setgrad.functions import FreshNoise
@@ -39,11 +40,11 @@ from setgrad.sets import Sets
 COUNTS = (1, 2, 4, 8, 16)
 TARGET = 1.0
 BLOCK, REPEATS = 10, 9
-# A number of steps that is not reached: nothing is recorded.
+# More steps than are ever run: no graph is recorded.
 NEVER = 10**9
 EARLY = 5
-APART, TOGETHER, PLAYED = "apart", "together", "played again"
-ASKED = (APART, TOGETHER)
+APART, TOGETHER, GRAPH = "apart", "together", "CUDA graph"
+PREDICTED = (APART, TOGETHER)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +60,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print(describe_line(machine), flush=True)
     counts = [1, 2] if options.quick else [int(count) for count in options.members.split(",")]
     batch = make_batch(4 if options.quick else 64, device)
-    asked = make_batch(10 * len(batch.sets), device).sets
-    rows = [measure(count, batch, asked, device, quick=options.quick) for count in counts]
+    predicted = make_batch(10 * len(batch.sets), device).sets
+    rows = [measure(count, batch, predicted, device, quick=options.quick) for count in counts]
     show(rows)
     return {"machine": machine, "rows": rows}
 
 
 def make_batch(sets: int, device: torch.device) -> Batch:
-    """Sets of items without meaning; a fifth of them chosen."""
+    """Return random sets with a fifth of their items chosen."""
     generator = torch.Generator().manual_seed(0)
     drawn = Sets.from_lengths(torch.randn(30 * sets, 384, generator=generator), [30] * sets).to(device)
     chosen = drawn.with_values((torch.rand(30 * sets, generator=generator) < 0.2).to(device))
@@ -74,7 +75,7 @@ def make_batch(sets: int, device: torch.device) -> Batch:
 
 
 def make_weights(count: int, way: str, device: torch.device) -> Weights:
-    """The default model, ready to be trained in that way."""
+    """Return the weights of the default model, to be trained in that way."""
     usual = SubsetSelector()
     config = ModelConfig(
         method=usual.method,
@@ -106,25 +107,25 @@ def make_weights(count: int, way: str, device: torch.device) -> Weights:
     return weights
 
 
-def measure(count: int, batch: Batch, asked: Sets, device: torch.device, *, quick: bool) -> dict[str, Any]:
-    """Seconds of a step and of a question by each way, and how far the losses of an early step are apart."""
-    ways = [APART, TOGETHER, *([PLAYED] if device.type == "cuda" else [])]
-    trained = {way: (make_weights(count, way, device), FreshNoise(0), []) for way in ways}
+def measure(count: int, batch: Batch, predicted: Sets, device: torch.device, *, quick: bool) -> dict[str, Any]:
+    """Return the seconds of a step and of a prediction by each way, and the difference of an early loss."""
+    ways = [APART, TOGETHER, *([GRAPH] if device.type == "cuda" else [])]
+    trained = {way: (make_weights(count, way, device), FreshNoise(0)) for way in ways}
+    losses: dict[str, list[Any]] = {way: [] for way in ways}
     block, usual = 1 if quick else BLOCK, SubsetSelector()
 
-    def work(way: str) -> None:
-        weights, noise, losses = trained[way]
-        losses += [weights.step(batch, noise, usual.learning_rate, usual.average)[0] for _ in range(block)]
+    def train(way: str) -> None:
+        weights, noise = trained[way]
+        losses[way] += [weights.step(batch, noise, usual.learning_rate, usual.average)[0] for _ in range(block)]
 
-    works = [lambda way=way: work(way) for way in ways]
-    timings = time_side_by_side(works, device, 1 if quick else REPEATS)
-    questions = [lambda way=way: trained[way][0].infer(asked) for way in ASKED]
-    answers = time_side_by_side(questions, device, 1 if quick else REPEATS)
-    early = {way: float(losses[min(EARLY, len(losses)) - 1]) for way, (_, _, losses) in trained.items()}
+    repeats = 1 if quick else REPEATS
+    timings = time_in_turns([partial(train, way) for way in ways], device, repeats)
+    predictions = time_in_turns([partial(trained[way][0].infer, predicted) for way in PREDICTED], device, repeats)
+    early = {way: float(values[min(EARLY, len(values)) - 1]) for way, values in losses.items()}
     return {
         "members": count,
         "seconds": {way: timing.clock / block for way, timing in zip(ways, timings, strict=True)},
-        "asked": {way: timing.clock for way, timing in zip(ASKED, answers, strict=True)},
+        "predict": {way: timing.clock for way, timing in zip(PREDICTED, predictions, strict=True)},
         "difference": max(abs(value / early[APART] - 1) for value in early.values()),
     }
 
@@ -137,14 +138,12 @@ def show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         times = [row["seconds"][way] for way in ways]
         shown = [f"{format_seconds(t)}" + ("" if one is None else f" ({t / one:.2f})") for t in times]
-        answers = [format_seconds(row["asked"][way]) for way in ASKED]
-        cells.append([str(row["members"]), *shown, f"{row['difference']:.1e}", *answers])
+        predictions = [format_seconds(row["predict"][way]) for way in PREDICTED]
+        cells.append([str(row["members"]), *shown, f"{row['difference']:.1e}", *predictions])
     print()
-    steps, questions = (f"{way} (to one apart)" for way in ways), (f"asked {way}" for way in ASKED)
-    print(table(["members", *steps, "losses differ by", *questions], cells))
-    usual = next((row["seconds"].get(PLAYED) for row in rows if row["members"] == MEMBERS), None)
+    heads = [*(f"{way} (to one apart)" for way in ways), "losses differ by", *(f"predict {way}" for way in PREDICTED)]
+    print(table(["members", *heads], cells))
+    usual = next((row["seconds"].get(GRAPH) for row in rows if row["members"] == MEMBERS), None)
     if one is not None and usual is not None:
         verdict = "met" if usual <= TARGET * one else "missed"
-        print(
-            f"\n{MEMBERS} members, played again, take {usual / one:.2f} times one apart (target {TARGET:g}): {verdict}"
-        )
+        print(f"\n{MEMBERS} members, CUDA graph, take {usual / one:.2f} times one apart (target {TARGET:g}): {verdict}")

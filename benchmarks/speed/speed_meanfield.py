@@ -1,13 +1,13 @@
-"""One training step of mean field: setgrad against the mask-tensor way, and memory against the size of the set.
+"""One training step of mean field: setgrad against mask tensors, and memory against the size of the set.
 
 Claims checked: with the same networks, samples and loss, a step is at least 8 times faster at B=128, |V|=100 and 25
-times at |V|=3000 on a CPU, of which a factor comes from computing nothing for items that the loss does not read, S* and
-as many others being a fifth of them ("all items": without that); peak memory grows linearly in |V| (exponent under 1.1
-from 1,000 to 30,000 items); one set of 1,000,000 items trains in under 6 GB, with the paper's model and with the
+times at |V|=3000 on a CPU. Part of that comes from items that the loss does not read, which setgrad does not compute:
+S* and as many others are a fifth of all ("all items" computes all). Peak memory grows linearly in |V| (exponent under
+1.1 from 1,000 to 30,000 items). One set of 1,000,000 items trains in under 6 GB, with the published model and with the
 default one.
 
-Times are medians of steps run in turns, after a warm-up. "cpu" is the ratio of processor times, which a busy machine
-disturbs less. Peaks count what a step needs beyond what was in use after a step on ten items: resident memory of a new
+Times are medians of steps in turns, after a warm-up. "cpu" is the ratio of processor times, which a busy machine
+disturbs less. Peaks are the memory of a step beyond the memory after a step on ten items: resident memory of a new
 process on the CPU, allocated tensors on the GPU. The exponent is the slope of a least-squares line through the logs of
 these peaks and of |V|. In the tables n = |V| and k = |S*|, a tenth of it.
 """
@@ -21,12 +21,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, final
 
-import numpy as np
 import torch
 
 from benchmarks.lib.machine import describe, describe_line
 from benchmarks.lib.tables import format_bytes, format_seconds, table
-from benchmarks.lib.timing import time_side_by_side
+from benchmarks.lib.timing import growth_exponent, time_in_turns
 from benchmarks.speed.step_memory import peak_of
 from benchmarks.speed.steps import MODELS, WAYS, Case, make_batch, make_step
 
@@ -34,7 +33,7 @@ from benchmarks.speed.steps import MODELS, WAYS, Case, make_batch, make_step
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `targets` are the least ratios of times asked for on the CPU, one for each pair of (B, |V|)."""
+    """What to measure. `targets` are the smallest ratios of times on the CPU, one for each pair of (B, |V|)."""
 
     pairs: Sequence[tuple[int, int]]
     targets: Sequence[float | None]
@@ -60,7 +59,7 @@ QUICK = Plan(
     largest=3000,
     repeats=1,
 )
-# Steps on a GPU take milliseconds: more of them cost nothing.
+# Steps on a GPU take milliseconds, so more of them are affordable.
 GPU_REPEATS = 30
 EXPONENT_LIMIT = 1.1
 LARGEST_LIMIT = 6e9
@@ -98,15 +97,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_speed(plan: Plan, device: torch.device) -> list[dict[str, Any]]:
-    """Both ways side by side."""
+    """Measure and print time and memory of all ways."""
     print("\n## One training step (draw, forward, backward, AdamW), m = 5", flush=True)
     results, rows = [], []
     for (sets, items), target in zip(plan.pairs, plan.targets, strict=True):
         cases = [Case(sets, items, way) for way in WAYS]
-        _say(f"B={sets}, n={items}")
+        _log(f"B={sets}, n={items}")
         batch = make_batch(cases[0], device)
         steps = [make_step(case, device) for case in cases]
-        ours, every, theirs = time_side_by_side([partial(step, batch) for step in steps], device, plan.repeats)
+        ours, every, theirs = time_in_turns([partial(step, batch) for step in steps], device, plan.repeats)
         del steps
         our_peak, _, their_peak = peaks = [peak_of(case, device) for case in cases]
         ratio = theirs.clock / ours.clock
@@ -144,12 +143,12 @@ def measure_speed(plan: Plan, device: torch.device) -> list[dict[str, Any]]:
 
 
 def measure_growth(plan: Plan, device: torch.device) -> dict[str, Any]:
-    """Peak memory of setgrad against the size of the set."""
+    """Measure and print the peak memory of setgrad against the size of the set."""
     peaks = []
     for items in plan.growth:
-        _say(f"peak of setgrad, B={plan.growth_sets}, n={items}")
+        _log(f"peak of setgrad, B={plan.growth_sets}, n={items}")
         peaks.append(peak_of(Case(plan.growth_sets, items), device))
-    slope = exponent(plan.growth, [peak.step for peak in peaks])
+    slope = growth_exponent(plan.growth, [peak.step for peak in peaks])
     print(f"\n## Peak memory of a setgrad step, B={plan.growth_sets}", flush=True)
     per_item = [peak.step / (items * plan.growth_sets) for items, peak in zip(plan.growth, peaks, strict=True)]
     rows = [
@@ -164,10 +163,10 @@ def measure_growth(plan: Plan, device: torch.device) -> dict[str, Any]:
 
 
 def measure_largest(plan: Plan, device: torch.device) -> dict[str, Any]:
-    """One very large set, with the paper's model and with the default one."""
+    """Measure and print one very large set, with the published model and with the default one."""
     peaks = {}
     for model in MODELS:
-        _say(f"one set of {plan.largest:,} items, {model}")
+        _log(f"one set of {plan.largest:,} items, {model}")
         peaks[model] = peak_of(Case(1, plan.largest, model=model), device)
     print(f"\n## One set of {plan.largest:,} items", flush=True)
     rows = [
@@ -179,10 +178,5 @@ def measure_largest(plan: Plan, device: torch.device) -> dict[str, Any]:
     return {model: asdict(peak) for model, peak in peaks.items()}
 
 
-def exponent(items: Sequence[int], peaks: Sequence[float]) -> float:
-    """Slope of the least-squares line through (log items, log peaks)."""
-    return float(np.polyfit(np.log(items), np.log(np.maximum(peaks, 1)), 1)[0])
-
-
-def _say(what: str) -> None:
-    print(f"measuring {what}", file=sys.stderr, flush=True)
+def _log(subject: str) -> None:
+    print(f"measuring {subject}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Peak memory of one training step, measured in a process of its own."""
+"""Peak memory of one training step, measured in a new process."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import time
 import torch
 
 from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
-from benchmarks.lib.subprocess_measure import answer, ask
+from benchmarks.lib.subprocess_measure import measure_in_subprocess, serve_case
 from benchmarks.lib.timing import Peak
 from benchmarks.speed.steps import Case, make_batch, make_step
 
 
 def peak_of(case: Case, device: torch.device) -> Peak:
-    """Peak of one step: in this process on the GPU, whose allocator keeps the books, else in a new process."""
+    """Return the peak of one step: on the GPU from the allocator, on the CPU from a new process."""
     if device.type == "cuda":
         return peak_here(case, device)
-    return Peak(**ask("benchmarks.speed.step_memory", case))
+    return Peak(**measure_in_subprocess("benchmarks.speed.step_memory", case))
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:
     """Measure in this process.
 
-    The base is taken after a step on ten items: code, networks, gradients and the state of the optimiser are in
-    place by then. Data are made after it, so they count.
+    The base is the memory after a step on ten items, with code, networks, gradients and the state of the optimiser. The
+    data are drawn after it, so they count.
     """
     step = make_step(case, device)
     step(make_batch(Case(1, 10, case.way, case.model), device))
@@ -39,4 +39,4 @@ def peak_here(case: Case, device: torch.device) -> Peak:
 
 
 if __name__ == "__main__":
-    answer(Case, peak_here)
+    serve_case(Case, peak_here)

@@ -1,4 +1,4 @@
-"""One training step (draw, forward, backward, optimiser), the setgrad way and the mask-tensor way."""
+"""One training step (draw, forward, backward, optimiser), with setgrad and with mask tensors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from setgrad.sets import Choices, Sets
 
 SAMPLES = 5
 FEATURES = 2
-# "paper" is the published model and loss; "context" is what SubsetSelector() builds for large sets.
+# "paper" is the published model and loss; "context" is the model of SubsetSelector() for large sets.
 MODELS = ("paper", "context")
-# Without a look at which items the loss reads, as the rival does it.
-EVERY = "setgrad, all items"
-WAYS = ("setgrad", EVERY, "mask-tensor")
+# Computes all items, as the rival does, not only those that the loss reads.
+ALL_ITEMS = "setgrad, all items"
+WAYS = ("setgrad", ALL_ITEMS, "mask-tensor")
 
 
 @final
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a batch of `sets` sets of `items` items, a tenth of them chosen."""
+    """A case to measure: a batch of `sets` sets of `items` items, a tenth of them chosen."""
 
     sets: int
     items: int
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def chosen(self) -> int:
-        """Size of every S*."""
+        """The size of every S*."""
         return max(1, self.items // 10)
 
 
@@ -45,16 +45,16 @@ Step = Callable[[Choices], Tensor]
 
 
 def make_step(case: Case, device: torch.device) -> Step:
-    """Build networks and optimiser; the result takes a batch, trains on it once and returns the loss.
+    """Return a function that trains on a batch once and returns the loss.
 
-    All ways share networks, optimiser, number of samples and loss. The weights do not depend on the way.
+    All ways share networks, optimiser, number of samples and loss. The initial weights do not depend on the way.
     """
     function = _make_function(case.model).to(device)
     optimiser = torch.optim.AdamW(function.parameters(), lr=1e-4, weight_decay=1e-5, fused=True)
     if case.way == "mask-tensor":
         forward = _mask_tensor(function)
     else:
-        forward = _setgrad(function, case.model, every=case.way == EVERY)
+        forward = _setgrad(function, case.model, all_items=case.way == ALL_ITEMS)
 
     def step(batch: Choices) -> Tensor:
         loss = forward(batch)
@@ -67,7 +67,7 @@ def make_step(case: Case, device: torch.device) -> Step:
 
 
 def make_batch(case: Case, device: torch.device, seed: int = 0) -> Choices:
-    """Draw a batch: the features decide nothing about the cost."""
+    """Draw a random batch: the cost does not depend on the features."""
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((case.sets * case.items, FEATURES), dtype=np.float32)
     chosen = rng.permuted(np.tile(np.arange(case.items) < case.chosen, (case.sets, 1)), axis=1)
@@ -83,19 +83,20 @@ def _make_function(model: str) -> DeepSetFunction:
         return DeepSetFunction(FEATURES, phi=ContextItems(FEATURES, slots=32))
 
 
-def _setgrad(function: DeepSetFunction, model: str, *, every: bool) -> Step:
-    # The calls of the selector's training loop.
+def _setgrad(function: DeepSetFunction, model: str, *, all_items: bool) -> Step:
+    # The same calls as in the training loop of the selector.
     estimator = Bernoulli(SAMPLES, FreshNoise(1))
     loss: SubsetLoss = SampledNegatives(FreshNoise(2)) if model == "paper" else AllItems()
 
     def forward(batch: Choices) -> Tensor:
         sets, subsets = batch
-        # All subsets of a batch have one size here; the training loop knows sizes on the host as well.
+        # All subsets of a batch have one size here; the training loop has the sizes on the host as well.
         sizes = np.full(len(sets), max(1, sets.layout.longest // 10))
         coordinates = loss.coordinates(subsets, sizes)
-        asked = None if every else coordinates
-        logits = mean_field(function, sets, estimator=estimator, solver=OneStepMeanField(), coordinates=asked).logits
-        return loss(logits[coordinates] if every and coordinates is not None else logits, subsets, coordinates, None)
+        wanted = None if all_items else coordinates
+        logits = mean_field(function, sets, estimator=estimator, solver=OneStepMeanField(), coordinates=wanted).logits
+        read = logits[coordinates] if all_items and coordinates is not None else logits
+        return loss(read, subsets, coordinates, None)
 
     return forward
 

@@ -19,7 +19,7 @@ from benchmarks.implicit.implicit_memory import (
     pairwise_step,
     peak_here,
     peak_of,
-    spread,
+    relative_spread,
 )
 from benchmarks.implicit.implicit_solvers import (
     SOLVERS,
@@ -181,7 +181,7 @@ def test_peak_of_a_whole_model_counts_every_step() -> None:
 
 
 def test_spread_of_peaks() -> None:
-    assert spread([100, 104, 102]) == pytest.approx(0.04)
+    assert relative_spread([100, 104, 102]) == pytest.approx(0.04)
 
 
 def test_memory_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_truth_is_the_slope_of_the_solved_loss(name: str) -> None:
 def test_exact_is_the_truth_to_rounding(name: str, factor: int) -> None:
     problem = make_problem(name, factor, 0)
     found = solve(problem, Exact(), TIGHT)
-    assert found.unsettled == 0
+    assert found.unconverged == 0
     truth = enumerate_all(problem, found.logits)
     assert distance(found.gradient, truth.gradient) < 1e-8
     assert (found.logits - truth.logits).abs().max() < 1e-10
@@ -113,7 +113,7 @@ def _case(cosines: float, seed: int) -> dict[str, object]:
         "seed": seed,
         "radius": 0.5 + seed / 10,
         "exact": 1e-12,
-        "unsettled": seed,
+        "unconverged": seed,
         "cosine": dict.fromkeys(WAYS, cosines),
         "distance": dict.fromkeys(WAYS, 1 - cosines),
     }

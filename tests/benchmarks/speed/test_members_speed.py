@@ -11,7 +11,7 @@ def test_all_ways_are_measured_and_learn_the_same(tmp_path, capsys):
     rows = json.loads(file.read_text())["rows"]
     assert [row["members"] for row in rows] == [1, 2]
     assert all(set(row["seconds"]) == {"apart", "together"} for row in rows)
-    assert all(set(row["asked"]) == {"apart", "together"} for row in rows)
-    assert all(min([*row["seconds"].values(), *row["asked"].values()]) > 0 for row in rows)
+    assert all(set(row["predict"]) == {"apart", "together"} for row in rows)
+    assert all(min([*row["seconds"].values(), *row["predict"].values()]) > 0 for row in rows)
     assert all(row["difference"] < 1e-2 for row in rows)
     assert "| members | apart (to one apart) | together" in capsys.readouterr().out

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.lib.timing import time_side_by_side
-from benchmarks.speed.speed_meanfield import exponent
+from benchmarks.lib.timing import growth_exponent, time_in_turns
 from benchmarks.speed.step_memory import peak_here, peak_of
 from benchmarks.speed.steps import MODELS, WAYS, Case, make_batch, make_step
 
@@ -43,7 +42,7 @@ def test_default_model_trains_on_all_items() -> None:
 
 def test_rounds_are_interleaved_and_the_warm_up_is_not_counted() -> None:
     calls: list[str] = []
-    timings = time_side_by_side([lambda: calls.append("a"), lambda: calls.append("b")], CPU, 3)
+    timings = time_in_turns([lambda: calls.append("a"), lambda: calls.append("b")], CPU, 3)
     assert calls == ["a", "b"] * 5
     assert len(timings) == 2
 
@@ -66,7 +65,7 @@ def test_peak_in_this_process_counts_from_the_base() -> None:
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_exponent_of_a_power_law(power: float) -> None:
     items = [1000, 3000, 10_000]
-    assert exponent(items, [7.0 * n**power for n in items]) == pytest.approx(power)
+    assert growth_exponent(items, [7.0 * n**power for n in items]) == pytest.approx(power)
 
 
 def test_command_writes_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
