@@ -15,7 +15,7 @@ from benchmarks.encoders.encoder_memory import (
     make_encoder,
     peak_here,
     peak_of,
-    spread,
+    relative_spread,
     step,
     time_in_turns,
     write_items,
@@ -70,6 +70,6 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_spread_and_turns(tmp_path: Path) -> None:
-    assert spread([100, 104, 102]) == pytest.approx(0.04)
+    assert relative_spread([100, 104, 102]) == pytest.approx(0.04)
     cases = [Case(str(write_items(tmp_path / "items.npy", 40)), 40, way) for way in WAYS]
     assert list(time_in_turns(cases, CPU)) == list(WAYS)
