@@ -98,7 +98,8 @@ def plant(k: int, seed: int, sizes: Sequence[int] = (8000, 1000, 2000)) -> Corpu
         target = values[words].sum(1) * (3 / k) ** 0.5
         owner = np.broadcast_to(np.arange(LENGTH), words.shape)
         parts.append(_texts(numbers[words], owner, np.full(size, LENGTH), target, relevant))
-    return Corpus(*parts, vocabulary=1 + VOCABULARY, regression=True)
+    train, validation, test = parts
+    return Corpus(train, validation, test, vocabulary=1 + VOCABULARY, regression=True)
 
 
 @lru_cache(maxsize=2)
@@ -124,7 +125,8 @@ def read_reviews(data_dir: str | None, part: str, most: int | None = None) -> Co
         count = np.array([len(marked) for _, _, marked in found])
         target = np.array([review["label"] == "POS" for review in split])
         parts.append(_texts(words, owner, count, target, relevant))
-    return Corpus(*parts, vocabulary=1 + len(known), regression=False)
+    train, validation, test = parts
+    return Corpus(train, validation, test, vocabulary=1 + len(known), regression=False)
 
 
 def _by_sentence(review: dict[str, Any], known: dict[str, int]) -> tuple[list[int], list[int], np.ndarray]:
@@ -154,5 +156,5 @@ def _read(data_dir: str | None) -> list[dict[str, Any]]:
 
 
 def _texts(words: Any, owner: Any, count: Any, target: Any, relevant: Any) -> Texts:
-    whole = [torch.from_numpy(np.array(x)).long() for x in (words, owner, count)]
-    return Texts(*whole, torch.from_numpy(np.asarray(target, np.float32)), torch.from_numpy(relevant))
+    words, owner, count = (torch.from_numpy(np.array(x)).long() for x in (words, owner, count))
+    return Texts(words, owner, count, torch.from_numpy(np.asarray(target, np.float32)), torch.from_numpy(relevant))

@@ -32,6 +32,7 @@ from setgrad.encoders import (
     TransformerHead,
     hierarchical_sse,
 )
+from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.encoders.attention import SelfAttention
 from setgrad.sets import Layout, Sets
 
@@ -113,8 +114,8 @@ def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
         sizes.dim,
         sizes.slots,
         heads=HEADS,
-        activation=name,
-        normalize="set" if name == activation else "none",
+        activation=ACTIVATIONS[name],
+        normalize=name == activation,
         phi=_phi(sizes),
         head=head,
     )
@@ -134,7 +135,7 @@ def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
         max(1, sizes.slots // 2),
         passes=3,
         heads=HEADS,
-        activation=activation,
+        activation=ACTIVATIONS[activation],
         phi=_phi(sizes),
         head=TransformerHead(sizes.dim, outputs=COMPONENTS, layers=1, decode=1, heads=HEADS),
     )

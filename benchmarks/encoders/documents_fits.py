@@ -17,7 +17,16 @@ from benchmarks.encoders.reuters import News, read_news, vocabulary
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.machine import memory_now, memory_peak, reset_peak
 from benchmarks.lib.records import Record, RunContext
-from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
+from setgrad.encoders import (
+    SSE,
+    UMBC,
+    DeepSets,
+    MergeableEncoder,
+    SetEncoder,
+    SetTransformer,
+    SlotSigmoid,
+    TransformerHead,
+)
 from setgrad.sets import Layout, Sets
 
 # Encoder, gradient, whether it sees where a word stands, and words that it reads at most (None: all).
@@ -160,7 +169,7 @@ def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, plac
     if name == "umbc":
         head = nn.Sequential(TransformerHead(dim, decode=0), nn.Flatten(1), end)
         # As published for text: no residual, so that the normalisation sees the words alone.
-        return UMBC(2, dim, trial.slots, activation="slot-sigmoid", residual=False, phi=phi, head=head)
+        return UMBC(2, dim, trial.slots, activation=SlotSigmoid(), residual=False, phi=phi, head=head)
     return SetTransformer(2, dim, decode=0, phi=phi, head=nn.Sequential(nn.Flatten(1), end))
 
 
@@ -190,7 +199,7 @@ def pieces(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
 
     With pieces from the beginning on, most of them would be empty for a short story, and a sample of them a lottery.
     """
-    lengths, offsets = sets.layout.host_lengths, sets.layout.host
+    lengths, offsets = sets.layout.host_lengths, sets.layout.host_offsets
     owner = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((rng.random(len(owner)), owner))
     count = max(1, math.ceil(sets.layout.longest / chunk))
@@ -198,7 +207,7 @@ def pieces(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
     for number in range(count):
         start, stop = (lengths * k // count for k in (number, number + 1))
         layout = Layout.from_lengths(stop - start, sets.device)
-        rows = np.repeat(offsets[:-1] + start - layout.host[:-1], stop - start) + np.arange(layout.total)
+        rows = np.repeat(offsets[:-1] + start - layout.host_offsets[:-1], stop - start) + np.arange(layout.total)
         made.append(Sets(sets.values[layout.to_device(order[rows])], layout))
     return made
 
@@ -211,7 +220,8 @@ def logits(encoder: SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.r
     if gradient == "subset":
         return encoder(parts[0])
     assert isinstance(encoder, MergeableEncoder)
-    return encoder.stream(parts, gradient=gradient, generator=rng)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    return encoder.stream(parts, gradient=gradient, generator=generator)
 
 
 def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndarray, np.ndarray, int, int | None]:

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     machine = describe(device)
     print(describe_line(machine), flush=True)
     largest = min(options.largest, 100_000) if options.quick else options.largest
-    results = []
+    results: list[dict[str, Any]] = []
     for items in [n for n in SIZES if n <= largest] or [largest]:
         print(f"measuring {items:,} items", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:

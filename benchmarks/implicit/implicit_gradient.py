@@ -169,7 +169,7 @@ def solve(
     found = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
     slope = gradient(problem.loss(found.logits), problem.network)
     # The status is read after the backward pass, whose linear system may fail too.
-    return Inferred(found.logits.detach(), slope, int((~found.settled).sum()))
+    return Inferred(found.logits.detach(), slope, int((~found.converged).sum()))
 
 
 def gradient(loss: Tensor, network: Network) -> Tensor:

@@ -114,7 +114,8 @@ def _load(name: str, seed: int, data_dir: str | None, quick: bool) -> Task:
 
 
 def _with_parts(task: Task, change: Callable[[Choices], Choices]) -> Task:
-    return replace(task, **{part: change(getattr(task, part)) for part in ("train", "validation", "test")})
+    train, validation, test = (change(part) for part in (task.train, task.validation, task.test))
+    return replace(task, train=train, validation=validation, test=test)
 
 
 def _flat(sets: Sets) -> Sets:
