@@ -29,10 +29,10 @@ from setgrad.discrete import (
     Identity,
     Margin,
     Noise,
-    Projection,
-    hamming_loss,
+    hamming,
     regret,
 )
+from setgrad.discrete.projections import resolve_projection
 
 # From answers, an example and its solver to one number for each answer.
 Loss = Callable[[Tensor, "Examples", CombinatorialSolver], Tensor]
@@ -41,7 +41,7 @@ Loss = Callable[[Tensor, "Examples", CombinatorialSolver], Tensor]
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs of the network, the right answers, and the true thetas that they are best for."""
+    """Inputs of the network, the right answers, and the true thetas whose solutions these are."""
 
     inputs: Tensor
     answers: Tensor
@@ -54,52 +54,52 @@ class Examples:
         return Examples(self.inputs[rows], self.answers[rows], self.truth[rows])
 
     def to(self, device: torch.device) -> Examples:
-        """Move all parts."""
+        """Return the examples on a device."""
         return Examples(self.inputs.to(device), self.answers.to(device), self.truth.to(device))
 
 
 class Criterion(nn.Module, ABC):
-    """How to learn from examples."""
+    """A loss that a network is trained with."""
 
     @abstractmethod
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """One loss for each example."""
+        """Return one loss for each example."""
 
 
-# From a solver and a source of chance to a criterion.
+# From a solver and a generator to a criterion.
 Method = Callable[[CombinatorialSolver, torch.Generator], Criterion]
 
 
 def l1(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
-    """The papers' loss for paths and tours. Its gradient points from the answer to the right one."""
+    """Return the published loss for paths and tours. Its gradient points from the answer to the right one."""
     return (z - batch.answers).abs().flatten(z.ndim - solver.dims).sum(-1)
 
 
 def linear_hamming(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
-    """The same value, but linear: the gradient is never 0, whether an entry is right or not."""
-    return hamming_loss(z, batch.answers, dims=solver.dims)
+    """Return the same value from a linear loss: the gradient is never 0, also at right entries."""
+    return hamming(z, batch.answers, dims=solver.dims)
 
 
-def lost(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
-    """What the answer costs more than the best one."""
+def regret_loss(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
+    """Return the regret of the answer."""
     return regret(z, batch.truth, solver=solver, best=batch.answers)
 
 
 @final
-class Through(Criterion):
-    """The loss of an estimator's answers. Projection and margin change theta for estimators that have none."""
+class EstimatorLoss(Criterion):
+    """The loss of an estimator's answers. Estimators without projection and margin get them here."""
 
     def __init__(
-        self, estimator: Any, loss: Loss, *, projection: Projection | None = None, margin: Margin | None = None
+        self, estimator: Any, loss: Loss, *, projection: str | None = None, margin: Margin | None = None
     ) -> None:
         super().__init__()
         self.estimator = estimator
         self.loss = loss
-        self.projection = projection
+        self.projection = resolve_projection(projection)
         self.margin = margin
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Choose and compare."""
+        """Return the loss of the estimator's answers."""
         solver = self.estimator.solver
         if isinstance(self.estimator, Identity):
             z = self.estimator(theta, target=batch.answers)
@@ -107,21 +107,21 @@ class Through(Criterion):
             if self.projection is not None:
                 theta = self.projection(theta, solver.dims)
             if self.margin is not None:
-                sign = 1 if solver.sense == "max" else -1  # a margin speaks of a maximisation
+                sign = 1 if solver.sense == "max" else -1  # margins are defined for a maximisation
                 theta = sign * self.margin(sign * theta, target=batch.answers)
             z = self.estimator(theta)
         losses = self.loss(z, batch, solver)
         return losses.mean(0) if losses.ndim > 1 else losses
 
     def drop_margin(self) -> None:
-        """Go on without."""
+        """Remove the margin."""
         self.margin = None
         if isinstance(self.estimator, Identity):
             self.estimator.margin = None
 
 
 @final
-class Imitate(Criterion):
+class FenchelYoungLoss(Criterion):
     """A Fenchel-Young loss against the right answers."""
 
     def __init__(self, loss: FenchelYoung) -> None:
@@ -129,17 +129,17 @@ class Imitate(Criterion):
         self.loss = loss
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Compare perturbed answers with the right one."""
+        """Return the loss of perturbed answers against the right ones."""
         losses: Tensor = self.loss(theta, batch.answers)
         return losses
 
 
 @final
 class TwoStage(Criterion):
-    """Regression on the true theta, which the other criteria do not see (but regret): what is chosen plays no part."""
+    """Regression on the true theta, which the other losses except regret do not get."""
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Squared error."""
+        """Return the squared error."""
         return (theta - batch.truth).square().flatten(1).mean(-1)
 
 
@@ -152,11 +152,11 @@ class SPOPlus(Criterion):
         self.solver = solver
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """For a minimisation: <2 theta - c, z* - z(2 theta - c)>, linear in theta once z is known."""
+        """Return, for a minimisation, <2 theta - c, z* - z(2 theta - c)>, which is linear in theta once z is known."""
         sign = 1 if self.solver.sense == "min" else -1
-        seen = 2 * theta - batch.truth
-        z = self.solver(seen.detach())
-        return sign * (seen * (batch.answers - z)).flatten(1).sum(-1)
+        shifted = 2 * theta - batch.truth
+        z = self.solver(shifted.detach())
+        return sign * (shifted * (batch.answers - z)).flatten(1).sum(-1)
 
 
 def identity(
@@ -164,11 +164,11 @@ def identity(
     generator: torch.Generator,
     *,
     loss: Loss,
-    projection: Projection | None = None,
+    projection: str | None = None,
     margin: Margin | None = None,
 ) -> Criterion:
-    """Identity with or without projection and margin."""
-    return Through(Identity(solver, projection=projection, margin=margin, generator=generator), loss)
+    """Return the loss of Identity, with or without projection and margin."""
+    return EstimatorLoss(Identity(solver, projection=projection, margin=margin, generator=generator), loss)
 
 
 def blackbox(
@@ -177,48 +177,48 @@ def blackbox(
     *,
     loss: Loss,
     lam: float,
-    projection: Projection | None = None,
+    projection: str | None = None,
     margin: Margin | None = None,
 ) -> Criterion:
-    """Blackbox; projection and margin come before it."""
-    return Through(Blackbox(solver, lam=lam), loss, projection=projection, margin=margin)
+    """Return the loss of Blackbox; projection and margin come before it."""
+    return EstimatorLoss(Blackbox(solver, lam=lam), loss, projection=projection, margin=margin)
 
 
 def imle(
     solver: CombinatorialSolver, generator: torch.Generator, *, loss: Loss, noise: Noise, lam: float, samples: int = 1
 ) -> Criterion:
-    """Forward differences."""
-    return Through(IMLE(solver, noise=noise, lam=lam, samples=samples, generator=generator), loss)
+    """Return the loss of IMLE with forward differences."""
+    return EstimatorLoss(IMLE(solver, noise=noise, lam=lam, samples=samples, generator=generator), loss)
 
 
 def aimle(
     solver: CombinatorialSolver, generator: torch.Generator, *, loss: Loss, noise: Noise, samples: int = 1
 ) -> Criterion:
-    """Central differences, with the usual target."""
-    return Through(AIMLE(solver, noise=noise, samples=samples, generator=generator), loss)
+    """Return the loss of AIMLE with central differences and its default target."""
+    return EstimatorLoss(AIMLE(solver, noise=noise, samples=samples, generator=generator), loss)
 
 
 def fenchel_young(
     solver: CombinatorialSolver, generator: torch.Generator, *, noise: Noise | None, samples: int = 1
 ) -> Criterion:
-    """Without noise it is the structured perceptron."""
-    return Imitate(FenchelYoung(solver, noise=noise, samples=samples, generator=generator))
+    """Return a Fenchel-Young loss; without noise it is the structured perceptron."""
+    return FenchelYoungLoss(FenchelYoung(solver, noise=noise, samples=samples, generator=generator))
 
 
 def two_stage(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
-    """Regression."""
+    """Return the loss of a regression."""
     return TwoStage()
 
 
 def spo_plus(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
-    """SPO+, written here."""
+    """Return SPO+."""
     return SPOPlus(solver)
 
 
 @final
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast. Shares are of the epochs: where the rate falls to a tenth, where margins end."""
+    """Options of training. `drop` and `margin` are shares of the epochs: where the rate falls, where margins end."""
 
     epochs: int
     batch: int
@@ -244,7 +244,7 @@ def learn(
         if epoch == round(training.drop * training.epochs):
             for group in optimiser.param_groups:
                 group["lr"] /= 10
-        if epoch == round(training.margin * training.epochs) and isinstance(criterion, Through):
+        if epoch == round(training.margin * training.epochs) and isinstance(criterion, EstimatorLoss):
             criterion.drop_margin()
         network.train()
         order = torch.randperm(len(examples), generator=generator).to(device)
@@ -265,27 +265,27 @@ def learn(
 
 @torch.no_grad()
 def predict(network: nn.Module, inputs: Tensor, *, batch: int = 256) -> Tensor:
-    """Theta of all inputs, part by part."""
+    """Return theta of all inputs, computed in batches."""
     return torch.cat([network(part) for part in inputs.split(batch)])
 
 
 def generators(seed: int, device: torch.device) -> tuple[torch.Generator, torch.Generator]:
-    """One on the host for the order of examples, one on the device for noise."""
+    """Return a generator on the host for the order of examples, and one on the device for noise."""
     return torch.Generator().manual_seed(seed), torch.Generator(device=device).manual_seed(seed)
 
 
 def show_rows(
     records: Sequence[Record], methods: Sequence[str], tasks: Sequence[str], columns: Sequence[tuple[str, str, str]]
 ) -> str:
-    """A table with one row for each method and the given columns (key, head, format) for each task.
+    """Return a table with one row for each method and the columns (key, head, format) for each task.
 
-    A value that a trial could not give (None) makes its cell say how many failed.
+    A cell with missing values (None) says how many runs failed.
     """
     rows = []
     for method in methods:
         found = [[r for r in records if (r["method"], r["task"]) == (method, task)] for task in tasks]
         if any(found):
-            cells = [_cell([r[key] for r in some], form) for some in found for key, _, form in columns]
+            cells = [_cell([r[key] for r in group], form) for group in found for key, _, form in columns]
             rows.append([method, *cells, str(max(map(len, found)))])
     heads = [f"{task}: {head}" for task in tasks for _, head, _ in columns]
     return table(["", *heads, "runs"], rows)

@@ -50,9 +50,9 @@ PARTS = ("main", "papers", "noise", "samples")
 KS = (1, 10)
 EPOCHS = 10
 MANY = 10
-# Contenders of the parts that do not take all, with their knob where it is not searched.
+# Methods of the parts that do not have all, with their option value where it is not searched.
 PAPERS = ("imle central", "imle forward", "aimle central", "aimle forward", "identity std")
-# Paper 003 has a temperature of 1 for both, paper 002 one of 10.
+# arXiv:2209.04862 has a temperature of 1 for both, arXiv:2205.15213 one of 10.
 PAPERS_NOISES = ("sog 1", "sog 10")
 NOISY = {"imle central": 10.0, "aimle central": 1.0, "identity std": 0.0}
 SAMPLED = {"sfess": 0.0, "rloo": 0.0, "simple": 0.0, "reinmax": 1.0, "gumbel-softmax": 0.6, "softsub": 0.6, **NOISY}
@@ -73,21 +73,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, each once, the longest first."""
+    """Return all trials of the options, each once, the longest first."""
     if options.epochs < 1 or options.seeds < 1:
         raise OptionError(f"--epochs and --seeds must be at least 1, not {options.epochs} and {options.seeds}")
     parts = parse_names(options.parts, PARTS, "part")
     wanted = parse_names(options.models or ",".join(MODELS), MODELS, "model")
     made = dict.fromkeys(t for part in parts for t in _PLANS[part](options) if t.model in wanted)
     if options.quick:
-        # One knob of each contender is enough to see that it runs.
+        # One value of each method is enough to show that it runs.
         first = {(t.k, t.model, t.loss, t.samples): t for t in reversed(made)}
         made = dict.fromkeys(reversed(first.values()))
     return sorted(made, key=lambda t: -t.samples * (4 if t.model in ("simple", "sfess", "rloo") else 1) - t.k)
 
 
 def _trial(options: argparse.Namespace, k: int, model: str, knob: float, noise: str, loss: str, samples: int) -> Trial:
-    # For k = 1 the papers' divergence is the right one, so that there is nothing to tell apart.
+    # For k = 1 the published divergence is the right one, so both losses are the same.
     loss = "elbo" if (k, loss) == (1, "papers") else loss
     samples = max(samples, MODELS[model].fewest)
     if options.quick:
@@ -131,7 +131,7 @@ def _samples(options: argparse.Namespace) -> Iterator[Trial]:
 
 
 def show(records: Sequence[Record]) -> str:
-    """A table for each k, loss and number of samples, and one of the noises."""
+    """Return a table for each k, loss and number of samples, and one of the noises."""
     pages = []
     for k in KS:
         for loss in ("elbo", "papers", "papers / S"):
@@ -148,7 +148,7 @@ def show(records: Sequence[Record]) -> str:
 
 
 def _best_table(records: Sequence[Record]) -> str:
-    """Contenders by what they reach, each with the knob that validation images prefer."""
+    """Return the methods by their score, each with the option value that validation images prefer."""
     best = [
         min((r for r in records if r["model"] == name), key=_validation)
         for name in dict.fromkeys(r["model"] for r in records)
@@ -169,7 +169,7 @@ def _noise_table(records: Sequence[Record]) -> str:
 
 
 def _usual(record: Record) -> bool:
-    """Whether the noise is one of the contender's own, and no trap that the table of noises is for."""
+    """Return whether the noise is one that the method is tuned with, not one of the table of noises alone."""
     return record["noise"] in MODELS[record["model"]].noises[record["k"]]
 
 

@@ -1,7 +1,7 @@
-"""The divergence of a k-subset law from the uniform one, in few operations: a training step needs it every time.
+"""The divergence of a k-subset distribution from the uniform one, in few operations, because every step needs it.
 
 `KSubset.kl` is exact for any n, by a tree of some two thousand small operations. Here n is 20, and the number of coins
-that come up has a law that roots of unity give at once. The tests hold the two to each other.
+that come up has a distribution that roots of unity give at once. The tests hold the two to each other.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from torch import Tensor
 
 from setgrad.discrete import Categorical, KSubset
 
-# The shift that makes k the expected number of coins may be rough: it changes no result.
+# The shift that makes k the expected number of items may be rough: it does not change the result.
 _HALVINGS = 12
 
 
-def law(theta: Tensor, k: int) -> Categorical | KSubset:
-    """The law of one choice of k items."""
+def choice_distribution(theta: Tensor, k: int) -> Categorical | KSubset:
+    """Return the distribution of one choice of k items."""
     return Categorical(theta) if k == 1 else KSubset(theta, k)
 
 
 def divergence(theta: Tensor, k: int) -> Tensor:
-    """KL(law of theta || uniform) by the library, for each instance."""
+    """Return KL(distribution of theta || uniform) by the library, for each instance."""
     uniform = torch.zeros(theta.shape[-1], dtype=theta.dtype, device=theta.device)
-    return law(theta, k).kl(law(uniform, k))  # type: ignore[arg-type]
+    return choice_distribution(theta, k).kl(choice_distribution(uniform, k))  # type: ignore[arg-type]
 
 
 def softmax_divergence(theta: Tensor) -> Tensor:
-    """KL(softmax || uniform), which the papers take for every k. It is right for k = 1."""
+    """Return KL(softmax || uniform), which publications use for every k. It is right for k = 1."""
     logs = theta.log_softmax(-1)
     return (logs.exp() * logs).sum(-1) + math.log(theta.shape[-1])
 
 
 def quick_divergence(theta: Tensor, k: int) -> Tensor:
-    """The same number as `divergence`, for small n."""
+    """Return the same number as `divergence`, for small n."""
     if k == 1:
         return softmax_divergence(theta)
     n = theta.shape[-1]

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.discrete.dvae_distribution import law
+from benchmarks.discrete.dvae_distribution import choice_distribution
 from setgrad.discrete import (
     AIMLE,
     IMLE,
@@ -40,9 +40,9 @@ from setgrad.discrete import (
 
 # Losses of points: (S, replicas, images, groups, n) -> (S, replicas, images).
 Losses = Callable[[Tensor], Tensor]
-# Noise, and the factor c for which the k-subset law of c * theta has about the marginals of top-k of theta + noise:
+# Noise, and the factor c for which the k-subset distribution of c * theta has about the marginals of noisy top-k:
 # exact for k = 1, else from simulation with 10 of 20 (root mean square error 0.02 for Gumbel, 0.06 for the others at
-# worst). Sum-of-gamma noise makes the SCORE of a set about Gumbel, which does not make the sets follow the law of
+# worst). Sum-of-gamma noise makes the SCORE of a set about Gumbel, but the sets do not follow the distribution of
 # theta.
 NOISES: dict[str, tuple[Callable[[int], Noise], dict[int, float]]] = {
     "gumbel": (lambda k: Gumbel(), {1: 1.0, 10: 1.33}),
@@ -54,40 +54,40 @@ SOLVER_NOISES = {1: ("gumbel",), 10: ("sog 1", "sog 10")}
 
 
 class Sampler(nn.Module, ABC):
-    """Draws points for logits (replicas, images, groups, n), and has a gradient for the logits."""
+    """Draws points for logits (replicas, images, groups, n), with a gradient for the logits."""
 
     @abstractmethod
     def draw(self, theta: Tensor) -> Tensor:
-        """Points (S, *theta.shape)."""
+        """Return points (S, *theta.shape)."""
 
     @abstractmethod
     def forward(self, theta: Tensor, losses: Losses) -> Tensor:
-        """A loss (replicas, images) to call `backward` on, whose value is the mean over samples."""
+        """Return a loss (replicas, images) to call `backward` on, whose value is the mean over samples."""
 
 
 @final
-class Estimated(Sampler):
-    """By an estimator that stands for all replicas, or by one for each, where it has a state."""
+class EstimatorSampler(Sampler):
+    """Samples by one estimator for all replicas, or by one for each if it has a state."""
 
     def __init__(self, estimators: list[GradientEstimator]) -> None:
         super().__init__()
         self.estimators = nn.ModuleList(estimators)
 
     def draw(self, theta: Tensor) -> Tensor:
-        """Choose."""
+        """Return the points of the estimator."""
         if len(self.estimators) == 1:
             z: Tensor = self.estimators[0](theta)
             return z
         return torch.stack([one(part) for one, part in zip(self.estimators, theta, strict=True)], 1)
 
     def forward(self, theta: Tensor, losses: Losses) -> Tensor:
-        """The gradient goes through the points."""
+        """Return the loss, with a gradient through the points."""
         return losses(self.draw(theta)).mean(0)
 
 
 @final
-class Scored(Sampler):
-    """By exact samples and the score function. All groups of an image share one loss, so their scores are added.
+class ScoreFunctionSampler(Sampler):
+    """Exact samples with the score function. All groups of an image share one loss, so their scores are added.
 
     `SFESS` takes one choice at a time; here is the same control variate for the groups of an image together.
     """
@@ -99,12 +99,12 @@ class Scored(Sampler):
         self.linear = linear
 
     def draw(self, theta: Tensor) -> Tensor:
-        """Exact samples."""
-        return law(theta, self.k).sample(self.samples)
+        """Return exact samples."""
+        return choice_distribution(theta, self.k).sample(self.samples)
 
     def forward(self, theta: Tensor, losses: Losses) -> Tensor:
-        """The mean loss of the other samples is the baseline; with `linear`, plus the linear part of the difference."""
-        q = law(theta, self.k)
+        """Return the loss; the baseline is the mean loss of the other samples and, with `linear`, a linear term."""
+        q = choice_distribution(theta, self.k)
         z = q.sample(self.samples)
         if not self.linear:
             return rloo(losses(z), q.log_prob(z).sum(-1))
@@ -118,14 +118,14 @@ class Scored(Sampler):
 
 
 def _others(values: Tensor) -> Tensor:
-    """For each sample the mean of all others."""
+    """Return for each sample the mean of all others."""
     return (values.sum(0) - values) / (values.shape[0] - 1)
 
 
 @final
 @dataclass(frozen=True)
 class Setting:
-    """What a contender is made from."""
+    """The options that a sampler is built from."""
 
     k: int
     knob: float
@@ -134,16 +134,16 @@ class Setting:
 
     @property
     def solver(self) -> CombinatorialSolver:
-        """One of n, or k of n."""
+        """The solver: one of n, or k of n."""
         return ArgMax() if self.k == 1 else TopK(self.k)
 
 
 @final
 @dataclass(frozen=True)
 class Model:
-    """A contender: values of its knob, the numbers k that it can choose, and which noises it is tried with.
+    """A method: values of its tuned option, the k that it supports, and the noises that it is tried with.
 
-    Without a noise it draws from the exact law.
+    Without a noise it draws from the exact distribution.
     """
 
     make: Callable[[Setting], GradientEstimator | Sampler]
@@ -190,11 +190,11 @@ def _gumbel_softmax(hard: bool) -> Model:
 
 
 TEMPERATURES = (0.3, 0.6, 1.0)
-# The papers count changed entries of an image with 20 groups, the library those of one choice: 1 and 10 become these.
+# Publications count changed entries of an image with 20 groups, the library those of one choice: 1 and 10 become these.
 PAPER_TARGETS = (0.05, 0.5)
 MODELS = {
-    "sfess": Model(lambda s: Scored(s.k, s.samples, linear=True), fewest=2),
-    "rloo": Model(lambda s: Scored(s.k, s.samples, linear=False), fewest=2),
+    "sfess": Model(lambda s: ScoreFunctionSampler(s.k, s.samples, linear=True), fewest=2),
+    "rloo": Model(lambda s: ScoreFunctionSampler(s.k, s.samples, linear=False), fewest=2),
     "simple": Model(lambda s: SIMPLE(s.k, samples=s.samples)),
     "aimle central": _aimle(True, PerInstanceRule(), (1.0,)),
     "aimle forward": _aimle(False, PerInstanceRule(), (1.0,)),
@@ -215,16 +215,18 @@ MODELS = {
 
 
 def make_sampler(name: str, *, k: int, knob: float, noise: str, samples: int, replicas: int) -> Sampler:
-    """The contender of this name. With a state of its own, there is one estimator for each replica."""
+    """Return the sampler of this name. Estimators with a state are built once for each replica."""
     model = MODELS[name]
     drawn = NOISES[noise][0](k) if noise else Gumbel()
     made = [model.make(Setting(k, knob, drawn, samples)) for _ in range(replicas if model.stateful else 1)]
     first = made[0]
     return (
-        first if isinstance(first, Sampler) else Estimated([one for one in made if isinstance(one, GradientEstimator)])
+        first
+        if isinstance(first, Sampler)
+        else EstimatorSampler([one for one in made if isinstance(one, GradientEstimator)])
     )
 
 
-def law_scale(noise: str, k: int) -> float:
-    """By what theta is multiplied to get the logits of the law that is drawn from."""
+def distribution_scale(noise: str, k: int) -> float:
+    """Return the factor from theta to the logits of the distribution that samples come from."""
     return NOISES[noise][1][k] if noise else 1.0

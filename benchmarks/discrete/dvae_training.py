@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.discrete.dvae_distribution import divergence, law, quick_divergence, softmax_divergence
-from benchmarks.discrete.dvae_methods import Estimated, Sampler, law_scale, make_sampler
+from benchmarks.discrete.dvae_distribution import choice_distribution, divergence, quick_divergence, softmax_divergence
+from benchmarks.discrete.dvae_methods import Estimated, Sampler, distribution_scale, make_sampler
 from benchmarks.discrete.replicas import Replicas, make_adam
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
@@ -25,16 +25,16 @@ from setgrad.errors import DataError, SolverError
 
 GROUPS, ITEMS, PIXELS = 20, 20, 784
 HELD_OUT = 10_000
-# Factors of the logits, of which validation images choose one. The law that a sampler draws from need not be the best.
+# Factors of the logits, of which validation images choose one. The distribution of the sampler need not be the best.
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-# What is stored of each replica.
+# Fields of a record that have one entry for each replica.
 SCORES = ("nelbo", "tuned", "validation", "error", "papers", "papers / S")
 
 
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One contender with one value of its knob, for `replicas` seeds from 0 on."""
+    """One method with one value of its tuned option, for `replicas` seeds from 0 on."""
 
     k: int
     model: str
@@ -46,7 +46,7 @@ class Trial:
     epochs: int
     batch: int = 100
     rate: float = 1e-3
-    # Images to train on, and to choose and to test with, at most.
+    # The most images for training, and for validation and test.
     trained: int = 50_000
     tested: int = 10_000
     # Exact samples of a test image.
@@ -55,19 +55,19 @@ class Trial:
 
     @property
     def seed(self) -> int:
-        """What torch's own generator starts from: noise of all replicas comes from it."""
+        """The seed of torch's global generator, which draws the noise of all replicas."""
         return 0
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         knob = f" {self.knob:g}" if self.knob else ""
         return f"k = {self.k}, {self.model}{knob}, {self.noise or 'exact'}, S = {self.samples}, {self.loss}"
 
 
 @final
 class Autoencoder(nn.Module):
-    """Logits of 20 choices among 20 items from an image, and an image from 20 choices."""
+    """Maps an image to the logits of 20 choices among 20 items, and 20 choices to an image."""
 
     def __init__(self, widths: tuple[int, ...], replicas: int) -> None:
         super().__init__()
@@ -76,12 +76,12 @@ class Autoencoder(nn.Module):
         self.decoder = Replicas((GROUPS * ITEMS, *reversed(widths), PIXELS), tuple(1000 + seed for seed in seeds))
 
     def theta(self, images: Tensor) -> Tensor:
-        """From (replicas, images, pixels) to (replicas, images, groups, items)."""
+        """Return logits (replicas, images, groups, items) of images (replicas, images, pixels)."""
         logits: Tensor = self.encoder(images)
         return logits.unflatten(-1, (GROUPS, ITEMS))
 
     def losses(self, z: Tensor, images: Tensor) -> Tensor:
-        """Cross-entropy of the pixels, for choices (S, replicas, images, groups, items): (S, replicas, images)."""
+        """Return cross-entropies (S, replicas, images) of pixels for choices (S, replicas, images, groups, items)."""
         samples, replicas, count = z.shape[:3]
         made = self.decoder(z.movedim(0, 1).reshape(replicas, samples * count, -1))
         truth = images[:, None].expand(-1, samples, -1, -1)
@@ -91,15 +91,15 @@ class Autoencoder(nn.Module):
 
 
 def penalty(theta: Tensor, trial: Trial) -> Tensor:
-    """The divergence that a loss has, for each image: the true one, the papers', or the papers' over S."""
+    """Return the divergence of a loss for each image: the true one, the published one, or the published one over S."""
     if trial.loss == "elbo":
-        return quick_divergence(theta * law_scale(trial.noise, trial.k), trial.k).sum(-1)
+        return quick_divergence(theta * distribution_scale(trial.noise, trial.k), trial.k).sum(-1)
     found = softmax_divergence(theta).sum(-1)
     return found / trial.samples if trial.loss == "papers / S" else found
 
 
 def read_parts(trial: Trial, data_dir: str | Path | None, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Images to train, to choose and to test with, (n, pixels) in bytes: 50,000, 10,000 and 10,000 as in the papers."""
+    """Return training, validation and test images, (n, pixels) in bytes: 50,000, 10,000 and 10,000 as published."""
     path = data_folder(data_dir, "mnist", "the images of MNIST") / "mnist.npz"
     known, asked = (torch.from_numpy(part).flatten(1) for part in read_arrays(path, ("x_train", "x_test")))
     held = min(HELD_OUT, len(known) // 6)
@@ -109,7 +109,7 @@ def read_parts(trial: Trial, data_dir: str | Path | None, device: torch.device) 
 
 
 def batches(images: Tensor, trial: Trial) -> Iterator[Tensor]:
-    """One epoch after another of (replicas, batch, pixels) from 0 to 1, each replica in an order of its own."""
+    """Yield batches (replicas, batch, pixels) from 0 to 1 of one epoch; each replica has its own order."""
     draws = [torch.Generator().manual_seed(seed) for seed in range(trial.replicas)]
     for _ in range(trial.epochs):
         orders = torch.stack([torch.randperm(len(images), generator=draw) for draw in draws]).to(images.device)
@@ -138,7 +138,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     except (DataError, SolverError) as error:
         if all(weights.isfinite().all() for weights in model.parameters()):
             raise
-        # Weights that diverge are a result. Replicas are trained side by side, so one of them ends all.
+        # Diverging weights are a result. Replicas are trained together, so one of them ends all.
         lost = dict.fromkeys(SCORES, [math.nan] * trial.replicas)
         return {"curve": [], **lost, "factor": [], "alpha": [], "summary": f"diverged: {error}"}
 
@@ -146,12 +146,12 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 def fit(model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, trial: Trial) -> list[list[float]]:
     """Train; return the negative ELBO of the images `shown` after each epoch, for each replica."""
     adam = make_adam(model, trial.rate)
-    scale = torch.full((trial.replicas,), law_scale(trial.noise, trial.k), device=train.device)
+    scale = torch.full((trial.replicas,), distribution_scale(trial.noise, trial.k), device=train.device)
     steps = max(1, len(train) // trial.batch)
     curve = []
     for number, images in enumerate(batches(train, trial), 1):
         theta = model.theta(images)
-        # Sums, not means: the step lambda of IMLE is measured against the gradient of one image. Adam knows no scale.
+        # Sums, not means: the lambda of IMLE is relative to the gradient of one image. Adam ignores the scale.
         loss = sampler(theta, partial(model.losses, images=images)).sum() + penalty(theta, trial).sum()
         adam.zero_grad()
         loss.backward()
@@ -162,8 +162,8 @@ def fit(model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, tria
 
 
 def examine(model: Autoencoder, sampler: Sampler, validation: Tensor, test: Tensor, trial: Trial) -> Record:
-    """Scores of the test images, lists of one for each replica."""
-    own = torch.full((trial.replicas,), law_scale(trial.noise, trial.k), device=test.device)
+    """Return the scores of the test images, as lists with one entry for each replica."""
+    own = torch.full((trial.replicas,), distribution_scale(trial.noise, trial.k), device=test.device)
     tried = torch.stack([bound(model, validation, trial.k, factor * own, drawn=1) for factor in SCALES])
     best, which = tried.min(0)
     factor = torch.tensor(SCALES, device=test.device)[which]
@@ -191,19 +191,19 @@ def _adaptive(sampler: Sampler) -> list[AIMLE]:
 
 @torch.no_grad()
 def bound(model: Autoencoder, images: Tensor, k: int, scale: Tensor, *, drawn: int) -> Tensor:
-    """Mean negative ELBO of each replica, with exact samples of the law of scale * theta and its exact divergence."""
+    """Return the mean negative ELBO of each replica, with exact samples and divergence of the logits scale * theta."""
     total = torch.zeros_like(scale)
     for part in images.split(500):
         seen = _shared(part, len(scale))
         theta = model.theta(seen) * scale[:, None, None, None]
-        errors = model.losses(law(theta, k).sample(drawn), seen).mean(0)
+        errors = model.losses(choice_distribution(theta, k).sample(drawn), seen).mean(0)
         total += (errors + divergence(theta, k).sum(-1)).sum(-1)
     return total / len(images)
 
 
 @torch.no_grad()
 def as_published(model: Autoencoder, sampler: Sampler, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy with the points of training, soft ones too, and the mean divergence of the softmax."""
+    """Return the mean cross-entropy with the points of training, also soft ones, and the divergence of the softmax."""
     sampler.eval()
     replicas = len(model.encoder.biases[0])
     errors, soft = torch.zeros(2, replicas, device=images.device)

@@ -63,14 +63,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, the longest first. What has no chance in it runs once."""
+    """Return all trials of the options, the longest first. Deterministic methods run once."""
     made = []
     for part in parse_names(options.parts, PARTS, "part"):
         sizes = [int(k) for k in options.k.split(",")] if options.k else SIZES[part][: 1 if options.quick else None]
         for k in sizes:
             for method in parse_names(options.methods, ALL, "method"):
                 if part == "planted" and method == "linear in favour":
-                    continue  # a number has no side to favour
+                    continue  # a regression has no class to favour
                 once = options.quick or (method in LINEAR and part != "planted")
                 for seed in range(1 if once else options.seeds):
                     made += [_trial(part, k, method, seed, lam, options) for lam in _lambdas(method, options)]
@@ -89,20 +89,20 @@ def _trial(part: str, k: int, method: str, seed: int, lam: float | None, options
     if part == "words":
         trial = replace(trial, steps=500, dropout=0.3)
     if part == "sentences":
-        # Fewer texts: more than twenty passes would only learn them by heart.
+        # Fewer texts: more than twenty passes would overfit.
         trial = replace(trial, steps=400, dropout=0.3)
     if options.steps is not None:
         trial = replace(trial, steps=options.steps)
     if options.quick:
         trial = replace(trial, steps=min(trial.steps, 25), dim=16, batch=16, samples=2, texts=60)
     if method in LINEAR:
-        # What a linear model does not know should not make its results stale.
+        # Options that a linear model does not have must not make its records stale.
         trial = replace(trial, steps=0, dim=0, batch=0, samples=0, rate=0.0, dropout=0.0)
     return trial
 
 
 def show(records: Sequence[Record]) -> str:
-    """A table for each part; a row for each method, three columns for each k."""
+    """Return a table for each part, with a row for each method and columns for each k."""
     pages = []
     for part in PARTS:
         here = [record for record in records if record["part"] == part]
@@ -127,12 +127,12 @@ def show(records: Sequence[Record]) -> str:
 
 
 def _worth_showing(part: str, head: str, cells: Sequence[str]) -> bool:
-    # Planted words are k, so that precision is recall.
+    # There are k planted words, so precision is recall.
     return any(cells) and not (part == "planted" and head.endswith("recall"))
 
 
 def best_lambda(records: Sequence[Record]) -> list[Record]:
-    """The records of the lambda with the lowest mean validation loss; all of them where there is none."""
+    """Return the records of the lambda with the lowest mean validation loss; all records where there is no lambda."""
     groups: dict[float | None, list[Record]] = {}
     for record in records:
         groups.setdefault(record["lam"], []).append(record)

@@ -19,10 +19,10 @@ from setgrad.errors import DataError
 
 FOLDER = "eraser_movies"
 PARTS = ("planted", "sentences", "words")
-# A review is cut after so many words; in part "words" its last ones are kept, where reviewers conclude.
+# The most words of a review; part "words" has the last ones, where reviewers conclude.
 LONGEST = 2048
 LAST = 350
-# Of the planted task: words of a text, words in all, words that matter.
+# The planted task: words of a text, words of the vocabulary, words that matter.
 LENGTH, VOCABULARY, LEXICON = 50, 500, 50
 _FEWEST = 3
 
@@ -47,7 +47,7 @@ class Texts:
     relevant: Tensor
 
     def to(self, device: torch.device) -> Texts:
-        """Move all."""
+        """Return the texts on a device."""
         return Texts(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
     def __getitem__(self, rows: Tensor) -> Texts:
@@ -58,19 +58,19 @@ class Texts:
 
     @property
     def items(self) -> int:
-        """Room for items."""
+        """The largest number of items of a text."""
         return self.relevant.shape[1]
 
     @property
     def there(self) -> Tensor:
-        """(texts, items): which items exist."""
+        """A mask (texts, items) of the items that exist."""
         return torch.arange(self.items, device=self.count.device) < self.count[:, None]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Three parts, the number of words known, and whether targets are numbers."""
+    """Three parts, the size of the vocabulary, and whether targets are numbers."""
 
     train: Texts
     validation: Texts
@@ -80,14 +80,14 @@ class Corpus:
 
 
 def plant(k: int, seed: int, sizes: Sequence[int] = (8000, 1000, 2000)) -> Corpus:
-    """Texts of random words, k of which come from a lexicon with hidden values; their sum is the target.
+    """Return texts of random words, k of which come from a lexicon with hidden values; their sum is the target.
 
     It is scaled to variance 1 on average over lexicons, so that the mean square error is about the share of the
     variance that is not explained.
     """
     rng = np.random.default_rng(seed)
     values = np.concatenate([np.zeros(VOCABULARY - LEXICON), rng.uniform(-1, 1, LEXICON)])
-    # Numbers of words say nothing about which matter, and 0 is left free.
+    # Indices of words do not tell which words matter, and 0 is free.
     numbers = 1 + rng.permutation(VOCABULARY)
     parts = []
     for size in sizes:
@@ -104,7 +104,7 @@ def plant(k: int, seed: int, sizes: Sequence[int] = (8000, 1000, 2000)) -> Corpu
 
 @lru_cache(maxsize=2)
 def read_reviews(data_dir: str | None, part: str, most: int | None = None) -> Corpus:
-    """ERASER movies; items are sentences or words. `most` reviews of each part at most, half of them of each kind."""
+    """Return ERASER movies, with sentences or words as items; `most` limits the reviews of each part."""
     reviews = _read(data_dir)
     splits = [[r for r in reviews if r["split"] == split] for split in ("train", "val", "test")]
     if most is not None:
@@ -133,7 +133,7 @@ def _by_sentence(review: dict[str, Any], known: dict[str, int]) -> tuple[list[in
     sentences = [sentence.split() for sentence in review["sentences"]]
     words = [known.get(word, 0) for sentence in sentences for word in sentence][:LONGEST]
     owner = [number for number, sentence in enumerate(sentences) for _ in sentence][:LONGEST]
-    # Sentences after the cut stay as items, without words: what a human marked there counts as missed.
+    # Sentences after the cut stay as items without words, so marks of humans there count as missed.
     return words, owner, np.isin(np.arange(len(sentences)), review["rationale_sentences"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import TopK
 
-# Networks that read a choice that nobody learns.
+# Networks that read a fixed choice.
 FIXED = ("whole text", "random", "first", "last")
 LINEAR = ("linear whole text", "linear strongest", "linear in favour")
 
@@ -42,13 +42,13 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         step = "" if self.lam is None else f" {self.lam:g}"
         return f"{self.part} {self.k}, {self.method}{step}, seed {self.seed}"
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Train, keep the weights that validate best, test. All scores are percentages."""
+    """Train, and test the weights that validate best. All scores are percentages."""
     if trial.part == "planted":
         corpus = plant(trial.k, trial.seed) if trial.texts is None else plant(trial.k, trial.seed, [trial.texts] * 3)
     else:
@@ -61,7 +61,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:
-    """The network with any way to choose."""
+    """Train a network with any way to choose, and return its scores."""
     train, validation, test = (part.to(device) for part in (corpus.train, corpus.validation, corpus.test))
     network = Explainer(corpus.vocabulary, trial.dim, trial.dropout).to(device)
     chooser = make_chooser(trial.method, trial.k, trial.samples, trial.lam, device) if trial.method in METHODS else None
@@ -101,7 +101,7 @@ def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:
 
 
 def each_loss(predicted: Tensor, target: Tensor, *, regression: bool) -> Tensor:
-    """Squared error, or cross-entropy."""
+    """Return the squared error, or the cross-entropy."""
     target = target.expand_as(predicted)
     if regression:
         return (predicted - target).square()
@@ -109,7 +109,7 @@ def each_loss(predicted: Tensor, target: Tensor, *, regression: bool) -> Tensor:
 
 
 def fixed_choice(method: str, texts: Texts, k: int) -> Tensor:
-    """Weights of items, (B, items), by a rule."""
+    """Return weights of items, (B, items), by a rule."""
     there = texts.there
     if method == "whole text":
         return there.float()
@@ -123,7 +123,7 @@ def fixed_choice(method: str, texts: Texts, k: int) -> Tensor:
 
 @torch.no_grad()
 def predict(network: Explainer, texts: Texts, trial: Trial) -> tuple[Tensor, Tensor]:
-    """Predictions and chosen items: the k largest scores, without noise."""
+    """Return predictions and chosen items: the k largest scores, without noise."""
     network.eval()
     predicted, chosen = [], []
     for rows in torch.arange(len(texts), device=texts.target.device).split(250):
@@ -157,7 +157,7 @@ def scores(predicted: Tensor, chosen: Tensor, texts: Texts, *, regression: bool)
 
 
 def fit_linear(trial: Trial, corpus: Corpus) -> Record:
-    """Logistic or ridge regression of words, and the items that weigh most in it."""
+    """Return the scores of logistic or ridge regression of words, and of the items that weigh most in it."""
     from sklearn.feature_extraction.text import TfidfTransformer
     from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -166,7 +166,7 @@ def fit_linear(trial: Trial, corpus: Corpus) -> Record:
         weigh.set_params(norm=None)
     train = weigh.fit_transform(_counts(corpus.train, corpus.vocabulary))
     validation = weigh.transform(_counts(corpus.validation, corpus.vocabulary))
-    best = (np.inf, None)
+    best: tuple[float, Any] = (np.inf, None)
     for strength in (0.1, 1.0, 10.0, 100.0):
         model = Ridge(alpha=strength) if corpus.regression else LogisticRegression(C=strength, solver="liblinear")
         model.fit(train, corpus.train.target.numpy())
@@ -194,7 +194,7 @@ def _linear(model: object, x: object) -> Tensor:
 
 
 def _counts(texts: Texts, vocabulary: int, chosen: Tensor | None = None) -> object:
-    """How often each word occurs in each text, or in its chosen items, as a sparse matrix."""
+    """Return how often each word occurs in each text, or in its chosen items, as a sparse matrix."""
     from scipy.sparse import csr_matrix
 
     kept = texts.owner < texts.items

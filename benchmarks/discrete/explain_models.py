@@ -27,12 +27,12 @@ from setgrad.discrete import (
 
 # From theta and a function from points (S, B, items) to losses (S, B), to a loss with a gradient for both.
 Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
-# How far below the mean an item that is not there scores: noise hardly ever lifts it, and lengths stay sane.
+# How far below the mean a missing item scores: noise hardly ever lifts it, and norms stay moderate.
 _ABSENT = 5.0
 
 
 def make_chooser(method: str, k: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
-    """The estimators, all with the same number of samples; noise as in the papers."""
+    """Return an estimator; all have the same number of samples, and noise as published."""
     if method == "sfess":
         return SFESS(k, samples=samples)
     if method == "rloo":
@@ -76,7 +76,7 @@ METHODS = (
 
 @final
 class Explainer(nn.Module):
-    """Two networks with nothing in common: one scores items, the other reads those that were chosen.
+    """Two separate networks: one scores items, the other reads the chosen ones.
 
     An item is the mean of its words. The first network sees the items beside each one, and the mean of all.
     """
@@ -93,7 +93,7 @@ class Explainer(nn.Module):
         self.predict = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(dim, 1))
 
     def theta(self, texts: Texts) -> Tensor:
-        """Scores of items, (B, items)."""
+        """Return scores of items, (B, items)."""
         items, there = self._items(self.choosing, texts), texts.there
         whole = items.sum(1) / texts.count[:, None]
         hidden = self.beside(items.mT).mT + self.mix(whole)[:, None]
@@ -102,7 +102,7 @@ class Explainer(nn.Module):
         return torch.where(there, scores, mean.detach()[:, None] - _ABSENT)
 
     def read(self, texts: Texts) -> Callable[[Tensor], Tensor]:
-        """A function from weights of items (..., B, items), which sum to k, to predictions (..., B)."""
+        """Return a function from weights of items (..., B, items), which sum to k, to predictions (..., B)."""
         items = self._items(self.reading, texts)
 
         def of_chosen(z: Tensor) -> Tensor:
@@ -112,10 +112,10 @@ class Explainer(nn.Module):
         return of_chosen
 
     def _items(self, embedding: nn.Embedding, texts: Texts) -> Tensor:
-        """Means of the words of each item, 0 for an item without words."""
+        """Return the means of the words of each item, 0 for an item without words."""
         size, room = len(texts), texts.items
         vectors = self.drop(embedding(texts.words))
-        # One row more takes what is no word.
+        # An extra row collects padding.
         row = (texts.owner + (room + 1) * torch.arange(size, device=texts.owner.device)[:, None]).flatten()
         empty = vectors.new_zeros(size * (room + 1), vectors.shape[-1])
         sums = empty.index_add(0, row, vectors.flatten(0, 1))

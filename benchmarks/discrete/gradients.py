@@ -47,9 +47,9 @@ SWEPT = ((20, 1), (50, 1), (10, 5))
 SAMPLES = (1, 10, 100, 1_000, 10_000, 100_000)
 KNOBS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 WARM_UP, LONG = 100, 1_000
-# Algorithm 1 of the paper, which starts at alpha = 0 and needs a long warm-up.
+# Algorithm 1 of arXiv:2209.04862, which starts at alpha = 0 and needs a long warm-up.
 LONG_METHOD = "aimle paper central"
-# Beyond these S warm-ups would be most of the benchmark.
+# With larger S warm-ups would take most of the time.
 ADAPTIVE_MOST, LONG_MOST = 1_000, 100
 
 
@@ -72,7 +72,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What is shown while it runs."""
+        """The name that is printed while it runs."""
         noise = f" {self.noise}" if self.noise else ""
         return f"{self.part} {self.k} of {self.n} {self.target} {self.method}{noise}"
 
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, the longest first."""
+    """Return all trials of the options, the longest first."""
     parts = parse_names(options.parts, PARTS, "part")
     methods = parse_names(options.methods, METHODS, "method")
     sizes, swept = (((20, 1), (10, 5)),) * 2 if options.quick else (SIZES, SWEPT)
@@ -119,7 +119,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 
 
 def _noises(name: str, k: int) -> tuple[str, ...]:
-    """The noises that a method runs with; those that have no choice have no name."""
+    """Return the noises that a method runs with; an empty name if there is no choice."""
     method = METHODS[name]
     if method.only not in ("", "categorical" if k == 1 else "top-k"):
         return ()
@@ -136,7 +136,7 @@ def _by_samples(shared: dict[str, Any], largest: int, *, quick: bool) -> list[Tr
     if shared["method"] not in ADAPTIVE:
         return [Trial("samples", samples=samples, knobs=(1.0,), warm_ups=(), **shared)]
     long = shared["method"] == LONG_METHOD and (shared["n"] == 20 or shared["noise"] == "sum of gamma")
-    # A trial for each S, for they take long.
+    # A trial for each S, because they take long.
     return [
         Trial("samples", samples=(s,), knobs=(), warm_ups=_marks(s, long=long, quick=quick), **shared)
         for s in samples
@@ -151,13 +151,13 @@ def _marks(samples: int, *, long: bool, quick: bool) -> tuple[int, ...]:
 
 
 def _work(trial: Trial) -> float:
-    """About how long it takes: steps that are short take their time too."""
+    """Return the approximate cost, including the overhead of short steps."""
     steps = max((1 + mark for mark in trial.warm_ups), default=len(trial.knobs) / trial.runs)
     return steps * trial.runs * (2_000 + sum(trial.samples) * trial.n)
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Estimate and judge. Each row has S, the knob or the warm-up, the calls and how good it was."""
+    """Estimate and compare. Each row has S, the knob or the warm-up, the calls and the quality."""
     device = resolve_device(context.device)
     problem = make_problem(trial.n, trial.k, trial.target, trial.runs, seed=trial.seed, device=device)
     exact, method = problem.gradient(), METHODS[trial.method]

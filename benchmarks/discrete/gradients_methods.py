@@ -39,7 +39,7 @@ from setgrad.discrete import (
     TopK,
 )
 
-# Numbers of noise at a time; runs are done in groups of this size.
+# Random numbers at a time; runs are processed in groups of this size.
 ROOM = 4_000_000
 NOISES: dict[str, Callable[[int], Noise]] = {
     "gumbel": lambda k: Gumbel(),
@@ -52,7 +52,7 @@ SIDES = {"forward": False, "central": True}
 @final
 @dataclass(frozen=True)
 class Setting:
-    """What a layer is made for: k items, this many samples, this noise, and the number that the method has to be told.
+    """The options of a layer: k items, the number of samples, the noise, and the method's one option.
 
     The number is the lambda of a difference, or the temperature of a relaxation.
     """
@@ -63,7 +63,7 @@ class Setting:
     knob: float = 1.0
 
     def make_noise(self) -> Noise:
-        """The noise object."""
+        """Return the noise of this name."""
         return NOISES[self.noise](self.k)
 
 
@@ -107,14 +107,14 @@ def _aimle(mode: StepRule, central: bool) -> Callable[[Setting], nn.Module]:
 
 @final
 class CopiedSoftSub(nn.Module):
-    """SoftSub as some repositories have it: the noise has the wrong sign, and only the last pick is masked."""
+    """SoftSub as in published code: the noise has the wrong sign, and only the last pick is masked."""
 
     def __init__(self, k: int, *, temperature: float, samples: int) -> None:
         super().__init__()
         self.k, self.temperature, self.samples = k, temperature, samples
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw."""
+        """Return samples."""
         draws = Gumbel().sample((self.samples, *theta.shape), device=theta.device, generator=generator)
         scores, total, picked = theta - draws, torch.zeros_like(draws), torch.zeros_like(draws)
         for _ in range(self.k):
@@ -168,7 +168,7 @@ METHODS: dict[str, Method] = {
 
 
 def estimate(method: Method, problem: Problem, setting: Setting, generator: torch.Generator) -> tuple[Tensor, int]:
-    """Gradients (runs, n), and the instances that were solved or drawn for each run."""
+    """Return gradients (runs, n), and the instances that were solved or drawn for each run."""
     count = max(1, ROOM // (max(1, setting.samples) * problem.n))
     found, calls = [], 0
     for first in range(0, len(problem.theta), count):
@@ -182,7 +182,7 @@ def estimate(method: Method, problem: Problem, setting: Setting, generator: torc
 def adapt(
     method: Method, problem: Problem, setting: Setting, marks: Sequence[int], generator: torch.Generator
 ) -> Iterator[tuple[int, Tensor, int]]:
-    """For each mark (a number of warm-up steps) the gradients after it, with alpha kept, and all calls so far.
+    """Yield for each mark (a number of warm-up steps) the gradients after it, with fixed alpha, and all calls so far.
 
     Every run has a layer of its own, because alpha is one for all instances of a layer. What an estimate at an earlier
     mark cost is no part of a later one's calls.
@@ -205,7 +205,7 @@ def adapt(
 
 
 def gradient_of(layer: nn.Module, problem: Problem, generator: torch.Generator, *, scored: bool = False) -> Tensor:
-    """One estimate for every run; the loss is the mean over samples and the sum over runs."""
+    """Return one estimate for every run; the loss is the mean over samples and the sum over runs."""
     theta = problem.theta.clone().requires_grad_()
     draw = partial(layer, theta, generator=generator)
     losses = draw(problem.loss) if scored else problem.loss(draw())
@@ -213,7 +213,7 @@ def gradient_of(layer: nn.Module, problem: Problem, generator: torch.Generator, 
 
 
 def _cost(layer: Any, samples: int) -> int:
-    """Instances that the solver has seen; one for each sample where samples are drawn without a solver."""
+    """Return the number of solved instances; one for each sample where samples are drawn without a solver."""
     return int(layer.solver.counter.instances) if _counts(layer) else samples
 
 

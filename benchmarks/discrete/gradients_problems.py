@@ -17,7 +17,7 @@ TARGETS = ("normal", "absolute")
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Runs of one problem, each with a theta and a b of its own: both (runs, n)."""
+    """Runs of one problem, each with its own theta and b: both (runs, n)."""
 
     theta: Tensor
     b: Tensor
@@ -29,15 +29,15 @@ class Problem:
         return self.theta.shape[-1]
 
     def loss(self, z: Tensor) -> Tensor:
-        """Squared distance of points (..., runs, n) from b."""
+        """Return the squared distance of points (..., runs, n) from b."""
         return (z - self.b).square().sum(-1)
 
     def part(self, first: int, count: int) -> Problem:
-        """Some of the runs."""
+        """Return a part of the runs."""
         return Problem(self.theta[first : first + count], self.b[first : first + count], self.k)
 
     def gradient(self) -> Tensor:
-        """The exact gradient of the mean loss, by adding up all points, in float64."""
+        """Return the exact gradient of the mean loss, as a sum over all points, in float64."""
         points = all_points(self.n, self.k).to(self.theta.device)
         theta = self.theta.double().requires_grad_()
         losses = Problem(theta, self.b.double()[:, None], self.k).loss(points)
@@ -48,7 +48,7 @@ class Problem:
 def make_problem(
     n: int, k: int, target: str, runs: int, *, seed: int = 0, device: str | torch.device = "cpu"
 ) -> Problem:
-    """Theta from the normal law; b from the normal law (the paper) or its absolute value (the paper's code)."""
+    """Return a problem: theta is normal; b is normal, as published, or its absolute value, as in the published code."""
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
     # On the CPU, so that all devices get the same problem.
@@ -58,7 +58,7 @@ def make_problem(
 
 
 def all_points(n: int, k: int) -> Tensor:
-    """All ways to choose k of n, (ways, n), in float64."""
+    """Return all ways to choose k of n, (ways, n), in float64."""
     chosen = torch.tensor(list(combinations(range(n), k)))
     return torch.zeros(len(chosen), n, dtype=torch.float64).scatter_(1, chosen, 1)
 
@@ -66,7 +66,7 @@ def all_points(n: int, k: int) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Quality:
-    """How near estimates come to the truth, over runs.
+    """How close estimates are to the exact gradient, over runs.
 
     Attributes:
         cosine: Mean cosine; an estimate that is 0 counts as 0.

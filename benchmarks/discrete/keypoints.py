@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.discrete.decisions import Criterion, Examples
 
-# Kinds of keypoints, and features of each: those that tell kinds apart, and stronger ones that only tell images apart.
+# Kinds of keypoints, and features of each: informative ones, and stronger ones that only differ between images.
 KINDS = 40
 TELLING = 8
 NUISANCE = 16
@@ -19,7 +19,7 @@ CLUTTER = 5
 
 
 def pairs(count: int, generator: torch.Generator, *, noise: float = 0.4, nuisance: float = 1.5) -> Examples:
-    """Pairs of images: POINTS keypoints in the first, the same and CLUTTER others, shuffled, in the second.
+    """Return pairs of images: POINTS keypoints in the first, the same and CLUTTER others, shuffled, in the second.
 
     Inputs are (count, POINTS + POINTS + CLUTTER, FEATURES + 2): features, then places. What is known of the world (the
     kinds, and how telling features and nuisance are mixed) is fixed; an object is a choice of kinds, each at a place
@@ -49,7 +49,7 @@ def pairs(count: int, generator: torch.Generator, *, noise: float = 0.4, nuisanc
 
 
 class Matcher(nn.Module):
-    """Scores of all pairs of points: an embedding of each point that also looks at the others of its image.
+    """Scores all pairs of points, with an embedding of each point that includes messages from its image.
 
     How far two points are apart does not change when an image is turned or moved, so attention sees distances alone.
     """
@@ -61,7 +61,7 @@ class Matcher(nn.Module):
         self.out = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, dim))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Scores, (count, POINTS, POINTS + CLUTTER)."""
+        """Return scores, (count, POINTS, POINTS + CLUTTER)."""
         left, right = (self._points(part) for part in inputs.split((POINTS, POINTS + CLUTTER), dim=1))
         return left @ right.mT / math.sqrt(left.shape[-1])
 
@@ -73,21 +73,21 @@ class Matcher(nn.Module):
 
 
 def nearest(inputs: Tensor) -> Tensor:
-    """Scores without learning: minus the distance of features."""
+    """Return scores without learning: minus the distance of features."""
     left, right = inputs[..., :FEATURES].split((POINTS, POINTS + CLUTTER), dim=1)
     return -torch.cdist(left, right)
 
 
 class CrossEntropy(Criterion):
-    """Each point of the first image chooses among those of the second, alone: no solver in training."""
+    """Each point of the first image chooses among those of the second independently: no solver in training."""
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Minus the logarithm of the right choices."""
+        """Return minus the logarithm of the right choices."""
         return -(theta.log_softmax(-1) * batch.answers).flatten(1).sum(-1)
 
 
 class Sinkhorn(Criterion):
-    """The same for entries of a matrix whose rows add up to 1 and whose columns add up to at most 1.
+    """Cross-entropy of a matrix whose rows add up to 1 and whose columns add up to at most 1.
 
     A column that no row takes goes to a row of leftovers, so that the sums can be right.
     """
@@ -97,7 +97,7 @@ class Sinkhorn(Criterion):
         self.rounds = rounds
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Minus the logarithm of the right entries."""
+        """Return minus the logarithm of the right entries."""
         rows, columns = theta.shape[-2:]
         plan = torch.cat([theta, theta.new_zeros(len(theta), 1, columns)], 1)
         sums = torch.tensor([1.0] * rows + [float(columns - rows)], device=theta.device).log()[:, None]

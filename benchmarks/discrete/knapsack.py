@@ -43,8 +43,8 @@ from benchmarks.discrete.decisions import (
     imle,
     l1,
     learn,
-    lost,
     predict,
+    regret_loss,
     show_rows,
     spo_plus,
     two_stage,
@@ -60,7 +60,6 @@ from setgrad.discrete import (
     Knapsack,
     NoiseMargin,
     Normal,
-    NormProjection,
     Tempered,
     normalized_regret,
     to_pyepo,
@@ -75,7 +74,7 @@ PYEPO = "pyepo spo+"
 
 @final
 class PyEPOLoss(Criterion):
-    """PyEPO's SPO+ around the same solver, which it asks for one instance at a time."""
+    """PyEPO's SPO+ around the same solver, which it calls for one instance at a time."""
 
     def __init__(self, solver: CombinatorialSolver) -> None:
         super().__init__()
@@ -83,7 +82,7 @@ class PyEPOLoss(Criterion):
         self.loss = losses.SPOPlus(to_pyepo(solver, SLOTS), processes=1, reduction="sum")
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """One number for the whole batch."""
+        """Return one number for the whole batch."""
         best = (batch.truth * batch.answers).sum(-1, keepdim=True)
         value: Tensor = self.loss(theta, batch.truth, batch.answers, best)
         return value
@@ -98,15 +97,15 @@ _WAYS: dict[str, Method] = {
     "spo+": spo_plus,
     PYEPO: _pyepo,
     "fenchel-young 0.5": partial(fenchel_young, noise=Tempered(Normal(), 0.5), samples=4),
-    "identity": partial(identity, loss=lost),
-    "identity norm": partial(identity, loss=lost, projection=NormProjection()),
+    "identity": partial(identity, loss=regret_loss),
+    "identity norm": partial(identity, loss=regret_loss, projection="norm"),
     "identity l1": partial(identity, loss=l1),
     "identity l1 noise 0.5": partial(identity, loss=l1, margin=NoiseMargin(0.5)),
-    "blackbox 0.1": partial(blackbox, loss=lost, lam=0.1),
-    "blackbox 1": partial(blackbox, loss=lost, lam=1.0),
-    "blackbox 10": partial(blackbox, loss=lost, lam=10.0),
-    "imle 1": partial(imle, loss=lost, noise=Tempered(Gumbel(), 0.3), lam=1.0, samples=4),
-    "aimle": partial(aimle, loss=lost, noise=Tempered(Gumbel(), 0.3), samples=4),
+    "blackbox 0.1": partial(blackbox, loss=regret_loss, lam=0.1),
+    "blackbox 1": partial(blackbox, loss=regret_loss, lam=1.0),
+    "blackbox 10": partial(blackbox, loss=regret_loss, lam=10.0),
+    "imle 1": partial(imle, loss=regret_loss, noise=Tempered(Gumbel(), 0.3), lam=1.0, samples=4),
+    "aimle": partial(aimle, loss=regret_loss, noise=Tempered(Gumbel(), 0.3), samples=4),
 }
 METHODS = {f"{name} {model}": (way, model) for name, way in _WAYS.items() for model in MODELS}
 PLAIN = ("by weight", "ridge", "trees")
@@ -129,12 +128,12 @@ class Trial:
 
     @property
     def task(self) -> str:
-        """Head of its columns."""
+        """The head of its columns."""
         return f"{self.features}, {self.budget}"
 
     @property
     def label(self) -> str:
-        """What is shown while it runs."""
+        """The name that is printed while it runs."""
         return f"{self.task} {self.method} seed {self.seed}"
 
 
@@ -163,7 +162,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, the longest first. Fits without chance have one seed."""
+    """Return all trials of the options, the longest first. Deterministic fits have one seed."""
     known = importlib.util.find_spec("pyepo") is not None
     usual = [name for name in ALL if known or not name.startswith(PYEPO)]
     names = parse_names(options.methods, ALL, "method") if options.methods else usual
@@ -184,10 +183,10 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Fit, and see what is lost on test days."""
+    """Fit, and return the regret on test days."""
     device = resolve_device(context.device)
     data = read_days(context.data_dir, trial.features)
-    # The second does what is no part of training, and so must not be counted.
+    # The second solver does everything outside of training, which does not count.
     solver, judge = (Knapsack(data.weights, trial.budget, on_failure="mask") for _ in range(2))
     features, values = (part[: trial.days].to(device) for part in data.learnt)
     test = _examples(data.tested[0].to(device), data.tested[1].to(device), judge)
@@ -212,11 +211,11 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def read_days(data_dir: str | None, features: str) -> Days:
-    """Days in their order. Features are standardised on the first part, values divided by their deviation there."""
+    """Return the days in order. Features are standardised on the first part, values divided by their deviation."""
     path = data_folder(data_dir, "knapsack_energy", "the prices of energy") / "Data.npz"
     names = ("X_1gtrain", "y_train", "X_1gtest", "y_test", "weights")
     x, y, x_test, y_test, weights = read_arrays(path, names)
-    mean, deviation, scale = x[:, 1:].mean(0), x[:, 1:].std(0), y.std()  # the first column is the number of the day
+    mean, deviation, scale = x[:, 1:].mean(0), x[:, 1:].std(0), y.std()  # the first column is the index of the day
 
     def part(inputs: Any, values: Any) -> tuple[Tensor, Tensor]:
         made = ((inputs[:, 1:] - mean) / np.where(deviation > 0, deviation, 1)).reshape(-1, SLOTS, inputs.shape[1] - 1)
@@ -232,7 +231,7 @@ def read_days(data_dir: str | None, features: str) -> Days:
 
 
 def make_network(model: str, features: int, start: float) -> nn.Module:
-    """One value for each item, from its own features alone; it begins with the mean value for all."""
+    """Return a network that predicts the value of an item from its features; it starts with the mean value."""
     last = nn.Linear(features if model == "linear" else 64, 1)
     with torch.no_grad():
         last.weight.mul_(0.1)
@@ -242,14 +241,14 @@ def make_network(model: str, features: int, start: float) -> nn.Module:
 
 
 def measure(theta: Tensor, test: Examples, solver: CombinatorialSolver) -> Record:
-    """Regret of the choices that theta leads to, in percent of the best."""
+    """Return the regret of the choices by theta, in percent of the best."""
     z = solver(theta)
     regret = normalized_regret(z, test.truth, solver=solver, best=test.answers)
     return {"regret": float(regret) * 100}
 
 
 def show(records: Sequence[Record]) -> str:
-    """One row for each method, one column for each kind of features and budget."""
+    """Return a table with one row for each method, one column for each kind of features and budget."""
     tasks = sorted({record["task"] for record in records}, key=lambda t: (t.split(",")[0], int(t.split(",")[1])))
     return show_rows(records, ALL, tasks, (("regret", "regret", ".2f"),))
 
@@ -263,7 +262,7 @@ def _examples(features: Tensor, values: Tensor, solver: CombinatorialSolver) -> 
 
 
 def _regress(method: str, features: Tensor, values: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
-    """Fits of scikit-learn on single half-hours, or means."""
+    """Return the predictions of scikit-learn models of single half-hours, or of means."""
     if method == "by weight":
         means = [values[:, weights == weight].mean() for weight in weights]
         return torch.stack(means).cpu().expand(len(wanted), -1)

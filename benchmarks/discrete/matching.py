@@ -61,7 +61,7 @@ def _sinkhorn(solver: CombinatorialSolver, generator: torch.Generator) -> Criter
 
 
 def _margins(name: str, way: Any, **given: Any) -> dict[str, Method]:
-    """A method without a margin, and with those of each kind and width."""
+    """Return a method without a margin, and with margins of each kind and width."""
     made: dict[str, Method] = {name: partial(way, loss=l1, **given)}
     for kind, margin in (("noise", NoiseMargin), ("informed", InformedMargin)):
         made |= {f"{name} {kind} {width:g}": partial(way, loss=l1, margin=margin(width), **given) for width in WIDTHS}
@@ -89,7 +89,7 @@ ALL = (NEAREST, *METHODS)
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One training, or none for "nearest". `pairs` says how many to learn from and to test on."""
+    """One training run, or none for "nearest". `pairs` has the numbers of training and test pairs."""
 
     method: str
     nuisance: float
@@ -101,12 +101,12 @@ class Trial:
 
     @property
     def task(self) -> str:
-        """Head of its columns."""
+        """The head of its columns."""
         return f"nuisance {self.nuisance:g}"
 
     @property
     def label(self) -> str:
-        """What is shown while it runs."""
+        """The name that is printed while it runs."""
         return f"{self.task} {self.method} seed {self.seed}"
 
 
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for."""
+    """Return all trials of the options."""
     names = parse_names(options.methods, ALL, "method")
     if options.quick:
         return [Trial(name, options.nuisance[0], 0, epochs=2, pairs=(300, 100)) for name in names]
@@ -156,7 +156,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def measure(theta: Tensor, test: Examples) -> Record:
-    """Points with the right partner, and pairs of images without an error."""
+    """Return the share of points with the right partner, and of pairs of images without an error."""
     right = (Assignment(on_failure="mask")(theta) * test.answers).sum(-1)
     return {
         "points": float(right.mean()) * 100,
@@ -166,7 +166,7 @@ def measure(theta: Tensor, test: Examples) -> Record:
 
 
 def show(records: Sequence[Record]) -> str:
-    """One row for each method."""
+    """Return the table with one row for each method."""
     tasks = sorted({record["task"] for record in records}, key=lambda task: float(task.split()[1]))
     columns = (("points", "points (%)", ".1f"), ("images", "images (%)", ".1f"), ("size", "size of scores", ".2g"))
     return show_rows(records, ALL, tasks, columns)

@@ -53,7 +53,7 @@ SIZES = (12, 20, 32)
 
 
 def methods(size: int) -> dict[str, Method]:
-    """All contenders. The gamma noise knows about how long a path is, as in the code of IMLE."""
+    """Return all methods. The gamma noise depends on the approximate length of a path, as in the code of IMLE."""
     gamma = SumOfGamma(int(1.3 * size))
     return {
         "two-stage (oracle)": two_stage,
@@ -81,7 +81,7 @@ ALL = tuple(methods(12))
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One training. `size` is rows and columns of a map, `maps` how many are learnt from and tested on."""
+    """One training run. `size` is rows and columns of a map, `maps` the numbers of training and test maps."""
 
     method: str
     size: int
@@ -94,12 +94,12 @@ class Trial:
 
     @property
     def task(self) -> str:
-        """Head of its columns."""
+        """The head of its columns."""
         return f"{self.size} x {self.size}"
 
     @property
     def label(self) -> str:
-        """What is shown while it runs."""
+        """The name that is printed while it runs."""
         return f"{self.task} {self.method} seed {self.seed}"
 
 
@@ -117,13 +117,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, the longest first."""
+    """Return all trials of the options, the longest first."""
     if not all(word.strip().isdigit() and int(word) > 1 for word in options.sizes.split(",")):
         raise OptionError(f"--sizes takes whole numbers of 2 or more, not {options.sizes!r}")
     sizes = sorted((int(word) for word in options.sizes.split(",")), reverse=True)
     names = parse_names(options.methods, ALL, "method")
     if options.quick:
-        # Steps enough for the running means of the normalisation to settle.
+        # Enough steps for the running means of the normalisation to converge.
         small = partial(Trial, epochs=2, maps=(280, 50), batch=20, dim=8)
         return [small(name, min(sizes), 0) for name in names]
     return [
@@ -153,7 +153,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def measure(theta: Tensor, test: Examples) -> Record:
-    """How often a path is as cheap as the cheapest, and by how much the others are dearer."""
+    """Return how often a path is as cheap as the cheapest, and the ratio of costs."""
     solved = GridPath(on_failure="mask").run(theta)
     cost = (solved.value * test.truth).flatten(1).sum(-1)
     least = (test.answers * test.truth).flatten(1).sum(-1)
@@ -169,7 +169,7 @@ def measure(theta: Tensor, test: Examples) -> Record:
 
 
 def show(records: Sequence[Record]) -> str:
-    """One row for each method."""
+    """Return the table with one row for each method."""
     tasks = sorted({record["task"] for record in records}, key=lambda task: int(task.split()[0]))
     return show_rows(records, ALL, tasks, (("best", "best (%)", ".1f"), ("ratio", "ratio", ".2f")))
 

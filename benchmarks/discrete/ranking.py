@@ -37,7 +37,7 @@ from setgrad.errors import OptionError
 
 STEPS = 600
 RATES = (3e-4, 2e-3)
-# What the figure shows: one of each kind.
+# Methods of the figure: one of each kind.
 SHOWN = (
     "blackbox loglog",
     "identity loglog",
@@ -78,7 +78,7 @@ def _collections(records: Sequence[Record]) -> list[str]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for; quick ones have one knob and one rate."""
+    """Return all trials of the options; quick runs have one value and one rate."""
     if options.steps < 1 or options.seeds < 1:
         raise OptionError(f"--steps and --seeds must be at least 1, not {options.steps} and {options.seeds}")
     made = []
@@ -98,13 +98,13 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 
 
 def best(records: Sequence[Record], model: str) -> Record | None:
-    """The trial of a model that validation classes prefer."""
+    """Return the trial of a method that validation classes prefer."""
     found = [r for r in records if r["model"] == model]
     return max(found, key=lambda r: statistics.fmean(r["validation"])) if found else None
 
 
 def show(records: Sequence[Record]) -> str:
-    """One row for each contender, the best MAP of validation classes first."""
+    """Return a table with one row for each method, the best MAP of validation classes first."""
     kept = [record for record in (best(records, model) for model in ALL) if record is not None]
     rows = [
         [

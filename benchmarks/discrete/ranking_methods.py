@@ -25,7 +25,7 @@ from setgrad.discrete import (
 
 # From similarities (replicas, queries, others) and which others are relevant to losses (replicas, queries).
 Loss = Callable[[Tensor, Tensor], Tensor]
-# Items that the recall loss looks at.
+# Items that the recall loss counts.
 RECALL = 8
 LAMBDAS = (0.2, 2.0, 20.0, 200.0)
 WIDTHS = (0.01, 0.05, 0.1, 0.3)
@@ -54,7 +54,7 @@ class Ranked:
     margin: Margin | None
 
     def __call__(self, similarities: Tensor, relevant: Tensor) -> Tensor:
-        """Project, take the margin, rank."""
+        """Return the loss after projection, margin and ranking."""
         theta = StdProjection()(similarities) if self.project else similarities
         if self.margin is not None:
             theta = self.margin(theta, target=relevant)
@@ -108,7 +108,7 @@ def contrastive(margin: float) -> Loss:
 
 
 def cross_entropy(temperature: float) -> Loss:
-    """Softmax of similarities over the batch, with all relevant items as targets (supervised contrastive)."""
+    """Return the softmax loss of similarities over the batch, with all relevant items as targets."""
 
     def loss(similarities: Tensor, relevant: Tensor) -> Tensor:
         logs = (similarities / temperature).log_softmax(-1)
@@ -118,7 +118,7 @@ def cross_entropy(temperature: float) -> Loss:
 
 
 def pairs(temperature: float) -> Loss:
-    """Is a pair of one class? Cross-entropy of each pair, both kinds with the same weight."""
+    """Return the cross-entropy of pairs of equal or different class, both kinds with the same weight."""
 
     def loss(similarities: Tensor, relevant: Tensor) -> Tensor:
         relevant = relevant.expand_as(similarities)
@@ -134,7 +134,7 @@ def pairs(temperature: float) -> Loss:
 @final
 @dataclass(frozen=True)
 class Model:
-    """A contender: how to make its loss, and values of its one knob."""
+    """A method: a constructor of its loss, and values of its one option."""
 
     make: Callable[[float], Loss]
     knobs: tuple[float, ...]
@@ -148,7 +148,7 @@ def _solver_models() -> dict[str, Model]:
                 for margin in ("", "noise", "informed"):
                     knobs = WIDTHS if margin else LAMBDAS if way == "blackbox" else (0.0,)
                     name = " ".join(filter(None, [way, "std" * project, margin and f"{margin} margin", loss]))
-                    # The papers have no recall loss with noise, and it is here only to be compared with loglog.
+                    # There is no published recall loss with noise; it is only compared with loglog.
                     if loss == "loglog" or margin != "noise":
                         found[name] = Model(_ranked(way, loss, project, margin), knobs)
     return found
@@ -171,7 +171,7 @@ PLAIN = {"pixels": (0.0,), "pca": (8.0, 16.0, 32.0, 64.0), "lda": (4.0, 9.0, 16.
 
 
 def knobs_of(name: str) -> tuple[float, ...]:
-    """The values to try."""
+    """Return the values to try."""
     if name in MODELS:
         return MODELS[name].knobs
     return TEMPERATURES if name == CLASSIFIER else PLAIN[name]

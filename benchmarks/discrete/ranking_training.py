@@ -20,14 +20,14 @@ from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import Ranking, recall_at
 
-# Times that validation classes are asked during a training run.
+# How often a training run is validated.
 LOOKS = 10
 
 
 @final
 @dataclass(frozen=True)
 class Images:
-    """How a collection is used: classes to train on, to choose with and to test on, and images of each class."""
+    """How a collection is used: classes for training, validation and test, and images of each class."""
 
     classes: tuple[int, int, int]
     # Classes and images of a class in a batch; images of a class to choose and to test with, at most.
@@ -46,7 +46,7 @@ IMAGES = {
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One contender with one value of its knob, for `replicas` seeds from 0 on, each with classes of its own."""
+    """One method with one value of its option, for `replicas` seeds from 0 on, each with its own classes."""
 
     images: str
     model: str
@@ -62,12 +62,12 @@ class Trial:
 
     @property
     def seed(self) -> int:
-        """What torch's own generator starts from."""
+        """The seed of torch's global generator."""
         return 0
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         knob = f" {self.knob:g}" if self.knob else ""
         return f"{self.images}, {self.model}{knob}" + (f", rate {self.rate:g}" if self.rate else "")
 
@@ -75,7 +75,7 @@ class Trial:
 @final
 @dataclass(frozen=True)
 class Split:
-    """Bytes (n, height, width) on a device, and numbers of the images (classes, images) of each part.
+    """Bytes (n, height, width) on a device, and indices of the images (classes, images) of each part.
 
     The test part is drawn from the test half of MNIST; classes of the parts are always different.
     """
@@ -86,7 +86,7 @@ class Split:
     moved: bool
 
     def take(self, numbers: Tensor, *, move: torch.Generator | None = None) -> Tensor:
-        """Features of images, about -1 to 1: (*numbers.shape, features). With `move`, shifted and mirrored."""
+        """Return features of images, about -1 to 1: (*numbers.shape, features); with `move`, shifted and mirrored."""
         images = self.pixels[numbers.flatten()].float() / 127.5 - 1
         if move is not None and self.moved:
             images = shift_and_mirror(images, move)
@@ -95,12 +95,12 @@ class Split:
 
 @lru_cache(maxsize=16)  # reading takes as long as a training run, and a process has many
 def read_split(name: str, data_dir: str | Path | None, seed: int, device: torch.device, *, asked: int) -> Split:
-    """Read a collection; the seed says which classes are held out."""
+    """Return the split of a collection; the seed sets the validation and test classes."""
     rng = np.random.default_rng(seed)
     used = IMAGES[name]
     read = read_images(name, data_dir, rng)
     labels, kinds = read.labels, rng.permutation(np.unique(read.labels))
-    # People are apart by class alone; for digits, images of the test half are asked about.
+    # People are separated by class alone; for digits, queries are images of the test half.
     known = np.arange(len(labels)) if name == "olivetti" else np.concatenate(read.parts[:2])
     last = known if name == "olivetti" else read.parts[2]
     groups = np.split(kinds, np.cumsum(used.classes)[:2])
@@ -125,7 +125,7 @@ class Embedding(nn.Module):
         self.classes = nn.Parameter(torch.randn(trial.replicas, classes, trial.dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """From (replicas, images, features) to (replicas, images, dim)."""
+        """Return embeddings (replicas, images, dim) of features (replicas, images, features)."""
         return normalize(self.network(x), dim=-1)
 
 
@@ -140,7 +140,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def learn(trial: Trial, splits: list[Split]) -> Record:
-    """Train; each replica is tested as it was when its validation classes were ranked best."""
+    """Train; each replica is tested with the weights that ranked its validation classes best."""
     device = splits[0].pixels.device
     draw = torch.Generator(device).manual_seed(0)
     features = splits[0].take(splits[0].parts[0][:1, :1]).shape[-1]
@@ -165,7 +165,7 @@ def learn(trial: Trial, splits: list[Split]) -> Record:
 
 
 def draw_batch(splits: list[Split], shape: tuple[int, int], draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Some classes and some images of each, (replicas, classes) and (replicas, classes * images, features)."""
+    """Return random classes and images of each, (replicas, classes) and (replicas, classes * images, features)."""
     classes, count = shape
     kinds, images = [], []
     for split in splits:
@@ -178,7 +178,7 @@ def draw_batch(splits: list[Split], shape: tuple[int, int], draw: torch.Generato
 
 
 def objective(model: Embedding, images: Tensor, kinds: Tensor, trial: Trial) -> Tensor:
-    """The loss of a batch, added over queries and replicas: lambda is measured against the gradient of one query."""
+    """Return the loss of a batch, summed over queries and replicas: lambda is relative to the gradient of one query."""
     codes = model(images)
     count = images.shape[1] // kinds.shape[1]
     if trial.model == CLASSIFIER:
@@ -190,7 +190,7 @@ def objective(model: Embedding, images: Tensor, kinds: Tensor, trial: Trial) -> 
 
 
 def without_self(similarities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave each query out of its own list: (replicas, n, n - 1), and which of the others have its class."""
+    """Return similarities without the query itself, (replicas, n, n - 1), and which of the others have its class."""
     n = len(labels)
     others = torch.arange(n - 1, device=labels.device) + (
         torch.arange(n - 1, device=labels.device) >= torch.arange(n, device=labels.device)[:, None]
@@ -200,7 +200,7 @@ def without_self(similarities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gather(splits: list[Split], part: int) -> tuple[Tensor, Tensor]:
-    """All images of a part (replicas, images, features) and their classes."""
+    """Return all images of a part (replicas, images, features) and their classes."""
     fewest = min(split.parts[part].shape[1] for split in splits)
     numbers = [split.parts[part][:, :fewest] for split in splits]
     labels = torch.arange(len(numbers[0]), device=numbers[0].device).repeat_interleave(fewest)
@@ -208,7 +208,7 @@ def gather(splits: list[Split], part: int) -> tuple[Tensor, Tensor]:
 
 
 def score(codes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean average precision and recall at 1, in percent, every image being a query to all others."""
+    """Return mean average precision and recall at 1, in percent, with every image as a query to all others."""
     similarities, relevant = without_self(codes @ codes.mT, labels)
     ranks = Ranking()(similarities)
     relevant = relevant.expand_as(ranks)
@@ -217,7 +217,7 @@ def score(codes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def average_precision(ranks: Tensor, relevant: Tensor) -> Tensor:
-    """Mean over relevant items of the share of relevant items up to their rank."""
+    """Return the mean over relevant items of the share of relevant items up to their rank."""
     order = ranks.argsort(-1)
     hits = relevant.gather(-1, order).to(ranks.dtype)
     place = torch.arange(1, ranks.shape[-1] + 1, dtype=ranks.dtype, device=ranks.device)
@@ -225,7 +225,7 @@ def average_precision(ranks: Tensor, relevant: Tensor) -> Tensor:
 
 
 def examine_plain(trial: Trial, splits: list[Split]) -> Record:
-    """Features that no loss of similarities has shaped."""
+    """Return the scores of features that are not trained by a loss of similarities."""
     found: dict[str, list[float]] = {"map": [], "recall": [], "validation": []}
     for seed, split in enumerate(splits):
         train, labels = gather_some(split, 500)
@@ -240,7 +240,7 @@ def examine_plain(trial: Trial, splits: list[Split]) -> Record:
 
 
 def gather_some(split: Split, most: int) -> tuple[Tensor, Tensor]:
-    """Training images, at most so many of a class, and their classes."""
+    """Return training images, at most `most` of a class, and their classes."""
     numbers = split.parts[0][:, :most]
     return split.take(numbers).flatten(0, 1), torch.arange(len(numbers)).repeat_interleave(numbers.shape[1])
 

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, those with a law of trees in every step first."""
+    """Return all trials of the options, those with a distribution of trees in every step first."""
     made = []
     for times in (int(text) for text in options.times.split(",")):
         if times < 2 or options.horizon < 1 or (times - 1) % options.horizon:
@@ -88,7 +88,7 @@ def _trial(times: int, method: str, seed: int, lam: float | None, options: argpa
 
 
 def show(records: Sequence[Record]) -> str:
-    """A table for each length; a row for each method."""
+    """Return a table for each length, with a row for each method."""
     pages = []
     kinds = ("times", "horizon", "particles")
     for kind in sorted({tuple(record[name] for name in kinds) for record in records}):
@@ -114,7 +114,7 @@ def _cell(records: Sequence[Record], name: str, form: str) -> str:
 
 
 def _best_run(records: Sequence[Record]) -> str:
-    """Bound and precision of the run that validates best: what one would keep, since no edge need be known for it."""
+    """Return bound and precision of the run that validates best, for which no edge need be known."""
     best = max(records, key=lambda record: record["validation"])
     if best["method"] == SUPERVISED or best["precision"] is None:
         return "-"
@@ -122,7 +122,7 @@ def _best_run(records: Sequence[Record]) -> str:
 
 
 def best_lambda(records: Sequence[Record]) -> list[Record]:
-    """The records of the lambda with the highest mean validation bound; all of them where there is none."""
+    """Return the records of the lambda with the highest mean validation bound; all records where there is no lambda."""
     groups: dict[float | None, list[Record]] = {}
     for record in records:
         groups.setdefault(record["lam"], []).append(record)

@@ -18,7 +18,7 @@ from setgrad.discrete import Gumbel, SpanningTree
 @final
 @dataclass(frozen=True, eq=False)
 class Systems:
-    """Places (systems, particles, times, 2) in [-1, 1], and the trees (systems, particles, particles)."""
+    """Positions (systems, particles, times, 2) in [-1, 1], and the trees (systems, particles, particles)."""
 
     places: Tensor
     trees: Tensor
@@ -46,9 +46,9 @@ def simulate(count: int, times: int, generator: torch.Generator, *, particles: i
 
 
 def spring_step(place: Tensor, trees: Tensor) -> Tensor:
-    """One iteration of the layout, centred and scaled to [-1, 1]: (B, n, 2) to (B, n, 2)."""
+    """Return the positions (B, n, 2) after one iteration of the layout, centred and scaled to [-1, 1]."""
     spring = place.shape[1] ** -0.5
-    # One iteration of NetworkX starts at a tenth of the width of the picture.
+    # One iteration of NetworkX starts at a tenth of the extent of the layout.
     step = 0.1 * (place.amax(1) - place.amin(1)).amax(-1)[:, None, None]
     delta = place[:, :, None] - place[:, None]
     distance = delta.norm(dim=-1).clamp(min=0.01)

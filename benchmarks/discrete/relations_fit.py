@@ -16,7 +16,7 @@ from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Record, RunContext
 from setgrad.discrete import RandomSpanningTree, SpanningTree
 
-# Trees that nobody learns, and an encoder that is told the trees.
+# Fixed trees, and an encoder that is trained on the true trees.
 FIXED = ("true tree", "nearest", "no edges")
 SUPERVISED = "supervised"
 VARIANCE = 5e-5
@@ -46,13 +46,13 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         step = "" if self.lam is None else f" {self.lam:g}"
         return f"T={self.times}, {self.method}{step}, seed {self.seed}"
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Train, keep the weights that validate best, test."""
+    """Train, and test the weights that validate best."""
     device = resolve_device(context.device)
     source = torch.Generator(device).manual_seed(trial.seed)
     train, validation, test = (
@@ -84,7 +84,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 @final
 class Model(nn.Module):
-    """Encoder, way to choose and decoder."""
+    """Encoder, estimator and decoder."""
 
     def __init__(self, trial: Trial, device: torch.device) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Model(nn.Module):
         )
 
     def loss(self, batch: Systems, weight: float = 1.0) -> Tensor:
-        """Minus the bound, for each number that is predicted, so that it has the same size for all lengths."""
+        """Return minus the bound for each predicted number, so that it has the same scale for all lengths."""
         size = 2 * self.trial.particles * (self.trial.times - 1)
 
         def losses(tree: Tensor) -> Tensor:
@@ -107,23 +107,23 @@ class Model(nn.Module):
         if self.chooser is None:
             return losses(given(self.trial.method, batch)[None]).mean() / size
         theta = self.encoder(batch.places)
-        # Estimators see the loss in the same units.
+        # Estimators get the loss in the same units.
         return (self.chooser(theta, lambda tree: losses(tree) / size) + weight * divergence(theta) / size).mean()
 
     def negative_log(self, places: Tensor, tree: Tensor) -> Tensor:
-        """-log p(places after the first | first, tree), (S, B)."""
+        """Return -log p(positions after the first | first, tree), (S, B)."""
         made, truth = self.decoder.unroll(places, tree, self.trial.horizon)
         each = (made - truth).square() / (2 * VARIANCE) + 0.5 * math.log(2 * math.pi * VARIANCE)
         return each.flatten(2).sum(-1)
 
 
 def divergence(theta: Tensor) -> Tensor:
-    """Exact KL between the law of trees and the uniform one."""
+    """Return the exact KL between the distribution of trees and the uniform one."""
     return RandomSpanningTree(theta).kl(RandomSpanningTree(torch.zeros_like(theta[:1])))
 
 
 def given(method: str, batch: Systems) -> Tensor:
-    """Trees by a rule."""
+    """Return trees by a rule."""
     if method == "true tree":
         return batch.trees
     if method == "no edges":
@@ -134,7 +134,7 @@ def given(method: str, batch: Systems) -> Tensor:
 
 @torch.no_grad()
 def measure(model: Model, systems: Systems, generator: torch.Generator) -> Record:
-    """The bound in nats, the published figure, and how many edges are right (in percent)."""
+    """Return the bound in nats, the published figure, and the percentage of right edges."""
     sums: dict[str, float] = {}
     for rows in torch.arange(len(systems), device=systems.trees.device).split(500):
         for name, value in _test_batch(model, systems[rows], generator).items():
@@ -147,34 +147,34 @@ def _test_batch(model: Model, batch: Systems, generator: torch.Generator) -> dic
     n, method = batch.trees.shape[-1], model.trial.method
     if method in FIXED:
         trees = given(method, batch)
-        # A tree without doubt is as far from the uniform law as one of n^(n-2) can be; without edges there is no law.
+        # A certain tree is as far from the uniform distribution as one of n^(n-2) can be; without edges there is none.
         far = 0.0 if method == "no edges" else (n - 2) * math.log(n)
         found = {"elbo": -model.negative_log(batch.places, trees[None])[0] - far}
         return found if method == "no edges" else {**found, "precision": agreement(trees, batch.trees)}
     theta = model.encoder(batch.places)
-    law = RandomSpanningTree(theta)
-    drawn = law.sample(_SHOWN, generator=generator)
+    distribution = RandomSpanningTree(theta)
+    drawn = distribution.sample(_SHOWN, generator=generator)
     found = {
-        "precision": agreement(law.mode, batch.trees),
+        "precision": agreement(distribution.mode, batch.trees),
         "sampled": agreement(drawn, batch.trees).mean(0),
     }
     if method == SUPERVISED:
-        # Its bound would be that of an untrained decoder; what validates is the log-probability of the trees.
-        return {**found, "elbo": law.log_prob(batch.trees)}
+        # Its decoder is untrained, so it is validated by the log-probability of the trees.
+        return {**found, "elbo": distribution.log_prob(batch.trees)}
     found["elbo"] = -model.negative_log(batch.places, drawn).mean(0) - divergence(theta)
     found["published"] = published_bound(model, theta, batch, generator)
     return found
 
 
 def published_bound(model: Model, theta: Tensor, batch: Systems, generator: torch.Generator) -> Tensor:
-    """What the published code calls ELBO: trees of Gumbel weights, the KL of these weights, no constant, over n."""
+    """Return the ELBO of the published code: trees of Gumbel weights, the KL of these weights, no constant, over n."""
     trees = SpanningTree()(with_gumbel(theta, 1, generator))
     made, truth = model.decoder.unroll(batch.places, trees, model.trial.horizon)
     error = ((made - truth).square() / (2 * VARIANCE)).flatten(2).sum(-1)[0]
     n = theta.shape[-1]
     apart = 1 - torch.eye(n, device=theta.device)
     weights = 2 * theta
-    # What is added to all weights changes no tree; the best of it for this divergence makes the mean of exp(-u) 1.
+    # A shift of all weights changes no tree; the best shift for this divergence makes the mean of exp(-u) 1.
     shift = ((-weights).exp() * apart).sum((1, 2), keepdim=True).div(n * (n - 1)).log()
     # Both directions of an edge are counted.
     far = ((weights + shift) * apart).sum((1, 2))
@@ -182,5 +182,5 @@ def published_bound(model: Model, theta: Tensor, batch: Systems, generator: torc
 
 
 def agreement(trees: Tensor, truth: Tensor) -> Tensor:
-    """Share of edges that are right, in percent. Trees have equally many edges, so precision is recall."""
+    """Return the percentage of right edges. Trees have equally many edges, so precision is recall."""
     return 100 * (trees * truth).sum((-2, -1)) / truth.sum((-2, -1))

@@ -24,7 +24,7 @@ from setgrad.discrete import (
 
 # From theta and a function from trees (S, B, n, n) to losses (S, B), to a loss with a gradient for both.
 Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
-# Log-weights of edges stay within this range: a law without doubt learns no more. The published code has one too.
+# Log-weights of edges stay within this range: a certain tree has no gradient. The published code has a range too.
 RANGE = 10.0
 METHODS = (
     "imle f",
@@ -43,16 +43,16 @@ METHODS = (
 
 
 def make_chooser(method: str, particles: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
-    """The estimators. An edge has two entries in theta and z, so 2 (n - 1) draws of the noise make up a tree's."""
+    """Return an estimator. An edge has two entries in theta and z, so a tree has 2 (n - 1) draws of the noise."""
     if method == "rloo":
         return ScoreFunction(RandomSpanningTree, samples=samples)
     solver, gamma = SpanningTree(), SumOfGamma(2 * (particles - 1))
     through = StraightThrough(solver, soft=_marginals)
 
     def exact(theta: Tensor) -> Tensor:
-        law = RandomSpanningTree(theta)
-        means = law.marginals
-        return law.sample(samples) + (means - means.detach())
+        distribution = RandomSpanningTree(theta)
+        means = distribution.marginals
+        return distribution.sample(samples) + (means - means.detach())
 
     layers: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
         "imle f": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
@@ -74,7 +74,7 @@ def make_chooser(method: str, particles: int, samples: int, lam: float | None, d
 
 
 def with_gumbel(theta: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
-    """One Gumbel draw for each edge, in the upper half: (S, *theta.shape)."""
+    """Return theta with one Gumbel draw for each edge, in the upper half: (S, *theta.shape)."""
     shape = (samples, *theta.shape)
     noise = Gumbel().sample(shape, dtype=theta.dtype, device=theta.device, generator=generator)
     return theta + noise.triu(1)
@@ -86,7 +86,7 @@ def _marginals(theta: Tensor) -> Tensor:
 
 @final
 class Encoder(nn.Module):
-    """From places (B, n, times, 2) to theta (B, n, n), half the log-weight of each edge.
+    """Maps positions (B, n, times, 2) to theta (B, n, n), half the log-weight of each edge.
 
     As published: nodes, pairs, nodes, pairs, with what pairs knew the first time; made symmetric. Here pairs are also
     given their distances, which the published networks have to find out.
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
 
 @final
 class Decoder(nn.Module):
-    """From places and a tree to the places after: messages of all pairs, and others along the edges of the tree."""
+    """Maps positions and a tree to the next positions, by messages of all pairs and along the edges of the tree."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Decoder(nn.Module):
         self.out = nn.Linear(dim, 2)
 
     def forward(self, place: Tensor, tree: Tensor) -> Tensor:
-        """One time step: places (S or 1, B, starts, n, 2) and trees (S, B, n, n) to (S, B, starts, n, 2)."""
+        """Return positions (S, B, starts, n, 2) one step after (S or 1, B, starts, n, 2), for trees (S, B, n, n)."""
         n = place.shape[-2]
         wide = (*place.shape[:-1], n, 2)
         one, other = place[..., None, :].expand(wide), place[..., None, :, :].expand(wide)
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
         apart = 1 - torch.eye(n, dtype=place.dtype, device=place.device)
         every = (self.every(pair) * apart[..., None]).sum(-2)
         along = self.along(pair)
-        # In the first step all samples share the places, and messages need not be copied for each of them.
+        # In the first step all samples share the positions, so messages are not copied for each of them.
         if len(along) == 1:
             along = torch.einsum("sbij,btijh->sbtih", tree, along[0])
         else:
@@ -137,7 +137,7 @@ class Decoder(nn.Module):
         return place + self.out(self.move(heard))
 
     def unroll(self, places: Tensor, tree: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-        """Predictions and truth, of one shape; every `horizon` steps the true places are given."""
+        """Return predictions and truth, of one shape; every `horizon` steps start from the true positions."""
         truth = places.transpose(1, 2)
         steps = truth.shape[1] - 1
         if steps % horizon:
@@ -151,7 +151,7 @@ class Decoder(nn.Module):
 
 
 def _pairs(nodes: Tensor) -> Tensor:
-    """(B, n, d) to (B, n, n, 2d)."""
+    """Return all pairs (B, n, n, 2d) of vectors (B, n, d)."""
     n = nodes.shape[1]
     return torch.cat([nodes[:, :, None].expand(-1, -1, n, -1), nodes[:, None].expand(-1, n, -1, -1)], -1)
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 @final
 class Replicas(nn.Module):
-    """As many multilayer perceptrons as seeds, with ReLUs between layers; they share nothing.
+    """One multilayer perceptron for each seed, with ReLUs between layers; they share nothing.
 
     Each replica has the weights that a generator of its own seed draws, by the rule of `nn.Linear`.
 
-    Example:
+    Examples:
         >>> Replicas((4, 8, 2), seeds=(0, 1, 2))(torch.zeros(3, 5, 4)).shape
         torch.Size([3, 5, 2])
     """
@@ -32,13 +32,13 @@ class Replicas(nn.Module):
         self.biases = nn.ParameterList(biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From (replicas, rows, features) to (replicas, rows, outputs)."""
+        """Return outputs (replicas, rows, outputs) of rows (replicas, rows, features)."""
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x if number == 0 else x.relu(), weight)
         return x
 
 
 def make_adam(module: nn.Module, rate: float, *, decay: float = 0.0) -> torch.optim.Optimizer:
-    """Adam, in one launch where there is a GPU. It treats every number alone, so replicas do not meet in it."""
+    """Return Adam, fused on a GPU. It treats every number separately, so replicas do not interact."""
     parameters = list(module.parameters())
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, fused=parameters[0].is_cuda)

@@ -9,18 +9,18 @@ from torch import Tensor, nn
 from benchmarks.discrete.decisions import Examples
 from setgrad.discrete import GridPath
 
-# What it costs to cross a cell of each kind; the colours of the kinds; their share of a map.
+# The costs of cells of each kind, their colours, and their share of a map.
 COSTS = (0.8, 1.2, 5.3, 7.7, 9.2)
 COLOURS = ((0.78, 0.72, 0.45), (0.45, 0.68, 0.30), (0.20, 0.48, 0.24), (0.52, 0.49, 0.45), (0.24, 0.40, 0.66))
 SHARES = (0.2, 0.25, 0.25, 0.15, 0.15)
 TILE = 8
-# Tiles of each kind; the last are kept for the test, so that no texture is in both parts.
+# Tiles of each kind; the last are for the test, so no texture is in both parts.
 VARIANTS = 48
 UNSEEN = 12
 
 
 def textures(seed: int = 0) -> Tensor:
-    """The tiles, (kind, variant, 3, TILE, TILE): a colour, a grain that is typical of the kind, and pixel noise."""
+    """Return the tiles, (kind, variant, 3, TILE, TILE): a colour, a grain that is typical of the kind, and noise."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:TILE, 0:TILE] / TILE
     made = np.empty((len(COSTS), VARIANTS, 3, TILE, TILE), dtype=np.float32)
@@ -34,20 +34,20 @@ def textures(seed: int = 0) -> Tensor:
 
 
 def terrain(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Kinds of ground, (count, size, size): white noise, smoothed, with a little rubble, cut at quantiles."""
+    """Return kinds of ground, (count, size, size): smoothed noise, with single cells changed, cut at quantiles."""
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None])
     smooth = np.exp(-((frequency / 0.12) ** 2))
     noise = rng.standard_normal((count, size, size))
     field = np.fft.irfft2(np.fft.rfft2(noise) * smooth, s=(size, size))
     field = field / field.std() + 0.25 * rng.standard_normal(field.shape)
     cuts = np.quantile(field, np.cumsum(SHARES)[:-1])
-    # Heights are not costs: the order of the kinds along the field is mixed.
+    # Heights are not costs: the order of the kinds along the field is shuffled.
     order = np.array([4, 0, 1, 2, 3])
     return order[np.searchsorted(cuts, field)]
 
 
 def maps(count: int, size: int, seed: int, *, test: bool = False) -> Examples:
-    """Kinds, tiles and light of each map, (count, 3, size, size); the cheapest paths; the costs of the cells."""
+    """Return kinds, tiles and light of each map, (count, 3, size, size), with the cheapest paths and the costs."""
     rng = np.random.default_rng([seed, size, int(test)])
     kinds = terrain(count, size, rng)
     low, high = (VARIANTS - UNSEEN, VARIANTS) if test else (0, VARIANTS - UNSEEN)
@@ -60,7 +60,7 @@ def maps(count: int, size: int, seed: int, *, test: bool = False) -> Examples:
 
 
 class CostNetwork(nn.Module):
-    """Draws the maps and predicts a positive cost of each cell: convolutions down to one place for each cell.
+    """Draws the maps and predicts a positive cost of each cell: convolutions down to one output for each cell.
 
     Drawing is part of the network, so that no image need be kept; the convolutions see pixels alone.
     """
@@ -84,12 +84,12 @@ class CostNetwork(nn.Module):
         )
 
     def draw(self, inputs: Tensor) -> Tensor:
-        """Images in colour, (count, 3, size * TILE, size * TILE)."""
+        """Return images in colour, (count, 3, size * TILE, size * TILE)."""
         kinds, tiles = inputs[:, 0].long(), inputs[:, 1].long()
         cells = self.tiles[kinds, tiles] * inputs[:, 2, :, :, None, None, None]
         count, size = kinds.shape[:2]
         return cells.permute(0, 3, 1, 4, 2, 5).reshape(count, 3, size * TILE, size * TILE)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Costs, (count, size, size)."""
+        """Return costs, (count, size, size)."""
         return nn.functional.softplus(self.convolutions(self.draw(inputs))[:, 0])

@@ -75,7 +75,7 @@ METHODS: dict[str, Method] = {
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One training. `sets` says how many sets of flags to learn from and to test on."""
+    """One training run. `sets` has the numbers of training and test sets."""
 
     method: str
     cities: int
@@ -87,12 +87,12 @@ class Trial:
 
     @property
     def task(self) -> str:
-        """Head of its columns."""
+        """The head of its columns."""
         return f"TSP({self.cities})"
 
     @property
     def label(self) -> str:
-        """What is shown while it runs."""
+        """The name that is printed while it runs."""
         return f"{self.task} {self.method} seed {self.seed}"
 
 
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:
-    """All trials asked for, the longest first."""
+    """Return all trials of the options, the longest first."""
     words = options.cities.split(",")
     if not all(word.strip().isdigit() and 3 <= int(word) <= 12 for word in words):
         raise OptionError(f"--cities takes numbers from 3 to 12, which are solved exactly, not {options.cities!r}")
@@ -144,7 +144,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def read_globe(data_dir: str | None) -> tuple[Tensor, Tensor]:
-    """Pictures (100, 3, 20, 40) from 0 to 1, and places on the unit sphere (100, 3)."""
+    """Return images (100, 3, 20, 40) from 0 to 1, and points on the unit sphere (100, 3)."""
     path = data_folder(data_dir, "globe_tsp_ingredients", "the flags") / "flags40x20_latlng.npz"
     flags, xyz = read_arrays(path, ("flags", "xyz"))
     rows = np.random.default_rng(0).permutation(len(flags))[:FLAGS]
@@ -153,7 +153,7 @@ def read_globe(data_dir: str | None) -> tuple[Tensor, Tensor]:
 
 
 def draw_sets(count: int, cities: int, seed: int) -> Tensor:
-    """Different sets of flags, (count, cities), in random order."""
+    """Return different sets of flags, (count, cities), in random order."""
     rng = np.random.default_rng([seed, cities])
     drawn = np.argpartition(rng.random((2 * count, FLAGS)), cities, axis=1)[:, :cities]
     _, first = np.unique(np.sort(drawn, axis=1), axis=0, return_index=True)
@@ -163,19 +163,19 @@ def draw_sets(count: int, cities: int, seed: int) -> Tensor:
 
 
 def with_tours(sets: Tensor, places: Tensor) -> Examples:
-    """Sets with their best tours and true distances."""
+    """Return sets with their best tours and true distances."""
     true = distances(places[sets])
     solver = TSP()
     return Examples(sets, torch.cat([solver(part) for part in true.split(1000)]), true)
 
 
 def distances(points: Tensor) -> Tensor:
-    """Straight distances between all pairs, (..., k, k); equal points have the gradient 0."""
+    """Return straight distances between all pairs, (..., k, k); equal points have the gradient 0."""
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 class Globe(nn.Module):
-    """From sets of flags to distances. All flags are placed at once, which is less work than those of a batch."""
+    """Maps sets of flags to distances. All flags are placed at once, which is less work than the flags of a batch."""
 
     flags: Tensor
 
@@ -193,16 +193,16 @@ class Globe(nn.Module):
             nn.Linear(500, 3),
         )
         with torch.no_grad():
-            self.place(flags)  # gives the lazy layer its weights before they are moved
+            self.place(flags)  # initialises the lazy layer before it is moved
 
     def forward(self, sets: Tensor) -> Tensor:
-        """Distances within each set."""
+        """Return distances within each set."""
         points = nn.functional.normalize(self.place(self.flags), dim=-1)
         return distances(points[sets])
 
 
 def measure(theta: Tensor, test: Examples) -> Record:
-    """Right tours and entries, and whether distances differ at all."""
+    """Return the share of right tours and entries, and the spread of distances."""
     solver = TSP(on_failure="mask")
     right = torch.cat([solver(part) for part in theta.split(1000)]) == test.answers
     cities = theta.shape[-1]

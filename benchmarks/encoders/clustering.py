@@ -53,11 +53,11 @@ from benchmarks.lib.trials import parse_names, results_file
 
 TARGET = 1.84
 CHUNKS = (8, 32, 128)
-# What figure 4 compares; the smallest chunk alone for the two others, to save time.
+# Encoders whose gradients are compared; only the smallest chunk for two of them, to save time.
 STUDIED = {"umbc-st": CHUNKS, "deep-sets": CHUNKS[:1], "sse": CHUNKS[:1]}
 QUICK = ("umbc-st", "deep-sets", "set-transformer")
 STARTS, EM_STEPS = 10, 50
-# How an encoder of no, one or more passes reads a set in chunks.
+# How an encoder with no, one or more passes reads chunks.
 READS = ("no", "by state", "in passes")
 _Value = TypeVar("_Value")
 PARTS = ("table", "gradients")

@@ -1,7 +1,7 @@
-"""The encoders of paper 001's clustering experiment, each followed by a decoder that names a mixture of Gaussians.
+"""The encoders of the clustering experiment, each followed by a decoder that predicts a mixture of Gaussians.
 
 All see a point through the same two layers. Encoders of the library that can read a set in chunks do so by their state;
-the others get the mean of the codes of the chunks, the way of paper 001 (appendix E).
+the others get the mean of the codes of the chunks, as in Willette et al., 2023 (arXiv:2208.12401, appendix E).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from setgrad.encoders.attention import SelfAttention
 from setgrad.sets import Layout, Sets
 
 HEADS = 4
-# After the name of an activation: not divided by the weight of the set.
+# The suffix of an activation that is not divided by the weight of the set.
 SUM = "-sum"
 
 
 @final
 @dataclass(frozen=True)
 class Sizes:
-    """Widths: of points, of codes, and how many slots gather them."""
+    """Dimensions of points and codes, and the number of slots."""
 
     points: int = 2
     dim: int = 128
@@ -53,30 +53,30 @@ class Sizes:
 
 @final
 class Clusterer(nn.Module):
-    """From sets of points to the five numbers of each component, by way of a code."""
+    """Maps sets of points to a code, and the code to the five numbers of each component."""
 
     def __init__(self, encoder: SetEncoder, decoder: nn.Module) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
     def forward(self, sets: Sets) -> Tensor:
-        """Numbers `(b, components, 5)` of whole sets."""
+        """Return the numbers `(b, components, 5)` of whole sets."""
         return self.decoder(self.code(sets))
 
     def code(self, sets: Sets) -> Tensor:
-        """Codes of whole sets."""
+        """Return the codes of whole sets."""
         if isinstance(self.encoder, MergeableEncoder):
             encoder = self.encoder
             return encoder.finish(encoder.read(sets, unit_weights(sets), encoder.queries(), None))
         return self.encoder(sets)
 
     def mixture(self, code: Tensor) -> Mixture:
-        """What the decoder says about codes."""
+        """Return the mixtures of codes."""
         return Mixture.from_numbers(self.decoder(code))
 
 
 @final
-class Among(nn.Module):
+class CodeAttention(nn.Module):
     """Self-attention among the vectors of a code."""
 
     def __init__(self, dim: int) -> None:
@@ -84,7 +84,7 @@ class Among(nn.Module):
         self.block, self.norm = SelfAttention(dim, HEADS), nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors in, vectors out."""
+        """Return the vectors after attention."""
         return self.norm(self.block(x, None))
 
 
@@ -94,7 +94,7 @@ def _phi(sizes: Sizes) -> nn.Module:
 
 
 def _flat(code: int, dim: int) -> nn.Module:
-    """A decoder of codes that are one vector, whatever the scale of their sums."""
+    """Return a decoder of codes that are one vector of any scale."""
     return nn.Sequential(
         nn.Flatten(1),
         nn.LayerNorm(code),
@@ -122,13 +122,13 @@ def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
 
 
 def umbc_transformer(sizes: Sizes, activation: str = "softmax") -> Clusterer:
-    """UMBC, then a Set Transformer on its slots."""
+    """Return UMBC followed by a Set Transformer on its slots."""
     head = TransformerHead(sizes.dim, outputs=COMPONENTS, layers=2, decode=1, heads=HEADS)
     return Clusterer(_umbc(sizes, activation, head), nn.Linear(sizes.dim, NUMBERS))
 
 
 def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
-    """UMBC in three passes, then a Set Transformer on its slots; fewer of them and one block less, to save time."""
+    """Return UMBC with three passes and a Set Transformer on fewer slots with one block less, to save time."""
     encoder = DeepUMBC(
         sizes.points,
         sizes.dim,
@@ -186,7 +186,7 @@ def _set_transformer(sizes: Sizes, _: str) -> Clusterer:
     encoder = SetTransformer(
         sizes.points, sizes.dim, outputs=COMPONENTS, layers=2, decode=0, heads=HEADS, slots=16, phi=_phi(sizes)
     )
-    return Clusterer(encoder, nn.Sequential(Among(sizes.dim), nn.Linear(sizes.dim, NUMBERS)))
+    return Clusterer(encoder, nn.Sequential(CodeAttention(sizes.dim), nn.Linear(sizes.dim, NUMBERS)))
 
 
 def _fspool(sizes: Sizes, _: str) -> Clusterer:
@@ -201,10 +201,10 @@ def _diff_em(sizes: Sizes, _: str) -> Clusterer:
 @final
 @dataclass(frozen=True)
 class Contender:
-    """An encoder: how it is made, what the tables call it, the published NLL, and the work of a step, roughly.
+    """An encoder: its constructor, its name in the tables, the published NLL, and the rough cost of a step.
 
     `consistent` says that chunks are read with the result of the whole set, in that many passes. Others are read whole,
-    or as in the paper: in chunks whose codes are averaged, even if several passes (0: none) would do better.
+    or as published: in chunks whose codes are averaged, even if several passes (0: none) would do better.
     """
 
     title: str
@@ -233,7 +233,7 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def make(name: str, sizes: Sizes, *, activation: str = "softmax", seed: int = 0) -> Clusterer:
-    """A new model with the weights that a seed gives, on the CPU."""
+    """Return a new model on the CPU, with the weights of a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CONTENDERS[name].make(sizes, activation)
@@ -245,11 +245,11 @@ def unit_weights(sets: Sets) -> Tensor:
 
 
 def as_sets(points: Tensor) -> Sets:
-    """Sets of equal size from `(b, n, d)`."""
+    """Return sets of equal size from `(b, n, d)`."""
     return Sets(points.flatten(0, 1), _even(len(points), points.shape[1], points.device))
 
 
 @lru_cache(maxsize=32)
 def _even(count: int, size: int, device: torch.device) -> Layout:
-    """Boundaries, which keep their numbers on the device from step to step."""
+    """Return the layout, which is cached so that its offsets stay on the device."""
     return Layout.from_lengths([size] * count, device)

@@ -46,7 +46,7 @@ NOISES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15)
 SIZES = {"mnist": (50, 100, 200, 300, 400, 500, 784), "olivetti": (50, 100, 200, 300, 400, 500, 1000, 4096)}
 PICTURES = 2
 
-# From images and orders of their pixels to mean and deviation of all pixels, for one size of the context after another.
+# From images and orders of their pixels to mean and deviation of all pixels, for each size of the context.
 Predict = Callable[[Tensor, Tensor], Iterable[tuple[Tensor, Tensor]]]
 
 
@@ -81,12 +81,12 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         return f"{self.images}, {self.model}, seed {self.seed}"
 
 
 def images_file(results: Path, images: str, model: str) -> Path:
-    """Where a few completed images lie."""
+    """Return the file of a few completed images."""
     return results.parent / f"{results.stem}-images" / f"{images}-{model.replace(' ', '-')}.npz"
 
 
@@ -101,7 +101,7 @@ def attempt(trial: Trial, context: RunContext, results: str | None) -> Record:
 
 
 def measure(trial: Trial, context: RunContext) -> tuple[Record, dict[str, np.ndarray]]:
-    """Train and test; return scores, and some test images as bytes with what was made of them."""
+    """Train and test; return scores, and a few test images as bytes with their completions."""
     device, sizes, floor = resolve_device(context.device), trial.sizes, FLOORS[trial.images]
     train, test = (part.to(device) for part in read_images(trial.images, context.data_dir, trial.seed))
     train, test = train[: trial.trained], test[: trial.tested]
@@ -112,10 +112,10 @@ def measure(trial: Trial, context: RunContext) -> tuple[Record, dict[str, np.nda
     else:
         model = Completion(make_encoder(name, trial.dim, trial.slots), trial.dim, floor).to(device)
         loss = fit(model, train, trial, gradient)
-        predict = partial(predict_network, model.eval(), sizes=sizes, chunk=trial.chunk, pieces=gradient == "subset")
+        predict = partial(predict_network, model.eval(), sizes=sizes, chunk=trial.chunk, in_chunks=gradient == "subset")
     # The same streams of pixels for all models and seeds.
     order = draw_order(len(test), test[0].numel(), torch.Generator().manual_seed(0)).to(device)
-    scores, made = test_on(test, order, predict, len(sizes))
+    scores, made = score_contexts(test, order, predict, len(sizes))
     # Ten images of a person follow each other in Olivetti.
     some = slice(0, None, 10 if trial.images == "olivetti" else 1)
     truth, order, made = test.flatten(1)[some][:PICTURES], order[some][:PICTURES], made[:, some][:, :PICTURES]
@@ -151,7 +151,7 @@ def fit(model: Completion, train: Tensor, trial: Trial, gradient: str) -> float:
 
 
 def fit_gaussian(train: Tensor, floor: float) -> Gaussian:
-    """Take the noise that suits the last sixth of the images best, given 200 pixels of each."""
+    """Return the model with the noise that suits the last sixth of the images best, with contexts of 200 pixels."""
     held = max(1, len(train) // 6)
     few = train[-held:][:100]
     order = draw_order(len(few), few[0].numel(), torch.Generator().manual_seed(1)).to(train.device)[:, :200]
@@ -164,8 +164,8 @@ def fit_gaussian(train: Tensor, floor: float) -> Gaussian:
 
 
 @torch.no_grad()
-def test_on(test: Tensor, order: Tensor, predict: Predict, sizes: int) -> tuple[dict[str, list[float]], Tensor]:
-    """Scores for every size of the context, and the predicted images `(sizes, n, pixels)`."""
+def score_contexts(test: Tensor, order: Tensor, predict: Predict, sizes: int) -> tuple[dict[str, list[float]], Tensor]:
+    """Return the scores for every size of the context, and the predicted images `(sizes, n, pixels)`."""
     surprise, square, made = torch.zeros(sizes), torch.zeros(sizes), []
     step = max(1, 200_000 // order.shape[1])
     for start in range(0, len(test), step):
@@ -181,23 +181,23 @@ def test_on(test: Tensor, order: Tensor, predict: Predict, sizes: int) -> tuple[
 
 
 def predict_network(
-    model: Completion, images: Tensor, order: Tensor, *, sizes: Sequence[int], chunk: int, pieces: bool
+    model: Completion, images: Tensor, order: Tensor, *, sizes: Sequence[int], chunk: int, in_chunks: bool
 ) -> Iterable[tuple[Tensor, Tensor]]:
-    """What the network makes of growing contexts."""
+    """Yield the predictions of the network for growing contexts."""
     where = places(*images.shape[1:]).to(images.device)
-    for code in growing_codes(model.encoder, images, where, order, sizes, chunk=chunk, pieces=pieces):
+    for code in growing_codes(model.encoder, images, where, order, sizes, chunk=chunk, in_chunks=in_chunks):
         yield model.decode(code, where)
 
 
 def predict_gaussian(
     model: Gaussian, images: Tensor, order: Tensor, *, sizes: Sequence[int]
 ) -> Iterable[tuple[Tensor, Tensor]]:
-    """What the normal distribution makes of growing contexts."""
+    """Yield the predictions of the normal distribution for growing contexts."""
     for size in sizes:
-        # The covariance of the context with all pixels is kept for every image of a piece.
+        # The covariance of the context with all pixels is in memory for every image of a chunk.
         step = max(1, 2**27 // (size * order.shape[1]))
-        pieces = [model.predict(images[i : i + step], order[i : i + step, :size]) for i in range(0, len(images), step)]
-        yield torch.cat([mean for mean, _ in pieces]), torch.cat([deviation for _, deviation in pieces])
+        parts = [model.predict(images[i : i + step], order[i : i + step, :size]) for i in range(0, len(images), step)]
+        yield torch.cat([mean for mean, _ in parts]), torch.cat([deviation for _, deviation in parts])
 
 
 def _bytes(x: Tensor) -> np.ndarray:

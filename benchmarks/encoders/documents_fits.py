@@ -29,7 +29,7 @@ from setgrad.encoders import (
 )
 from setgrad.sets import Layout, Sets
 
-# Encoder, gradient, whether it sees where a word stands, and words that it reads at most (None: all).
+# Encoder, gradient, whether it gets the position of a word, and the most words that it reads (None: all).
 CONTENDERS: dict[str, tuple[str, str, bool, int | None]] = {
     "deepsets full": ("deepsets", "full", False, None),
     "deepsets sample": ("deepsets", "sample", False, None),
@@ -44,7 +44,7 @@ CONTENDERS: dict[str, tuple[str, str, bool, int | None]] = {
     "transformer 512": ("transformer", "full", True, 512),
 }
 LINEAR = ("tf-idf logistic", "tf-idf svm")
-# More words than this make a long story.
+# A story with more words is long.
 LONG = 256
 _SMALL = 0.1
 
@@ -60,7 +60,7 @@ class Trial:
     batch: int = 64
     dim: int = 128
     slots: int = 32
-    # Step size of the words, of which a step moves a few only, and of all other weights.
+    # Learning rates of the words, of which a step changes only a few, and of all other weights.
     word_rate: float = 3e-2
     rate: float = 5e-4
     decay: float = 0.01
@@ -71,12 +71,12 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name that is printed while it runs."""
         return f"{self.model}, seed {self.seed}"
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Train, choose epoch and threshold on the validation part, test."""
+    """Train, choose epoch and threshold on the validation part, and return the test scores."""
     news = read_news(context.data_dir, trial.stories)
     peak = None
     if trial.model in LINEAR:
@@ -99,9 +99,9 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 
 def micro_f1(chosen: np.ndarray, truth: np.ndarray) -> float:
-    """F1 of all pairs of story and topic together.
+    """Return the F1 of all pairs of story and topic together.
 
-    Example:
+    Examples:
         >>> micro_f1(np.array([[True, True]]), np.array([[True, False]]))
         0.6666666666666666
     """
@@ -109,12 +109,12 @@ def micro_f1(chosen: np.ndarray, truth: np.ndarray) -> float:
 
 
 def macro_f1(chosen: np.ndarray, truth: np.ndarray) -> float:
-    """Mean of the F1 of the topics."""
+    """Return the mean F1 of the topics."""
     return float((2 * (chosen & truth).sum(0) / np.maximum(1, chosen.sum(0) + truth.sum(0))).mean())
 
 
 def best_threshold(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The one threshold of all topics with the best micro F1."""
+    """Return the one threshold of all topics with the best micro F1."""
     order = np.argsort(-scores, axis=None)
     hits = np.cumsum(truth.reshape(-1)[order])
     f1 = 2 * hits / (np.arange(1, len(order) + 1) + truth.sum())
@@ -128,7 +128,7 @@ def best_threshold(scores: np.ndarray, truth: np.ndarray) -> float:
 
 @final
 class Words(nn.Module):
-    """Items (number of the word, place in the story) to features.
+    """Maps items (index of the word, position in the story) to features.
 
     A word is its own row and nothing else: behind a normalisation and layers of its own it is learnt far more slowly.
     """
@@ -136,7 +136,7 @@ class Words(nn.Module):
     def __init__(self, words: int, dim: int, *, places: bool, dropout: float) -> None:
         super().__init__()
         self.embed, self.places = nn.Embedding(words, dim), places
-        # Small, because steps of Adam have one size, and means of words are normalised.
+        # Small, because steps of Adam have a fixed size, and means of words are normalised.
         nn.init.normal_(self.embed.weight, std=_SMALL)
         rates = torch.exp(-math.log(2000) * torch.arange(dim // 2) / (dim // 2))
         self.rates: Tensor
@@ -144,7 +144,7 @@ class Words(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, items: Tensor) -> Tensor:
-        """From `(total, 2)` to `(total, dim)`."""
+        """Return features `(total, dim)` of items `(total, 2)`."""
         x = self.embed(items[:, 0].long())
         if self.places:
             turns = items[:, 1:] * self.rates
@@ -153,28 +153,28 @@ class Words(nn.Module):
 
 
 def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, places: bool) -> SetEncoder:
-    """An encoder of stories whose code is one logit for each topic."""
+    """Return an encoder of stories whose code is one logit for each topic."""
     dim = trial.dim
     phi = Words(words, dim, places=places, dropout=trial.dropout)
     last = nn.Linear(dim * trial.slots if name == "sse" else dim, len(frequency))
-    # Topics are rare, and no step should be spent on finding that out.
+    # Topics are rare, and no step should be needed to learn that.
     last.bias.data = torch.logit(frequency.clamp(1e-4, 1 - 1e-4))
     end = nn.Sequential(nn.Dropout(trial.dropout), last)
     if name == "deepsets":
-        # Means of many words differ little; normalised, they are told apart from the first step on.
+        # Means of many words differ little; normalised, they differ from the first step on.
         return DeepSets(2, phi, pooling="mean", head=nn.Sequential(nn.LayerNorm(dim), end))
     if name == "sse":
         head = nn.Sequential(nn.LayerNorm(dim), nn.Flatten(1), end)
         return SSE(2, dim, trial.slots, heads=4, phi=phi, head=head)
     if name == "umbc":
         head = nn.Sequential(TransformerHead(dim, decode=0), nn.Flatten(1), end)
-        # As published for text: no residual, so that the normalisation sees the words alone.
+        # As published for text: no residual, so only words are normalised.
         return UMBC(2, dim, trial.slots, activation=SlotSigmoid(), residual=False, phi=phi, head=head)
     return SetTransformer(2, dim, decode=0, phi=phi, head=nn.Sequential(nn.Flatten(1), end))
 
 
 def as_sets(news: News, part: np.ndarray, known: dict[str, int], most: int | None) -> Sets:
-    """The stories of a part as sets of (number of the word, context)."""
+    """Return the stories of a part as sets of (index of the word, context)."""
     items = []
     for story in part:
         numbers = [known.get(word, 0) for word in news.words[story][:most]]
@@ -183,7 +183,7 @@ def as_sets(news: News, part: np.ndarray, known: dict[str, int], most: int | Non
 
 
 def batches(lengths: np.ndarray, size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Stories in random batches of similar lengths: sorted by length within pools of 16 batches."""
+    """Yield stories in random batches of similar lengths: sorted by length within pools of 16 batches."""
     order = rng.permutation(len(lengths))
     pools = [order[i : i + 16 * size] for i in range(0, len(order), 16 * size)]
     made = []
@@ -194,10 +194,10 @@ def batches(lengths: np.ndarray, size: int, rng: np.random.Generator) -> Iterato
         yield made[number]
 
 
-def pieces(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
-    """Each set cut at random into equally many pieces of nearly equal sizes, `chunk` for the longest set.
+def random_chunks(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
+    """Return each set cut at random into equally many chunks of similar sizes, `chunk` for the longest set.
 
-    With pieces from the beginning on, most of them would be empty for a short story, and a sample of them a lottery.
+    Chunks of consecutive words would mostly be empty for a short story, and a sample of them useless.
     """
     lengths, offsets = sets.layout.host_lengths, sets.layout.host_offsets
     owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -213,10 +213,10 @@ def pieces(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
 
 
 def logits(encoder: SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.random.Generator) -> Tensor:
-    """Logits to train with."""
+    """Return the logits of a training step."""
     if gradient == "full":
         return encoder(sets)
-    parts = pieces(sets, chunk, rng)
+    parts = random_chunks(sets, chunk, rng)
     if gradient == "subset":
         return encoder(parts[0])
     assert isinstance(encoder, MergeableEncoder)
@@ -225,7 +225,7 @@ def logits(encoder: SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.r
 
 
 def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndarray, np.ndarray, int, int | None]:
-    """Scores of the validation and the test part by the best epoch, its number, and the peak of a step in bytes."""
+    """Return the scores of validation and test part by the best epoch, its number, and the peak of a step in bytes."""
     name, gradient, places, most = CONTENDERS[trial.model]
     rng = np.random.default_rng(trial.seed)
     known = vocabulary(news.words[story] for story in news.parts[0])
@@ -257,7 +257,7 @@ def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndar
             optimizer.step()
             schedule.step()
             if base is None and device.type == "cuda":
-                # From here on weights, gradients and moments are in place; what a step needs comes on top.
+                # Weights, gradients and moments are allocated by now; the peak counts the rest of a step.
                 reset_peak(device)
                 base = memory_now(device)
         if peak is None and base is not None:
@@ -274,7 +274,7 @@ def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndar
 
 @torch.no_grad()
 def predict(encoder: SetEncoder, sets: Sets, *, batch: int) -> np.ndarray:
-    """Logits of whole stories."""
+    """Return the logits of whole stories."""
     encoder.eval()
     order = np.argsort(sets.layout.host_lengths, kind="stable")
     out = [encoder(sets.take(order[i : i + batch].tolist())).cpu() for i in range(0, len(order), batch)]
@@ -287,7 +287,7 @@ def predict(encoder: SetEncoder, sets: Sets, *, batch: int) -> np.ndarray:
 
 
 def fit_linear(name: str, news: News) -> tuple[np.ndarray, np.ndarray, int]:
-    """Words and pairs of words, weighted by tf-idf, with one linear classifier for each topic; C by validation."""
+    """Return the scores of linear classifiers, one for each topic, of tf-idf features; C is chosen by validation."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC

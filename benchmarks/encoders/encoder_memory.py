@@ -5,7 +5,7 @@ with `gradient="exact"`; it takes at most 1.6 times as long as the whole graph, 
 
 The encoder is UMBC with 16 slots of 128 numbers and two layers before it, with `--passes 3` DeepUMBC. Items of 16
 numbers lie in a `.npy` file and are read 5,000 at a time. "full" keeps the graph of every chunk; "checkpoint" keeps the
-items of every chunk and computes its graph anew in the backward pass (torch.utils.checkpoint; for UMBC alone); "exact"
+items of every chunk and computes its graph again in the backward pass (torch.utils.checkpoint; for UMBC alone); "exact"
 keeps one state and reads the file a second time. Peaks count what a new process needs beyond what it has after a tiny
 set: resident memory on the CPU, allocated tensors on the GPU. Times are taken in turns, for up to 100,000 items the
 median of five. "Difference" is that of the lengths of the gradients from the one of "exact", relative.
@@ -47,7 +47,7 @@ Reader = UMBC | DeepUMBC
 @final
 @dataclass(frozen=True)
 class Case:
-    """One measurement: a file of items, how many there are, and the way to the gradient."""
+    """One measurement: a file of items, their number, and the way to compute the gradient."""
 
     path: str
     items: int
@@ -59,7 +59,7 @@ class Case:
 @final
 @dataclass(frozen=True)
 class Measured:
-    """Bytes that a pass forth and back needs beyond the `base`, and the length of the gradient."""
+    """Bytes that forward and backward pass need beyond the `base`, and the norm of the gradient."""
 
     step: int
     base: int
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 for way in WAYS
                 if items * options.passes <= LARGEST[way] and (way != "checkpoint" or options.passes == 1)
             ]
-            times = time_in_turns(cases, device)
+            times = time_cases(cases, device)
             found = {case.way: {**asdict(peak_of(case, device)), "seconds": times[case.way]} for case in cases}
             results.append({"items": items, **found})
     flat = relative_spread([row["exact"]["step"] for row in results])
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """One line of the table."""
+    """Return one row of the table."""
     found = [text for way in WAYS for text in _pair(row.get(way))]
     ratio = f"{row['exact']['seconds'] / row['full']['seconds']:.2f}" if "full" in row else "-"
     others = [abs(row[way]["norm"] / row["exact"]["norm"] - 1) for way in WAYS if way in row]
@@ -122,7 +122,7 @@ def _pair(measured: dict[str, Any] | None) -> tuple[str, str]:
 
 
 def write_items(path: Path, items: int) -> Path:
-    """A file of random items, written in pieces."""
+    """Write a file of random items, chunk by chunk, and return its path."""
     generator = np.random.default_rng(0)
     file = np.lib.format.open_memmap(path, "w+", np.float32, (items, FEATURES))
     for start in range(0, items, 100_000):
@@ -139,7 +139,7 @@ def peak_of(case: Case, device: torch.device) -> Measured:
 
 
 def peak_here(case: Case, device: torch.device) -> Measured:
-    """The base is taken after a tiny set, with gradients in place."""
+    """Measure in this process; the base is the memory after a tiny set, with gradients."""
     encoder = make_encoder(device, case.passes)
     with tempfile.TemporaryDirectory() as folder:
         step(encoder, replace(case, path=str(write_items(Path(folder) / "few.npy", 20)), chunk=10))
@@ -152,8 +152,8 @@ def peak_here(case: Case, device: torch.device) -> Measured:
     return Measured(memory_peak(device) - base, base, norm)
 
 
-def time_in_turns(cases: list[Case], device: torch.device) -> dict[str, float]:
-    """Median seconds of each way, in turns so that a busy machine slows down all of them alike."""
+def time_cases(cases: list[Case], device: torch.device) -> dict[str, float]:
+    """Return median seconds of each way, in turns so that a busy machine slows all of them down."""
     encoder = make_encoder(device, cases[0].passes)
     found: dict[str, list[float]] = {case.way: [] for case in cases}
     for _ in range(REPEATS if cases[0].items <= MANY else 1):
@@ -166,7 +166,7 @@ def time_in_turns(cases: list[Case], device: torch.device) -> dict[str, float]:
 
 
 def make_encoder(device: torch.device, passes: int = 1) -> Reader:
-    """The same weights in every process."""
+    """Return the encoder, with the same weights in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         phi = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU())
@@ -176,7 +176,7 @@ def make_encoder(device: torch.device, passes: int = 1) -> Reader:
 
 
 def step(encoder: Reader, case: Case) -> None:
-    """Forward and backward pass of a loss."""
+    """Run forward and backward pass of a loss."""
     for p in encoder.parameters():
         if p.grad is not None:
             p.grad.zero_()
@@ -185,22 +185,22 @@ def step(encoder: Reader, case: Case) -> None:
 
 
 def gradients(encoder: Reader) -> list[Tensor]:
-    """What the last step left."""
+    """Return the gradients of the last step."""
     return [p.grad.double() for p in encoder.parameters() if p.grad is not None]
 
 
 def exact(encoder: Reader, case: Case) -> Tensor:
-    """Every pass forth and back."""
+    """Return the code with the exact gradient, in two reads."""
     return stream(encoder, NpyChunks(case.path, case.chunk), gradient="exact")
 
 
 def full(encoder: Reader, case: Case) -> Tensor:
-    """The graph of every chunk."""
+    """Return the code with the graph of every chunk."""
     return stream(encoder, NpyChunks(case.path, case.chunk), gradient="full")
 
 
 def checkpointed(encoder: Reader, case: Case) -> Tensor:
-    """The items of every chunk, each with a graph only while it is needed."""
+    """Return the code with checkpoints: the graph of a chunk is computed again in the backward pass."""
     if not isinstance(encoder, UMBC):
         raise OptionError("only UMBC can be read with checkpoints, one pass; use --passes 1")
     state = encoder.begin()

@@ -28,18 +28,18 @@ MEAN_SIZE, SIZE_DEVIATION = 10, 2
 @final
 @dataclass(frozen=True)
 class Images:
-    """One half of MNIST, `(n, 28, 28)` in bytes on a device, and the digits."""
+    """One half of MNIST: bytes `(n, 28, 28)` on a device, and the digits."""
 
     pixels: Tensor
     digits: np.ndarray
 
     def take(self, numbers: np.ndarray) -> Tensor:
-        """Images `(len(numbers), 1, 28, 28)` from 0 to 1."""
+        """Return images `(len(numbers), 1, 28, 28)` from 0 to 1."""
         return self.pixels[torch.as_tensor(numbers, device=self.pixels.device)][:, None].float() / 255
 
 
 def read_images(data_dir: str | Path | None, device: torch.device) -> tuple[Images, Images]:
-    """The training and the test half."""
+    """Return the training and the test half."""
     path = data_folder(data_dir, "mnist", "the images of MNIST") / "mnist.npz"
     x, y, test_x, test_y = read_arrays(path, ("x_train", "y_train", "x_test", "y_test"))
     first, second = ((torch.from_numpy(a).to(device), b.astype(np.int64)) for a, b in ((x, y), (test_x, test_y)))
@@ -47,7 +47,7 @@ def read_images(data_dir: str | Path | None, device: torch.device) -> tuple[Imag
 
 
 def small_bags(images: Images, count: int, rng: np.random.Generator) -> tuple[Sets, Tensor]:
-    """Bags of about ten images, every second of which holds at least one nine."""
+    """Return bags of about ten images; every second bag has at least one nine."""
     nines, others = (np.flatnonzero((images.digits == NINE) == flag) for flag in (True, False))
     bags = []
     for number in range(count):
@@ -62,7 +62,7 @@ def small_bags(images: Images, count: int, rng: np.random.Generator) -> tuple[Se
 
 
 def network(dim: int) -> nn.Module:
-    """The two convolutions of LeNet as Ilse et al. use it, and a layer of `dim`."""
+    """Return the two convolutions of LeNet as Ilse et al. use it, and a layer of `dim`."""
     return nn.Sequential(
         nn.Conv2d(1, 20, 5),
         nn.ReLU(),
@@ -87,8 +87,8 @@ def learn_small(bags: int, model: str, seed: int, context: RunContext, *, steps:
     classifier = Classifier(network(options.dim), POOLS[model](options.dim)).to(device)
     fit_classifier(classifier, sets, labels.float(), np.arange(bags), options)
     with torch.no_grad():
-        pieces = [probability(classifier(asked[i : i + 200])) for i in range(0, tested, 200)]
-    found = torch.cat(pieces).cpu().numpy()
+        parts = [probability(classifier(asked[i : i + 200])) for i in range(0, tested, 200)]
+    found = torch.cat(parts).cpu().numpy()
     right, area = 100 * float(((found > 0.5) == truth.cpu().numpy()).mean()), 100 * auroc(found, truth.cpu().numpy())
     return {"accuracy": right, "auroc": area, "summary": f"accuracy {right:.1f}, AUROC {area:.1f}"}
 
@@ -96,7 +96,7 @@ def learn_small(bags: int, model: str, seed: int, context: RunContext, *, steps:
 def draw_shares(
     images: Images, pool: np.ndarray, sizes: Sequence[int] | np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Numbers of the images of large bags, in which the shares of the digits are uniform over the simplex.
+    """Return the indices of the images of large bags, whose shares of the digits are uniform over the simplex.
 
     A digit that a bag holds more often than there are images of it is drawn with repetition.
     """
@@ -110,6 +110,6 @@ def draw_shares(
 
 
 def shares_of(images: Images, bags: Sequence[np.ndarray]) -> Tensor:
-    """Share of every digit in each bag, `(b, 10)`, on the device of the images."""
+    """Return the share of every digit in each bag, `(b, 10)`, on the device of the images."""
     counts = np.stack([np.bincount(images.digits[bag], minlength=DIGITS) / len(bag) for bag in bags])
     return torch.from_numpy(counts).float().to(images.pixels.device)

@@ -22,7 +22,7 @@ FOLDS = 10
 @final
 @dataclass(frozen=True)
 class Training:
-    """How networks are fitted: the same for all of them and for all sets, set beforehand."""
+    """Options of training, the same for all networks and all data, set beforehand."""
 
     steps: int = 300
     batch: int = 16
@@ -33,10 +33,10 @@ class Training:
 
 
 def cross_validate(data: str, model: str, seed: int, context: RunContext, *, steps: int, folds: int) -> Record:
-    """Probabilities of all bags, each by a model that was fitted without its fold. Seeds cut other folds."""
+    """Return the scores of all bags, each by a model fitted without its fold. Every seed has other folds."""
     bags = mil(data, data_dir=context.data_dir)
     found = np.full(len(bags), math.nan)
-    # Always into ten, so that a quick run of a few folds tests what a whole one does.
+    # Always ten folds, so that a quick run of a few of them tests the same.
     parts = bag_folds(bags, FOLDS, random_state=seed)[:folds]
     for train, test in parts:
         scaled = standardised(bags, train)
@@ -55,7 +55,7 @@ def cross_validate(data: str, model: str, seed: int, context: RunContext, *, ste
 
 
 def standardised(bags: Bags, train: np.ndarray) -> Sets:
-    """All bags, each feature with mean 0 and deviation 1 over the instances of the training bags."""
+    """Return all bags, with features of mean 0 and deviation 1 over the instances of the training bags."""
     seen = bags.sets.take(train).values.double()
     deviation = seen.std(0, correction=0)
     scale = torch.where(deviation > 0, deviation, 1.0)
@@ -65,7 +65,7 @@ def standardised(bags: Bags, train: np.ndarray) -> Sets:
 def predict_fold(
     model: str, bags: Sets, labels: torch.Tensor, train: np.ndarray, test: np.ndarray, seed: int, steps: int
 ) -> np.ndarray:
-    """Probabilities of the test bags."""
+    """Return the probabilities of the test bags."""
     if model in PLAIN:
         rows = statistics(bags)
         return PLAIN[model](rows[train], labels.numpy()[train], rows[test], seed)
@@ -77,7 +77,7 @@ def predict_fold(
 
 
 def instance_features(features: int, options: Training) -> nn.Module:
-    """Two layers for each instance."""
+    """Return two layers for each instance."""
     dim, drop = options.dim, options.dropout
     return nn.Sequential(
         nn.Linear(features, 2 * dim),
@@ -107,16 +107,16 @@ def fit_classifier(
 
 
 def statistics(bags: Sets) -> np.ndarray:
-    """Mean, smallest and largest value of every feature in a bag, and the logarithm of its size."""
+    """Return mean, minimum and maximum of every feature in a bag, and the logarithm of its size."""
     x = bags.values
     size = bags.lengths.log()[:, None].to(x.dtype)
     return torch.cat([segment_mean(x, bags), -segment_max(-x, bags), segment_max(x, bags), size], 1).numpy()
 
 
 def auroc(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Chance that a positive scores above a negative, ties counted half.
+    """Return the probability that a positive scores above a negative, with ties counted half.
 
-    Example:
+    Examples:
         >>> auroc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([False, False, True, True]))
         0.875
     """
@@ -140,7 +140,7 @@ def _machine(rows: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int)
     scale = 1 / rows.shape[1]
     grid = {"C": [0.3, 1, 3, 10, 100], "gamma": [scale / 10, scale / 3, scale, 3 * scale]}
     margin = _searched(SVC(), grid, rows, labels, seed)
-    # The sign decides, so that a half is where the margin is 0.
+    # The sign of the margin decides, so a probability of one half is a margin of 0.
     return 1 / (1 + np.exp(-margin.decision_function(asked)))
 
 
@@ -151,7 +151,7 @@ def _forest(rows: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) 
 
 
 def _searched(estimator: Any, grid: dict[str, list[float]], rows: np.ndarray, labels: np.ndarray, seed: int) -> Any:
-    """The point of the grid with the best accuracy in five folds of the training bags."""
+    """Return a classifier with the point of the grid that has the best accuracy in five folds of the training bags."""
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -162,7 +162,7 @@ def _searched(estimator: Any, grid: dict[str, list[float]], rows: np.ndarray, la
     return GridSearchCV(line, points, cv=StratifiedKFold(5, shuffle=True, random_state=seed)).fit(rows, labels)
 
 
-# Classifiers of one row for each bag: rows and labels to learn from, rows to judge, seed.
+# Classifiers of one row for each bag: training rows and labels, test rows, seed.
 PLAIN: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]] = {
     "statistics-logistic": _logistic,
     "statistics-svm": _machine,

@@ -21,7 +21,7 @@ from benchmarks.lib.records import Record, RunContext
 from setgrad.encoders import UMBC, DeepSets, MergeableEncoder, TransformerHead
 from setgrad.sets import Sets
 
-# How the network comes to its last state. "subset" trains on one chunk of each bag as if it were the bag, "all labels"
+# How the network is trained last. "subset" trains on one chunk of each bag as if it were the bag, "all labels"
 # is frozen after learning from every image that bags are drawn from: a limit, not a rival.
 WAYS = ("frozen", "subset", "sample", "exact", "all labels")
 LARGE = tuple(f"{pool} {way}" for pool in ("mean", "umbc") for way in WAYS)
@@ -30,7 +30,7 @@ LARGE = tuple(f"{pool} {way}" for pool in ("mean", "umbc") for way in WAYS)
 @final
 @dataclass(frozen=True)
 class Large:
-    """Sizes of the experiment."""
+    """Sizes of the experiment with large bags."""
 
     bags: int = 160
     tested: int = 100
@@ -52,7 +52,7 @@ QUICK = Large(8, 5, 150, 300, pretraining=60, limit_pretraining=60, head_epochs=
 
 @final
 class _Corrected(nn.Module):
-    """Logits of the true shares from the mean probabilities: begins as their logarithm, learns what is mistaken."""
+    """Maps mean probabilities to logits of the true shares; starts as their logarithm and learns to correct errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Corrected(nn.Module):
 
 
 def network() -> nn.Module:
-    """Probabilities of the digits, from two convolutions that halve the image."""
+    """Return a network for the probabilities of the digits: two convolutions that halve the image."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1),
         nn.ReLU(),
@@ -80,7 +80,7 @@ def network() -> nn.Module:
 
 
 def make_encoder(pool: str, shape: int | tuple[int, ...], phi: nn.Module) -> MergeableEncoder:
-    """Logits of the shares of a bag's digits."""
+    """Return an encoder of bags, with the logits of the shares of the digits."""
     if pool == "mean":
         return DeepSets(shape, phi, pooling="mean", head=_Corrected())
     head = nn.Sequential(TransformerHead(64), nn.Flatten(1), nn.Linear(64, DIGITS))
@@ -88,7 +88,7 @@ def make_encoder(pool: str, shape: int | tuple[int, ...], phi: nn.Module) -> Mer
 
 
 def tune(model: str, seed: int, context: RunContext, sizes: Large) -> Record:
-    """Pretrain the network on images and the pooling on its features, go on in one of the `WAYS`, and test."""
+    """Pretrain the network on images and the pooling on its features, train in one of the `WAYS`, and test."""
     pool, way = model.split(" ", 1)
     device = resolve_device(context.device)
     train, test = read_images(context.data_dir, device)
@@ -124,7 +124,7 @@ def tune(model: str, seed: int, context: RunContext, sizes: Large) -> Record:
 
 
 def pretrain(phi: nn.Module, images: Images, numbers: np.ndarray, *, steps: int) -> None:
-    """Learn the digits of single images."""
+    """Train on the digits of single images."""
     optimizer = torch.optim.AdamW(phi.parameters(), 1e-3, weight_decay=1e-2)
     size = min(128, max(32, len(numbers) // 100))
     for _ in range(steps):
@@ -137,14 +137,14 @@ def pretrain(phi: nn.Module, images: Images, numbers: np.ndarray, *, steps: int)
 
 @torch.no_grad()
 def recognised(phi: nn.Module, images: Images) -> float:
-    """Percentage of images whose digit the network finds most probable."""
+    """Return the percentage of images whose digit the network finds most probable."""
     numbers = np.arange(len(images.digits))
     found = torch.cat([phi(images.take(piece)).argmax(1) for piece in np.array_split(numbers, 10)])
     return 100 * float((found.cpu().numpy() == images.digits).mean())
 
 
 def _known(images: Images, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of the images with a label, as many of each digit."""
+    """Return the indices of the labelled images, the same number for each digit."""
     per_digit = count // DIGITS
     return np.concatenate(
         [rng.choice(np.flatnonzero(images.digits == d), per_digit, replace=False) for d in range(DIGITS)]
@@ -160,7 +160,7 @@ def _fit(
     sizes: Large,
     rng: np.random.Generator,
 ) -> tuple[MergeableEncoder, int | None]:
-    """The encoder after both stages, and the peak of memory in the second beyond what was there, on a GPU."""
+    """Return the encoder after both stages and, on a GPU, the peak memory of the second beyond the base."""
     device = images.pixels.device
     shares = shares_of(images, bags)
     pooling = make_encoder(pool, DIGITS, nn.Identity()).to(device)
@@ -227,18 +227,18 @@ def code(
     rng: np.random.Generator,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Logits of some bags, with the gradient of one of the `WAYS`."""
+    """Return the logits of bags, with the gradient of one of the `WAYS`."""
     if way == "subset":
-        return encoder(_pieces(images, [rng.choice(bag, min(chunk, len(bag)), replace=False) for bag in bags]))
+        return encoder(_random_chunks(images, [rng.choice(bag, min(chunk, len(bag)), replace=False) for bag in bags]))
     return encoder.stream(_source(images, bags, chunk), gradient=way, generator=generator)
 
 
 def _source(images: Images, bags: Sequence[np.ndarray], chunk: int) -> Callable[[], Iterator[Sets]]:
-    """A function that gives the bags piece by piece; only the images of one piece are ever floats."""
+    """Return a function that yields the bags chunk by chunk; only the images of one chunk are floats."""
     longest = max(len(bag) for bag in bags)
-    return lambda: (_pieces(images, [bag[a : a + chunk] for bag in bags]) for a in range(0, longest, chunk))
+    return lambda: (_random_chunks(images, [bag[a : a + chunk] for bag in bags]) for a in range(0, longest, chunk))
 
 
-def _pieces(images: Images, numbers: Sequence[np.ndarray]) -> Sets:
+def _random_chunks(images: Images, numbers: Sequence[np.ndarray]) -> Sets:
     values = images.take(np.concatenate(numbers))
     return Sets.from_lengths(values, [len(piece) for piece in numbers]).to(values.device)

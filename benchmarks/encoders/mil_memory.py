@@ -17,7 +17,7 @@ from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subproce
 from benchmarks.lib.tables import format_bytes
 
 GRADIENTS = ("full", "exact", "sample")
-# What a step may take on a GPU: with less than this, the whole graph of the largest bags is refused.
+# The memory limit of a step on a GPU, which the whole graph of the largest bags exceeds.
 LIMIT = 10**9
 
 
@@ -34,13 +34,13 @@ class Case:
 @final
 @dataclass(frozen=True)
 class Peak:
-    """Bytes beyond what the network and the images take; None if the limit was met."""
+    """Bytes beyond network and images; None if the limit was reached."""
 
     bytes: int | None
 
 
 def measure(images: int, gradient: str, context: RunContext) -> Record:
-    """The peak of a step in a new process, or on the GPU, whose allocator keeps the books, in this one."""
+    """Return the peak of a step: on the GPU from the allocator, on the CPU from a new process."""
     device, case = resolve_device(context.device), Case(images, gradient)
     here = device.type == "cuda"
     found = (
@@ -53,7 +53,7 @@ def measure(images: int, gradient: str, context: RunContext) -> Record:
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:
-    """Images of noise: memory does not ask what is on them."""
+    """Measure in this process, with images of noise, because memory does not depend on their content."""
     rng = np.random.default_rng(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -17,14 +17,14 @@ SLOTS = 8
 
 @final
 class Classifier(nn.Module):
-    """Logits `(b, streams)`. The loss is the mean over streams, and so is the probability (paper 001, eq. 18 to 20)."""
+    """Returns logits `(b, streams)`; loss and probability are means over streams (arXiv:2208.12401, eq. 18 to 20)."""
 
     def __init__(self, phi: nn.Module, pools: Sequence[nn.Module]) -> None:
         super().__init__()
         self.phi, self.pools = phi, nn.ModuleList(pools)
 
     def forward(self, bags: Sets) -> Tensor:
-        """Every pooling sees the same features."""
+        """Return the logits; every pooling gets the same features."""
         seen = bags.with_values(self.phi(bags.values))
         return torch.cat([pool(seen) for pool in self.pools], 1)
 
@@ -42,12 +42,12 @@ class _BothStreams(nn.Module):
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of each stream."""
+    """Return the mean cross-entropy of the streams."""
     return binary_cross_entropy_with_logits(logits, labels[:, None].expand_as(logits))
 
 
 def probability(logits: Tensor) -> Tensor:
-    """Mean over the streams, `(b,)`."""
+    """Return the mean probability of the streams, `(b,)`."""
     return logits.sigmoid().mean(1)
 
 
@@ -64,7 +64,7 @@ def _best(dim: int) -> nn.Module:
     return MaxPool(dim, nn.Linear(dim, 1))
 
 
-# From the dim of the features to the poolings.
+# Poolings by name; each is built from the dimension of the features.
 POOLS: dict[str, Callable[[int], list[nn.Module]]] = {
     "mean": lambda dim: [DeepSets(dim, nn.Identity(), pooling="mean", head=_last(dim))],
     "max": lambda dim: [MaxPool(dim, nn.Identity(), head=_last(dim))],

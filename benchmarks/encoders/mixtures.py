@@ -1,4 +1,4 @@
-"""Points from random mixtures of Gaussians in the plane, and how well a mixture fits them (paper 001, appendix C).
+"""Points from random mixtures of Gaussians in the plane, and how well a mixture fits them.
 
 The published text draws deviations between 0.3 and 0.6, the published code between 0.1 and 0.6. Only the second agrees
 with the published results: with the first, even the true mixtures have a larger negative log-likelihood than 1.84.
@@ -17,7 +17,7 @@ COMPONENTS = 4
 # Weight, two means and two deviations for each component.
 NUMBERS = 5
 DEVIATIONS = {"code": (0.1, 0.6), "text": (0.3, 0.6)}
-# No variance is smaller, as in the published code: sets of few points would else drive the likelihood to infinity.
+# The smallest variance, as in the published code: otherwise the likelihood of sets of few points is unbounded.
 _LEAST = 0.01
 
 
@@ -37,20 +37,20 @@ class Mixture:
         return Mixture(torch.log_softmax(raw[..., 0], -1), raw[..., 1:3], variances.sqrt())
 
     def log_joint(self, points: Tensor) -> Tensor:
-        """Log-density of points `(b, n, 2)` and component together, `(b, n, k)`."""
+        """Return the joint log-density of points `(b, n, 2)` and components, `(b, n, k)`."""
         scaled = (points[:, :, None] - self.means[:, None]) / self.deviations[:, None]
         normal = self.deviations.log().sum(-1) + math.log(2 * math.pi)
         return (self.log_weights - normal)[:, None] - scaled.square().sum(-1) / 2
 
     def nll(self, points: Tensor) -> Tensor:
-        """Mean negative log-likelihood of the points of each set, `(b,)`."""
+        """Return the mean negative log-likelihood of the points of each set, `(b,)`."""
         return -torch.logsumexp(self.log_joint(points), -1).mean(1)
 
 
 @final
 @dataclass(frozen=True)
 class Draw:
-    """Points `(b, n, 2)`, which component each came from `(b, n)`, and the true mixtures."""
+    """Points `(b, n, 2)`, the component of each `(b, n)`, and the true mixtures."""
 
     points: Tensor
     labels: Tensor
@@ -73,11 +73,11 @@ def draw(sets: int, points: int, generator: torch.Generator, deviations: tuple[f
 
 
 def em(points: Tensor, start: Mixture, steps: int) -> Mixture:
-    """Steps of expectation-maximisation, the classical way to fit a mixture to a set."""
+    """Return the mixtures after steps of expectation-maximisation."""
     mixture = start
     for _ in range(steps):
         belongs = torch.softmax(mixture.log_joint(points), -1)
-        # A component that lost all its points stays where it is.
+        # A component without points does not move.
         weight = belongs.sum(1) + 1e-6
         means = (belongs.mT @ points + 1e-6 * mixture.means) / weight[..., None]
         second = (belongs.mT @ points.square() + 1e-6 * mixture.means.square()) / weight[..., None]
@@ -87,7 +87,7 @@ def em(points: Tensor, start: Mixture, steps: int) -> Mixture:
 
 
 def em_from_scratch(points: Tensor, generator: torch.Generator, *, starts: int, steps: int) -> Tensor:
-    """Negative log-likelihood of EM from random points of the set as means, the best of several starts, `(b,)`."""
+    """Return the negative log-likelihood of EM from random points of the set, the best of several starts, `(b,)`."""
     best = points.new_full((len(points),), torch.inf)
     for _ in range(starts):
         chosen = torch.rand(points.shape[:2], generator=generator, device=points.device).topk(COMPONENTS).indices

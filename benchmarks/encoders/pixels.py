@@ -1,7 +1,7 @@
 """Images as sets of pixels: what is read and drawn of them, the conditional neural process, and a simple rival.
 
 An item is a pixel: its row and column, their waves, and its value. A code of the set and the
-place of a pixel go into a decoder that gives a mean and a deviation (paper 001, tables 9 and 10, which have no waves:
+position of a pixel go into a decoder of mean and deviation (arXiv:2208.12401, tables 9 and 10, which have no waves:
 without them a network takes many more steps to tell neighbours apart).
 """
 
@@ -21,27 +21,27 @@ from benchmarks.lib import data
 from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
 from setgrad.sets import Sets
 
-# Smallest deviation of a pixel: without one, the black margin of a digit would count for everything. Others take
+# Smallest deviation of a pixel: without one, the black margin of a digit would dominate. Others use
 # 0.1 (Garnelo et al., 2018), which is more than the error on faces.
 FLOORS = {"mnist": 0.1, "olivetti": 0.02}
 OCTAVES = 4
-PLACE = 2 + 4 * OCTAVES
-ITEM = PLACE + 1
+POSITION = 2 + 4 * OCTAVES
+ITEM = POSITION + 1
 IMAGES = ("mnist", "olivetti")
 
 
 def read_images(name: str, data_dir: str | Path | None, seed: int) -> tuple[Tensor, Tensor]:
-    """Images `(n, height, width)` to train and to test on. The seed says which ten people of Olivetti are held out."""
+    """Return training and test images `(n, height, width)`. The seed sets the ten people of Olivetti in the test."""
     images = data.read_images(name, data_dir, np.random.default_rng(seed))
     train, validation, test = (torch.from_numpy(images.pixels[part]).float().div(255) for part in images.parts)
-    # Networks are not chosen by validation here, so that these images serve for training. They come last.
+    # Networks are not chosen by validation, so these images are used for training. They come last.
     return torch.cat([train, validation]), test
 
 
 def places(height: int, width: int) -> Tensor:
-    """Row and column of every pixel from -1 to 1, with waves of several lengths, `(height * width, PLACE)`.
+    """Return row and column of every pixel from -1 to 1, with waves of several lengths, `(height * width, POSITION)`.
 
-    Example:
+    Examples:
         >>> places(2, 2)[:, :2].tolist()
         [[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]
     """
@@ -51,26 +51,26 @@ def places(height: int, width: int) -> Tensor:
 
 
 def draw_order(count: int, pixels: int, generator: torch.Generator) -> Tensor:
-    """For each image an order of its pixels, `(count, pixels)`: any start of it is a context drawn at random."""
+    """Return a random order of the pixels of each image, `(count, pixels)`: the first ones are a random context."""
     return torch.rand(count, pixels, generator=generator, device=generator.device).argsort(1)
 
 
 def as_sets(images: Tensor, where: Tensor, order: Tensor) -> Sets:
-    """The pixels `order` `(b, n)` of each image `(b, height, width)`."""
-    # From -2 to 2, so that the value is not lost among the coordinates.
+    """Return the pixels `order` `(b, n)` of each image `(b, height, width)` as sets."""
+    # From -2 to 2, so that the value weighs as much as the coordinates.
     values = images.flatten(1).gather(1, order) * 4 - 2
     items = torch.cat([where[order], values[..., None]], -1)
     return Sets.from_lengths(items.flatten(0, 1), np.full(len(order), order.shape[1]))
 
 
 def layers(*widths: int) -> nn.Sequential:
-    """Linear maps, each followed by a ReLU."""
+    """Return linear maps, each followed by a ReLU."""
     parts = [(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
     return nn.Sequential(*[part for pair in parts for part in pair])
 
 
 def make_encoder(name: str, dim: int, slots: int) -> SetEncoder:
-    """An encoder of sets of pixels whose code has `dim` numbers."""
+    """Return an encoder of sets of pixels whose code has `dim` numbers."""
     phi = layers(ITEM, dim, dim, dim, dim)
     if name == "deepsets":
         return DeepSets(ITEM, phi, pooling="mean", head=nn.Sequential(layers(dim, dim), nn.Linear(dim, dim)))
@@ -87,27 +87,27 @@ def make_encoder(name: str, dim: int, slots: int) -> SetEncoder:
 
 @final
 class Completion(nn.Module):
-    """A conditional neural process: code of the context, place of a pixel, mean and deviation of its value."""
+    """A conditional neural process: from the code of the context and the position of a pixel to mean and deviation."""
 
     def __init__(self, encoder: SetEncoder, dim: int, floor: float) -> None:
         super().__init__()
         self.encoder, self.floor = encoder, floor
-        self.decoder = nn.Sequential(layers(dim + PLACE, dim, dim, dim, dim), nn.Linear(dim, 2))
+        self.decoder = nn.Sequential(layers(dim + POSITION, dim, dim, dim, dim), nn.Linear(dim, 2))
 
     def decode(self, code: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation `(b, m)` at the places `(m, PLACE)`."""
+        """Return mean and deviation `(b, m)` at the positions `(m, POSITION)`."""
         asked = torch.cat([code[:, None].expand(-1, len(where), -1), where.expand(len(code), -1, -1)], -1)
         mean, spread = self.decoder(asked).unbind(-1)
         return mean, self.floor + (1 - self.floor) * nn.functional.softplus(spread)
 
 
 def nll(mean: Tensor, deviation: Tensor, values: Tensor) -> Tensor:
-    """Negative log-likelihood of every pixel, in nats."""
+    """Return the negative log-likelihood of every pixel, in nats."""
     return 0.5 * ((values - mean) / deviation) ** 2 + deviation.log() + 0.5 * math.log(2 * math.pi)
 
 
 def encode(encoder: SetEncoder, context: Sets, gradient: str, chunk: int, generator: np.random.Generator) -> Tensor:
-    """Codes to train with: of the whole context, with the gradient of all or of one chunk; or of a small part of it."""
+    """Return the codes of a training step: of the whole context, with full or sampled gradient, or of a small part."""
     if gradient == "full":
         return encoder(context)
     if gradient == "sample":
@@ -121,19 +121,26 @@ def encode(encoder: SetEncoder, context: Sets, gradient: str, chunk: int, genera
 
 
 def growing_codes(
-    encoder: SetEncoder, images: Tensor, where: Tensor, order: Tensor, sizes: Sequence[int], *, chunk: int, pieces: bool
+    encoder: SetEncoder,
+    images: Tensor,
+    where: Tensor,
+    order: Tensor,
+    sizes: Sequence[int],
+    *,
+    chunk: int,
+    in_chunks: bool,
 ) -> Iterator[Tensor]:
-    """Codes of the first `size` pixels for each size, as from a stream.
+    """Yield the codes of the first `size` pixels for each size, as from a stream.
 
-    Encoders with a state read each pixel once. Others read all of them again; with `pieces` they read chunks, and the
-    codes of these are averaged (paper 001, appendix E).
+    Encoders with a state read each pixel once. Others read all again; with `in_chunks` they read chunks, and the
+    codes of these are averaged (arXiv:2208.12401, appendix E).
     """
     state, done = encoder.begin(len(images)) if isinstance(encoder, MergeableEncoder) else None, 0
     for size in sizes:
         if isinstance(encoder, MergeableEncoder) and state is not None:
             state = encoder.update(state, as_sets(images, where, order[:, done:size]))
             yield encoder.finish(state)
-        elif pieces:
+        elif in_chunks:
             parts = [encoder(as_sets(images, where, part)) for part in order[:, :size].split(chunk, 1)]
             yield torch.stack(parts).mean(0)
         else:
@@ -143,7 +150,7 @@ def growing_codes(
 
 @final
 class Gaussian:
-    """The simple rival: one normal distribution of all pixels, conditioned on those that are seen.
+    """The simple rival: one normal distribution of all pixels, conditioned on the context.
 
     Its mean and covariance are those of the training images; `noise` is a deviation of every pixel on its own.
     """
@@ -154,7 +161,7 @@ class Gaussian:
         self.covariance = (flat - self.mean).T @ (flat - self.mean) / len(flat)
 
     def predict(self, images: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation `(b, pixels)` given the pixels `order` `(b, n)`."""
+        """Return mean and deviation `(b, pixels)` given the pixels `order` `(b, n)`."""
         seen = images.flatten(1).gather(1, order) - self.mean[order]
         across = self.covariance[order]
         within = across.gather(2, order[:, None].expand(-1, order.shape[1], -1))

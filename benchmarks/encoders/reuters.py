@@ -30,7 +30,7 @@ _PARTS = (0.7, 0.1, 0.2)
 @final
 @dataclass(frozen=True)
 class News:
-    """Words of each story (title first), a table of topics, and the numbers of the stories of each split."""
+    """Words of each story (title first), a table of topics, and the indices of the stories of each split."""
 
     words: Sequence[Sequence[str]]
     labels: np.ndarray
@@ -50,14 +50,14 @@ def read_news(data_dir: str | None, most: int | None = None) -> News:
     for row, (_, _, named) in enumerate(stories):
         labels[row, [place[topic] for topic in named]] = True
     parts = cut(near_copies(words), np.random.default_rng(0))
-    # What a model sees of a number is that it is one.
+    # A model only learns that a word is a number.
     return News([["#" if word[0].isdigit() else word for word in story] for story in words], labels, topics, parts)
 
 
 def split_words(text: str) -> list[str]:
-    """Words in small letters, and numbers.
+    """Return words in lower case, and numbers.
 
-    Example:
+    Examples:
         >>> split_words("Shr 1.50 dlrs, Net 3,200")
         ['shr', '1.50', 'dlrs', 'net', '3,200']
     """
@@ -65,9 +65,9 @@ def split_words(text: str) -> list[str]:
 
 
 def near_copies(stories: Sequence[Sequence[str]]) -> np.ndarray:
-    """The number of the group of each story.
+    """Return the group of each story.
 
-    Example:
+    Examples:
         >>> near_copies([list("abcdefg"), list("xyzxyzx"), list("abcdefh")]).tolist()
         [0, 1, 0]
     """
@@ -81,7 +81,7 @@ def near_copies(stories: Sequence[Sequence[str]]) -> np.ndarray:
         numbers = np.concatenate([numbers, np.zeros(max(0, _RUN - len(numbers)), np.uint64)])
         found = np.zeros(len(numbers) - _RUN + 1, np.uint64)
         for shift in range(_RUN):
-            # Whole numbers wrap around, which makes this a hash.
+            # Integers overflow, which makes this a hash.
             found = found * np.uint64(0x9E3779B97F4A7C15) + numbers[shift : shift + len(found)]
         found = np.unique(found)
         runs.append(found)
@@ -97,7 +97,7 @@ def near_copies(stories: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def cut(groups: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of the stories to train on, to validate and to test on; no group is in two parts."""
+    """Return the indices of training, validation and test stories; no group is in two parts."""
     order = rng.permutation(groups.max() + 1)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -108,7 +108,7 @@ def cut(groups: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
 
 
 def vocabulary(stories: Iterable[Sequence[str]], fewest: int = 3) -> dict[str, int]:
-    """Numbers from 1 for words that are in at least so many stories; 0 is for all others."""
+    """Return indices from 1 for words that are in at least `fewest` stories; 0 is for all others."""
     seen = Counter(word for story in stories for word in set(story))
     return {word: i for i, word in enumerate(sorted(w for w, n in seen.items() if n >= fewest), 1)}
 

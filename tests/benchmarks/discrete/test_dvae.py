@@ -1,4 +1,4 @@
-"""The discrete VAE: its divergence is the library's, score functions are unbiased, training learns, runs go on."""
+"""The discrete VAE: its divergence is the library's, score functions are unbiased, training learns, runs resume."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ import torch
 from benchmarks.__main__ import main, make_parser
 from benchmarks.discrete.dvae import plan
 from benchmarks.discrete.dvae_distribution import divergence, quick_divergence, softmax_divergence
-from benchmarks.discrete.dvae_methods import MODELS, NOISES, Scored, law_scale, make_sampler
+from benchmarks.discrete.dvae_methods import MODELS, NOISES, ScoreFunctionSampler, distribution_scale, make_sampler
 from benchmarks.discrete.dvae_training import Autoencoder, Trial, batches, bound, examine, fit, penalty, read_parts
 from benchmarks.discrete.replicas import Replicas
 from setgrad.discrete import KSubset, TopK
@@ -71,7 +71,7 @@ def test_scores_of_groups_with_one_loss_are_unbiased(linear: bool, seeded: Seede
     torch.as_tensor(total).backward()
     many = theta.expand(1, images, 2, 3).clone().requires_grad_()
     with seeded(0):
-        Scored(1, 3, linear=linear)(many, losses).sum().backward()
+        ScoreFunctionSampler(1, 3, linear=linear)(many, losses).sum().backward()
     assert many.grad is not None and exact.grad is not None
     error = many.grad[0].std(0) / images**0.5
     assert bool(((many.grad[0].mean(0) - exact.grad).abs() < 4 * error).all())
@@ -82,28 +82,32 @@ def test_linear_part_lowers_the_variance(seeded: Seeded) -> None:
     for linear in (True, False):
         theta = torch.zeros(1, 500, 2, 4, requires_grad=True)
         with seeded(0):
-            Scored(2, 2, linear=linear)(theta, lambda z: (z.flatten(-2) @ torch.arange(8.0)).square()).sum().backward()
+            ScoreFunctionSampler(2, 2, linear=linear)(
+                theta, lambda z: (z.flatten(-2) @ torch.arange(8.0)).square()
+            ).sum().backward()
         assert theta.grad is not None
         spreads.append(float(theta.grad[0].std(0).mean()))
     assert spreads[0] < 0.5 * spreads[1]
 
 
 @pytest.mark.parametrize("noise", list(NOISES))
-def test_law_that_stands_for_perturbed_choices(noise: str) -> None:
+def test_distribution_that_replaces_perturbed_choices(noise: str) -> None:
     draws = NOISES[noise][0](10).sample((500, 50, 20), generator=_draw())
     theta = float(draws.std()) * torch.randn(50, 20, generator=_draw(1))
     found = TopK(10)(theta + draws).mean(0)
     error = {c: float((KSubset(c * theta, 10).marginals - found).square().mean().sqrt()) for c in _near(noise)}
-    assert error[law_scale(noise, 10)] < 0.08
-    assert error[law_scale(noise, 10)] < min(value for c, value in error.items() if c != law_scale(noise, 10))
+    assert error[distribution_scale(noise, 10)] < 0.08
+    assert error[distribution_scale(noise, 10)] < min(
+        value for c, value in error.items() if c != distribution_scale(noise, 10)
+    )
 
 
 def _near(noise: str) -> tuple[float, ...]:
-    c = law_scale(noise, 10)
+    c = distribution_scale(noise, 10)
     return c / 2, c, 2 * c
 
 
-def test_replicas_do_not_meet() -> None:
+def test_replicas_are_independent() -> None:
     both, alone = Replicas((6, 5, 3), (0, 1)), Replicas((6, 5, 3), (1,))
     x = torch.rand(2, 4, 6, generator=_draw())
     torch.testing.assert_close(both(x)[1:], alone(x[1:]))
@@ -111,7 +115,7 @@ def test_replicas_do_not_meet() -> None:
 
 
 def test_bound_is_above_the_exact_evidence(seeded: Seeded) -> None:
-    """Without weights in the encoder the law is the prior: no divergence, and the mean error of random choices."""
+    """Without weights in the encoder the distribution is the prior: no divergence, the mean error of random choices."""
     model = Autoencoder((8,), 2)
     for parameter in model.encoder.parameters():
         torch.nn.init.zeros_(parameter)
@@ -127,7 +131,7 @@ def test_bound_is_above_the_exact_evidence(seeded: Seeded) -> None:
         assert bool((bound(model, images, 10, torch.ones(2), drawn=5) > found + 20 * 8).all())
 
 
-def test_losses_of_the_papers() -> None:
+def test_published_losses() -> None:
     theta = torch.randn(1, 2, 20, 20, generator=_draw())
     trial = {name: Trial(10, "simple", 0.0, "", name, 10, 1, 1) for name in ("elbo", "papers", "papers / S")}
     torch.testing.assert_close(penalty(theta, trial["papers / S"]), penalty(theta, trial["papers"]) / 10)
@@ -149,7 +153,7 @@ def test_training_tells_three_images_apart(bars_dir: Path, seeded: Seeded) -> No
     assert max(found["tuned"]) < 350, found
 
 
-def test_plan_has_every_contender_once() -> None:
+def test_plan_has_every_model_once() -> None:
     trials = plan(make_parser().parse_args(["dvae", "--seeds", "2"]))
     assert len(set(trials)) == len(trials)
     for k in (1, 10):
@@ -158,7 +162,7 @@ def test_plan_has_every_contender_once() -> None:
     assert all(t.samples >= MODELS[t.model].fewest and t.replicas == 2 for t in trials)
 
 
-def test_command_goes_on_where_it_stopped(bars_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_resumes(bars_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "dvae.jsonl", tmp_path / "out.json"
     asked = ["dvae", "--quick", "--device", "cpu", "--data-dir", str(bars_dir), "--results", str(file)]
     asked += ["--json", str(out), "--parts", "main"]

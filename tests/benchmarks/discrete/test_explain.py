@@ -57,7 +57,7 @@ def test_reviews_keep_their_rationales(movies: Path) -> None:
     assert sentences.owner[0].tolist() == [i // 3 for i in range(24)]
 
 
-def test_items_are_means_and_what_is_not_chosen_is_not_read(movies: Path, seeded: Seeded) -> None:
+def test_items_are_means_and_only_chosen_ones_are_read(movies: Path, seeded: Seeded) -> None:
     corpus = read_reviews(str(movies), "sentences")
     with seeded(0):
         network = Explainer(corpus.vocabulary, 4, dropout=0.0).eval()
@@ -81,7 +81,7 @@ def test_scores_by_hand() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_way_to_choose_moves_towards_what_pays(method: str, seeded: Seeded) -> None:
+def test_every_estimator_increases_the_reward(method: str, seeded: Seeded) -> None:
     """The loss falls if item 3 is chosen: its score must get the most negative gradient."""
     theta = torch.zeros(200, 8, requires_grad=True)
     with seeded(0):
@@ -107,7 +107,7 @@ def test_a_learned_choice_beats_a_random_one(movies: Path, seeded: Seeded) -> No
     assert found["random"]["score"] < 80 and found["random"]["precision"] < 40
 
 
-def test_best_lambda_is_that_of_validation() -> None:
+def test_best_lambda_is_chosen_by_validation() -> None:
     records = [{"lam": lam, "validation": loss} for lam, loss in [(1, 0.5), (1, 0.7), (10, 0.4), (10, 0.6)]]
     assert [record["lam"] for record in best_lambda(records)] == [10, 10]
     assert best_lambda([]) == []
@@ -126,6 +126,6 @@ def test_command(movies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "| linear in favour" in shown and "k=2: accuracy %" in shown
 
 
-def test_data_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--quick", "--parts", "sentences", "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The gradients that are judged are estimated as described, against a truth that is true."""
+"""Gradients are estimated as described and compared with the exact gradient."""
 
 import json
 import math
@@ -35,13 +35,13 @@ def test_exact_gradient_is_the_derivative_of_the_mean_loss(n: int, k: int) -> No
         assert ((mean(theta + move) - mean(theta - move)) / (2 * step) - exact[:, item]).abs().max() < 1e-7
 
 
-def test_targets_differ_in_sign_alone() -> None:
+def test_targets_differ_only_in_sign() -> None:
     normal, absolute = (make_problem(8, 1, target, 4) for target in ("normal", "absolute"))
     assert torch.equal(normal.b.abs(), absolute.b) and bool((normal.b < 0).any())
     assert torch.equal(normal.theta, absolute.theta)
 
 
-def test_judge_counts_zeros_and_takes_a_zero_estimate_for_no_help() -> None:
+def test_zero_estimates_have_cosine_zero() -> None:
     exact = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
     found = judge(torch.tensor([[2.0, 0.0], [0.0, 0.0], [-3.0, -4.0]]), exact)
     assert found.cosine == 0 and found.zeros == 50 and found.dead == pytest.approx(33.33)
@@ -61,7 +61,7 @@ def test_every_method_estimates_and_its_calls_are_counted(name: str) -> None:
 
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("name", ["rloo", "sfess"])
-def test_unbiased_methods_come_near_the_truth(name: str, k: int) -> None:
+def test_unbiased_methods_converge(name: str, k: int) -> None:
     problem = make_problem(5, k, "normal", 4)
     found, _ = estimate(METHODS[name], problem, Setting(k, 2000), _generator())
     assert judge(found, problem.gradient()).cosine > 0.97
@@ -102,13 +102,13 @@ def setgrad_gumbel(samples: int) -> torch.Tensor:
     return NOISES["gumbel"](1).sample((samples, 2), generator=_generator())
 
 
-def test_budget_takes_what_can_be_paid() -> None:
+def test_budget_limits_the_samples() -> None:
     curve = Curve("a", "sfe", ({"calls": 10, "cosine": 0.5}, {"calls": 100, "cosine": 0.4}))
     assert curve.within(9) is None
     assert [curve.within(budget)["cosine"] for budget in (10, 99, 100)] == [0.5, 0.5, 0.4]  # type: ignore[index]
 
 
-def test_plan_has_both_sides_of_every_trap() -> None:
+def test_plan_has_both_versions_of_every_mistake() -> None:
     trials = plan(make_parser().parse_args(["gradients"]))
     assert len(set(trials)) == len(trials)
     assert {trial.target for trial in trials} == {"normal", "absolute"}
@@ -136,7 +136,7 @@ def test_command_runs_resumes_and_shows(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["gradients", "--table", str(results)]) == 0
 
 
-def test_unknown_method_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_method_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gradients", "--methods", "guess"]) == 1
     assert "unknown method 'guess'" in capsys.readouterr().err
 

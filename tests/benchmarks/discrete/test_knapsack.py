@@ -90,7 +90,7 @@ def test_command(energy_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "weights, 60: regret" in capsys.readouterr().out
 
 
-def test_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(set(ALL)) == len(ALL)
     assert main(["knapsack", "--quick", "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err

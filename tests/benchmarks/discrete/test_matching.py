@@ -1,4 +1,4 @@
-"""Keypoints to match: the generator keeps its word, and the rivals compute what they say."""
+"""Keypoints to match: pairs are as described, and the rivals compute the right losses."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def _without_nuisance() -> Examples:
     return Examples(inputs, examples.answers, examples.truth)
 
 
-def test_turning_and_moving_an_image_changes_nothing(seeded: Seeded) -> None:
+def test_rotation_and_translation_do_not_matter(seeded: Seeded) -> None:
     with seeded():
         network = Matcher(16)
     inputs = pairs(3, _chance()).inputs

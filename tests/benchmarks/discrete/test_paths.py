@@ -1,4 +1,4 @@
-"""Maps of terrain: what is drawn, what is right, and that paths can be learnt from."""
+"""Maps of terrain: images, right paths, and that costs can be learned from paths."""
 
 import json
 from collections.abc import Callable
@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.discrete.decisions import (
+    EstimatorLoss,
     Examples,
-    Through,
     Training,
     fenchel_young,
     generators,
@@ -29,7 +29,7 @@ from setgrad.discrete import Blackbox, GridPath, Identity, InformedMargin, TopK
 Seeded = Callable[..., AbstractContextManager[None]]
 
 
-def test_maps_are_seeded_and_paths_are_cheapest() -> None:
+def test_maps_depend_on_the_seed_and_paths_are_cheapest() -> None:
     first, again, other = maps(20, 6, 0), maps(20, 6, 0), maps(20, 6, 1)
     assert torch.equal(first.inputs, again.inputs) and not torch.equal(first.inputs, other.inputs)
     assert {round(cost, 3) for cost in first.truth.unique().tolist()} <= set(COSTS)
@@ -38,7 +38,7 @@ def test_maps_are_seeded_and_paths_are_cheapest() -> None:
     assert bool((cheapest <= first.truth.diagonal(dim1=1, dim2=2).sum(-1) + 1e-4).all())
 
 
-def test_textures_of_test_maps_are_unseen() -> None:
+def test_textures_of_test_maps_are_not_in_training() -> None:
     train, test = maps(30, 6, 0), maps(30, 6, 0, test=True)
     assert train.inputs[:, 1].max() < VARIANTS - UNSEEN <= test.inputs[:, 1].min()
 
@@ -62,7 +62,7 @@ def test_measures_know_right_and_wrong() -> None:
     assert measure(torch.full_like(examples.truth, torch.nan), examples) == {"best": 0, "same": 0, "ratio": None}
 
 
-def test_losses_differ_in_the_gradient_alone() -> None:
+def test_losses_differ_only_in_the_gradient() -> None:
     target = torch.tensor([[1.0, 0.0, 0.0]])
     examples = Examples(target, target, target)
     for loss, gradient in ((l1, [[-1.0, 1.0, 0.0]]), (linear_hamming, [[-1.0, 1.0, 1.0]])):
@@ -80,14 +80,14 @@ def test_margins_before_blackbox_are_those_of_identity() -> None:
     for sense, sign in (("min", 1), ("max", -1)):
         solver = TopK(1, sense=sense)
         margin = InformedMargin(0.5)
-        inside = Through(Identity(solver, margin=margin), l1)
-        before = Through(Blackbox(solver, lam=1.0), l1, margin=margin)
+        inside = EstimatorLoss(Identity(solver, margin=margin), l1)
+        before = EstimatorLoss(Blackbox(solver, lam=1.0), l1, margin=margin)
         assert inside(sign * costs, examples).tolist() == before(sign * costs, examples).tolist() == [2.0]
         before.drop_margin()
         assert before(sign * costs, examples).tolist() == [0.0]
 
 
-def test_identity_with_the_papers_loss_is_the_perceptron() -> None:
+def test_identity_with_the_l1_loss_is_the_perceptron() -> None:
     costs = maps(8, 5, 0).truth
     examples = Examples(costs, GridPath()(costs), costs)
     noise = torch.Generator().manual_seed(0)
@@ -100,7 +100,7 @@ def test_identity_with_the_papers_loss_is_the_perceptron() -> None:
     assert torch.equal(*found)
 
 
-def test_costs_are_learnt_from_paths(seeded: Seeded) -> None:
+def test_costs_are_learned_from_paths(seeded: Seeded) -> None:
     """A table of costs stands for the network: sixty steps of Identity find the cheapest path of one map."""
     truth = torch.from_numpy(np.random.default_rng(0).uniform(1, 5, (1, 5, 5))).float()
     examples = Examples(torch.zeros(1, 1), GridPath()(truth), truth)
@@ -127,7 +127,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| identity norm" in capsys.readouterr().out
 
 
-def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(set(ALL)) == len(ALL)
     assert main(["paths", "--quick", "--methods", "identiti"]) == 1
     assert main(["paths", "--quick", "--sizes", "twelve"]) == 1

@@ -1,4 +1,4 @@
-"""Retrieval: measures are the textbook's, every loss raises them, classes of the parts are different, runs go on."""
+"""Retrieval: measures are right, every loss improves them, classes of the parts are different, runs resume."""
 
 import json
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_classes_of_the_parts_are_different(digits_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["blackbox loglog", "identity std loglog", "classifier", "lda"])
-def test_training_helps_with_classes_never_seen(model: str, digits_dir: Path, seeded: Seeded) -> None:
+def test_training_helps_with_new_classes(model: str, digits_dir: Path, seeded: Seeded) -> None:
     from benchmarks.lib.records import RunContext
 
     def found(name: str, knob: float, steps: int) -> list[float]:
@@ -115,7 +115,7 @@ def test_plan_tries_every_knob() -> None:
     assert all(t.steps == 0 for t in trials if t.model in PLAIN)
 
 
-def test_command_goes_on_where_it_stopped(digits_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_resumes(digits_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "ranking.jsonl", tmp_path / "out.json"
     asked = ["ranking", "--quick", "--device", "cpu", "--images", "mnist", "--data-dir", str(digits_dir)]
     asked += ["--results", str(file), "--json", str(out)]

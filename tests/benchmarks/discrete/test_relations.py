@@ -68,7 +68,7 @@ def test_decoder_unrolls_step_by_step(seeded: Seeded) -> None:
     assert not torch.allclose(made[0], made[2], atol=1e-6), "edges matter"
 
 
-def test_bound_of_a_decoder_that_stands_still(seeded: Seeded) -> None:
+def test_bound_of_a_decoder_that_predicts_no_movement(seeded: Seeded) -> None:
     """Without moves the likelihood is that of the differences, and the bound takes off all of log n^(n-2)."""
     systems = _systems(6, times=3)
     with seeded(0):
@@ -89,7 +89,7 @@ def test_one_gumbel_draw_for_an_edge() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_way_to_choose_moves_towards_what_pays(method: str, seeded: Seeded) -> None:
+def test_every_estimator_increases_the_reward(method: str, seeded: Seeded) -> None:
     """The loss falls if edge {1, 3} is in the tree: its weight must get the most negative gradient."""
     theta = torch.zeros(200, 5, 5, requires_grad=True)
     with seeded(0):

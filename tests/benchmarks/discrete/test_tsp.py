@@ -1,4 +1,4 @@
-"""Tours of the globe: sets of flags, their tours, and what a collapse of costs looks like."""
+"""Tours of the globe: sets of flags, their tours, and the collapse of costs."""
 
 import json
 from collections.abc import Callable
@@ -28,14 +28,14 @@ def globe_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_sets_differ_and_are_seeded() -> None:
+def test_sets_differ_and_depend_on_the_seed() -> None:
     sets = draw_sets(2000, 4, 0)
     assert torch.equal(sets, draw_sets(2000, 4, 0)) and not torch.equal(sets, draw_sets(2000, 4, 1))
     assert len({tuple(sorted(row)) for row in sets.tolist()}) == 2000
     assert all(len(set(row)) == 4 for row in sets.tolist())
 
 
-def test_tours_are_shortest_and_true_places_have_them() -> None:
+def test_tours_are_shortest_for_the_true_points() -> None:
     places = torch.nn.functional.normalize(
         torch.from_numpy(np.random.default_rng(1).standard_normal((FLAGS, 3))), dim=1
     )
@@ -69,7 +69,7 @@ def test_command(globe_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "99.67 ± 0.10" in capsys.readouterr().out, "published figures stand beside ours"
 
 
-def test_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tsp", "--quick", "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err
     assert main(["tsp", "--quick", "--cities", "20"]) == 1

@@ -1,4 +1,4 @@
-"""The clustering experiments: the data are what they say, gradients have the right mean, fits are kept and shared."""
+"""The clustering experiments: data are as described, gradients have the right mean, fits are saved and shared."""
 
 import json
 import math
@@ -110,7 +110,7 @@ def test_encoders_without_a_state_cannot_be_sampled() -> None:
 
 
 @pytest.mark.parametrize("name", CONTENDERS)
-def test_contenders_name_mixtures_and_pieces_matter_only_without_a_state(name: str) -> None:
+def test_chunks_matter_only_without_a_state(name: str) -> None:
     model = make(name, Sizes(2, 16, 4)).double().eval()
     points = draw(2, 16, torch.Generator().manual_seed(5)).points.double()
     assert model(as_sets(points)).shape == (2, COMPONENTS, 5)
@@ -131,7 +131,7 @@ def test_training_learns_and_repeats() -> None:
         assert torch.equal(a, b)
 
 
-def test_kept_models_are_the_same(tmp_path: Path) -> None:
+def test_saved_models_are_the_same(tmp_path: Path) -> None:
     results = tmp_path / "found.jsonl"
     context = RunContext(device="cpu")
     record = {**asdict(TINY), **attempt(TINY, context, str(results.with_suffix("")))}
@@ -145,7 +145,7 @@ def test_kept_models_are_the_same(tmp_path: Path) -> None:
         attempt(replace(TINY, model="ds-mil", gradient="sample"), context, str(tmp_path))
 
 
-def test_command_goes_on_from_a_file(
+def test_command_resumes_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.encoders.clustering.EM_STEPS", 2)

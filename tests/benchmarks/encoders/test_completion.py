@@ -1,4 +1,4 @@
-"""Images as sets of pixels: items are what they say, streams equal wholes, the simple rival is the exact posterior."""
+"""Images as sets of pixels: items are right, streams equal whole sets, the simple rival is the exact posterior."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from benchmarks.encoders.completion import draw_images, draw_scores
 from benchmarks.encoders.completion_fits import Trial, fit, fit_gaussian, images_file
 from benchmarks.encoders.pixels import (
     ITEM,
-    PLACE,
+    POSITION,
     Completion,
     Gaussian,
     as_sets,
@@ -50,11 +50,11 @@ def digits_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_items_are_places_and_values() -> None:
+def test_items_are_positions_and_values() -> None:
     images = torch.rand(2, 5, 4, generator=_draw())
     where = places(5, 4)
     order = draw_order(2, 20, _draw())
-    assert where.shape == (20, PLACE) and sorted(order[0].tolist()) == list(range(20))
+    assert where.shape == (20, POSITION) and sorted(order[0].tolist()) == list(range(20))
     sets = as_sets(images, where, order[:, :7])
     assert sets.values.shape == (14, ITEM)
     for image in range(2):
@@ -80,7 +80,7 @@ def test_a_stream_of_pixels_gives_the_code_of_the_whole(name: str, seeded: Seede
     with seeded(0):
         encoder = make_encoder(name, 8, 5)
     with torch.no_grad():
-        codes = list(growing_codes(encoder, images, where, order, (4, 10, 36), chunk=5, pieces=False))
+        codes = list(growing_codes(encoder, images, where, order, (4, 10, 36), chunk=5, in_chunks=False))
         for code, size in zip(codes, (4, 10, 36), strict=True):
             torch.testing.assert_close(code, encoder(as_sets(images, where, order[:, :size])), atol=1e-4, rtol=1e-4)
     assert not torch.allclose(codes[0], codes[2], atol=1e-3)
@@ -91,7 +91,7 @@ def test_chunks_of_an_encoder_without_a_state_are_averaged(seeded: Seeded) -> No
     with seeded(0):
         encoder = make_encoder("transformer", 8, 5)
     with torch.no_grad():
-        (code,) = growing_codes(encoder, images, where, order, (12,), chunk=8, pieces=True)
+        (code,) = growing_codes(encoder, images, where, order, (12,), chunk=8, in_chunks=True)
         first, second = (encoder(as_sets(images, where, part)) for part in (order[:, :8], order[:, 8:12]))
     torch.testing.assert_close(code, (first + second) / 2)
 
@@ -168,6 +168,6 @@ def test_figures(digits_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {path.name for path in tmp_path.glob("*.png")} == {"found-mnist.png", "found-mnist-images.png"}
 
 
-def test_data_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "--quick", "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""News as sets of words: the cut keeps copies together, scores are right, gradients of pieces are those of wholes."""
+"""News as sets of words: splits keep copies together, scores are right, chunks have the gradients of whole sets."""
 
 import argparse
 import gzip
@@ -22,8 +22,8 @@ from benchmarks.encoders.documents_fits import (
     macro_f1,
     make_network,
     micro_f1,
-    pieces,
     predict,
+    random_chunks,
 )
 from benchmarks.encoders.reuters import cut, near_copies, read_news, vocabulary
 from setgrad.sets import Sets
@@ -46,7 +46,7 @@ def news_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_near_copies_are_never_cut_apart() -> None:
+def test_near_copies_are_in_one_part() -> None:
     rng = np.random.default_rng(1)
     stories = [[str(n) for n in rng.integers(0, 1000, 40)] for _ in range(60)]
     # Ten stories again with another beginning, and one of them a third time, from the second.
@@ -77,14 +77,14 @@ def test_words_of_the_test_part_are_unknown(news_dir: Path) -> None:
     assert vocabulary([["a", "b"], ["a", "a"], ["a"]], fewest=2) == {"a": 1}
 
 
-def test_batches_and_pieces_lose_nothing() -> None:
+def test_batches_and_chunks_have_all_items() -> None:
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 50, 100)
     made = list(batches(lengths, 4, rng))
     assert sorted(np.concatenate(made).tolist()) == list(range(100))
     assert np.mean([np.ptp(lengths[batch]) for batch in made]) < 10, "lengths in a batch are alike"
     sets = Sets.from_lengths(torch.arange(40.0)[:, None], [25, 3, 0, 12])
-    parts = pieces(sets, 10, rng)
+    parts = random_chunks(sets, 10, rng)
     assert len(parts) == 3 and max(part.layout.longest for part in parts) <= 10
     for number in range(4):
         assert sorted(torch.cat([part[number] for part in parts]).flatten().tolist()) == sets[number].flatten().tolist()
@@ -92,7 +92,7 @@ def test_batches_and_pieces_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepsets", "umbc"])
-def test_gradients_of_pieces(name: str, seeded: Seeded) -> None:
+def test_gradients_of_chunks(name: str, seeded: Seeded) -> None:
     trial = Trial(name, 0, dim=8, slots=3, dropout=0.0)
     with seeded(0):
         network = make_network(name, 12, torch.full((4,), 0.1), trial, places=True).double()
@@ -114,7 +114,7 @@ def test_gradients_of_pieces(name: str, seeded: Seeded) -> None:
         assert (subset.mean(0) - full).norm() / full.norm() > error
 
 
-def test_prediction_keeps_the_order_of_stories(seeded: Seeded) -> None:
+def test_prediction_has_the_order_of_the_stories(seeded: Seeded) -> None:
     with seeded(0):
         network = make_network("umbc", 12, torch.full((4,), 0.1), Trial("", 0, dim=8, slots=3), places=False)
     sets = Sets.from_lengths(torch.ones(20, 2).cumsum(0) % 12, [9, 1, 6, 4])
@@ -135,14 +135,14 @@ def test_command(news_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = {record["model"]: record for record in json.loads(file.read_text())["records"]}
     assert found["tf-idf svm"]["micro"] == 100 and 30 < found["umbc sample"]["micro"] <= 100
     assert str(tmp_path) not in results.read_text(), "folders of this machine are not kept"
-    # A second run goes on from the file, and a page needs no data.
+    # A second run resumes from the file, and a page needs no data.
     assert main(arguments) == 0
     assert "3 of 3 trials" in capsys.readouterr().out
     assert main(["documents", "--quick", "--table", str(results)]) == 0
     assert "| transformer 128" in capsys.readouterr().out
 
 
-def test_data_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["documents", "--quick", "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The benchmark of encoder memory: the ways agree, the file is what it says, peaks grow where they should."""
+"""The benchmark of encoder memory: gradients agree, the file is as described, peaks grow where they should."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ from benchmarks.encoders.encoder_memory import (
 CPU = torch.device("cpu")
 
 
-def test_items_are_the_same_however_many_follow(tmp_path: Path) -> None:
+def test_items_do_not_depend_on_their_number(tmp_path: Path) -> None:
     few, more = (np.load(write_items(tmp_path / f"{n}.npy", n)) for n in (70, 150))
     assert few.shape == (70, 16) and few.dtype == np.float32
     np.testing.assert_array_equal(few, more[:70])

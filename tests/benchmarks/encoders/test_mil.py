@@ -1,4 +1,4 @@
-"""The benchmark of bags: nothing leaks from test bags, ways to the gradient agree, a killed run goes on."""
+"""The benchmark of bags: nothing leaks from test bags, gradients agree, a killed run resumes."""
 
 import gzip
 import itertools
@@ -60,7 +60,7 @@ def test_statistics_of_a_bag() -> None:
 
 
 @pytest.mark.parametrize("model", [*POOLS, *PLAIN])
-def test_contenders_learn_what_is_easy(model: str, seeded: Seeded) -> None:
+def test_models_learn_an_easy_task(model: str, seeded: Seeded) -> None:
     sets, labels = easy_bags()
     train, test = np.arange(60), np.arange(60, 80)
     with seeded(0):
@@ -69,7 +69,7 @@ def test_contenders_learn_what_is_easy(model: str, seeded: Seeded) -> None:
     assert ((found > 0.5) == labels[60:].numpy()).mean() >= 0.85
 
 
-def test_small_bags_hold_a_nine_or_none() -> None:
+def test_small_bags_have_the_right_label() -> None:
     images = noise()
     # The first pixel tells the digit.
     images.pixels[:, 0, 0] = torch.from_numpy(images.digits)
@@ -161,7 +161,7 @@ def test_ways_are_compared_on_the_seeds_that_all_have() -> None:
     assert "mean sample" not in page
 
 
-def test_command_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "mil").mkdir()
     (tmp_path / "mnist").mkdir()

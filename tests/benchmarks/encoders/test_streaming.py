@@ -33,7 +33,7 @@ def test_every_point_arrives_once(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_pieces_of_all_sets_come_together(order: str) -> None:
+def test_chunks_of_all_sets_come_together(order: str) -> None:
     sets = draw(3, 20, torch.Generator().manual_seed(0))
     got: list[list[torch.Tensor]] = [[], [], []]
     for chunk in arriving_chunks(sets, order):
@@ -55,7 +55,7 @@ def test_only_a_state_forgets_the_order(name: str) -> None:
         assert min(apart) > 1e-6
 
 
-def test_means_of_codes_leave_out_pieces_that_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_of_codes_ignore_empty_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.encoders.streaming.GROUP", 2)
     model = make("fspool", Sizes(2, 16, 4)).double().eval()
     a, b, c = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_means_of_codes_leave_out_pieces_that_are_empty(monkeypatch: pytest.Monk
     torch.testing.assert_close(last, torch.stack([sum(alone[:3]) / 3, (alone[3] + alone[2]) / 2]))
 
 
-def test_streams_are_looked_at_until_their_end() -> None:
+def test_streams_are_evaluated_until_their_end() -> None:
     assert evaluation_steps(1) == {1} and evaluation_steps(4) == {1, 2, 3, 4}
     steps = evaluation_steps(1024)
     assert (min(steps), max(steps), len(steps)) == (1, 1024, 12)

@@ -83,7 +83,7 @@ def test_rival_is_one_space_for_the_whole_batch() -> None:
     assert steps > 6
 
 
-def test_rival_gives_up_after_the_steps_it_has() -> None:
+def test_rival_stops_after_max_steps() -> None:
     matrix, b = _matrices()
     counted = Counted(matrix)
     assert solve_normal(counted.forwards, counted.backwards, b, tol=1e-12, max_steps=2)[1] == 2
@@ -116,7 +116,7 @@ def test_every_solver_reaches_its_tolerance(problem: Adjoint) -> None:
     assert cg.products < costs["normal CG"].products
 
 
-def test_smallest_of_a_range() -> None:
+def test_smallest_finds_the_first_true() -> None:
     assert [smallest(lambda k, n=n: k >= n, 9) for n in (1, 2, 5, 9)] == [1, 2, 5, 9]
 
 
@@ -139,20 +139,20 @@ def test_solvers_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("small", [SMALL, DEEP], ids=lambda case: case.model)
-def test_ways_agree_and_make_every_step(small: Case) -> None:
+def test_ways_agree_and_take_every_step(small: Case) -> None:
     cases = [replace(small, way=way) for way in WAYS]
     assert compare(cases, CPU) < 1e-3
     too_few = [replace(small, way="unrolled", iterations=1), replace(small, way="implicit")]
     assert compare(too_few, CPU) > 1e-3, "the comparison can tell"
 
 
-def test_implicit_way_is_near_the_fixed_point() -> None:
+def test_implicit_solution_is_close_to_the_fixed_point() -> None:
     inputs = make_inputs(SMALL, CPU)
     psi = implicit(replace(SMALL, way="implicit"), *inputs)
     assert (pairwise_step(psi, *inputs) - psi).norm() < 1e-3
 
 
-def test_steps_cut_short_are_refused() -> None:
+def test_early_stopping_is_an_error() -> None:
     # With so many steps at full speed the residual reaches rounding, and the loop stops.
     inputs = make_inputs(SMALL, CPU)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="of 400 steps"):
@@ -192,7 +192,7 @@ def test_memory_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     shown = capsys.readouterr().out
     assert shown.count("| K=5 ") == shown.count("| K=20 ") == 2
     assert shown.count("target: at most 5%") == 2
-    # Figure 1 is that of a whole model.
+    # The figure shows the deep set.
     stored = json.loads(file.read_text())
     assert stored["shape"]["model"] == "deep set" and stored["pairwise"]["shape"]["model"] == "pairwise"
     assert [row["iterations"] for row in stored["rows"]] == [5, 20]

@@ -1,4 +1,4 @@
-"""The benchmark of implicit gradients: its truth is one, its networks are as described, its tables hide nothing."""
+"""The benchmark of implicit gradients: the reference is exact, networks are as described, tables show the worst."""
 
 import json
 from pathlib import Path
@@ -73,14 +73,14 @@ def test_exact_is_the_truth_to_rounding(name: str, factor: int) -> None:
     assert (found.logits - truth.logits).abs().max() < 1e-10
 
 
-def test_truth_does_not_need_an_accurate_start() -> None:
+def test_exact_solution_does_not_need_an_accurate_start() -> None:
     problem = make_problem("DeepSetFunction, context", 3, 0, SMALL)
     truth = enumerate_all(problem, solve(problem, Exact(), TIGHT).logits)
     again = enumerate_all(problem, truth.logits + 1e-2)
     torch.testing.assert_close(again.gradient, truth.gradient)
 
 
-def test_one_step_leaves_out_what_unrolling_has() -> None:
+def test_one_step_lacks_terms_of_unrolling() -> None:
     problem = make_problem("DeepSetFunction, context", 3, 0, SMALL)
     truth = enumerate_all(problem, solve(problem, Exact(), TIGHT).logits)
     unrolled = solve(problem, Exact(), UnrolledMeanField(100))

@@ -1,4 +1,4 @@
-"""The rival must compute the same thing as setgrad, or the comparison means nothing."""
+"""The mask-tensor rival computes the same as setgrad."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -115,7 +115,7 @@ def test_negatives_are_as_many_as_chosen_and_never_chosen(seeded: Seeded) -> Non
     assert len(seen) == 3 * 5, "every item outside S* comes up"
 
 
-def test_modular_term_is_refused(seeded: Seeded) -> None:
+def test_modular_term_is_an_error(seeded: Seeded) -> None:
     with seeded():
         function = DeepSetFunction(2, phi="paper", dim=4, hidden=(4,), skip=True)
     with pytest.raises(ValueError, match="skip=False"):

@@ -1,4 +1,4 @@
-"""The ablation: contenders differ from the default in one thing, are paired with it by fold, and run at a tiny size."""
+"""The ablation: variants differ from the default in one thing, are paired with it by fold, and run at a tiny size."""
 
 import argparse
 import json
@@ -48,7 +48,7 @@ def _record(task: str, model: str, seed: int, score: float) -> Record:
     return {"task": f"amazon:{task}:farthest", "model": model, "seed": seed, "start": "", "true_size": score, **origin}
 
 
-def test_contenders_change_options_of_the_default_and_no_two_are_the_same() -> None:
+def test_variants_change_different_options_of_the_default() -> None:
     params = SubsetSelector().get_params()
     for model, changes in CONTENDERS.items():
         assert all(params[name] != value for name, value in changes.items()), model
@@ -61,7 +61,7 @@ def test_one_sample_predicts_with_as_many_as_the_default() -> None:
     assert prediction_samples(default) == prediction_samples(single)
 
 
-def test_without_skip_is_the_default_network_less_the_modular_term(seeded: Seeded) -> None:
+def test_no_skip_is_the_default_network_without_the_modular_term(seeded: Seeded) -> None:
     with seeded(0):
         selector = untrained(make_trial("safety", "no skip", 0, quick=True), (6,), 24, "cpu")
         assert not isinstance(selector.phi, str) and selector.relation == RELATION
@@ -79,9 +79,7 @@ def test_with_a_single_step_one_step_is_the_default(registries: Path, monkeypatc
     assert scores[0] == scores[1]
 
 
-def test_transfer_begins_with_the_weights_of_the_largest_other_category(
-    registries: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transfer_starts_from_the_largest_other_category(registries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[SubsetSelector | None] = []
     fit = SubsetSelector.fit
 
@@ -133,13 +131,13 @@ def test_rows_go_from_the_largest_loss_to_the_largest_gain_after_the_default() -
     assert shown.endswith("- better than the default by more than 2 standard errors: no decay")
 
 
-def test_nothing_is_said_of_differences_without_an_error() -> None:
+def test_no_verdict_without_an_error() -> None:
     assert verdicts({DEFAULT: (0.0, 0.0), "direct": (-9.0, math.nan), "no skip": None}) == []
     within = verdicts({"direct": (-1.0, 0.6), "no skip": (1.0, 0.6)})
     assert len(within) == 2 and all(line.endswith(": none") for line in within)
 
 
-def test_plan_is_all_contenders_on_all_folds_and_shares_sources() -> None:
+def test_plan_has_all_variants_on_all_folds_and_shares_sources() -> None:
     trials = plan(_options())
     assert len(set(trials)) == len(trials) == len(CONTENDERS) * len(CATEGORIES) * 5
     moved = [trial.seed for trial in trials if trial.start]
@@ -155,7 +153,7 @@ def test_results_of_another_default_do_not_count(monkeypatch: pytest.MonkeyPatch
     assert before != after and Trial(**{**after.__dict__, "options": before.options}) == before
 
 
-def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, cause in [
         (["--seeds", "6"], "there are 5 folds, not 6"),
         (["--categories", "hats"], "unknown category 'hats'"),
@@ -179,7 +177,7 @@ def test_command(registries: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert sorted(record["model"] for record in records) == sorted(CONTENDERS)
     assert all(0 <= record[name] <= 100 for record in records for name in ("true_size", "own_size", "validation"))
     assert str(tmp_path) not in results.read_text() and str(registries) not in results.read_text()
-    # A second run goes on from the file, and a table needs no data.
+    # A second run resumes from the file, and a table needs no data.
     assert main(arguments) == 0
     assert f"{total} of {total} trials" in capsys.readouterr().out
     assert main(["ablation", "--quick", "--table", str(results)]) == 0

@@ -1,4 +1,4 @@
-"""Sets of all sizes are measured, and a result that depends on the batch is noticed. No test asserts a time."""
+"""Sets of all sizes are measured, and a result that depends on the batch fails. No test asserts a time."""
 
 import json
 from pathlib import Path
@@ -25,13 +25,13 @@ def test_claimed_sizes_are_covered() -> None:
 
 
 @pytest.mark.parametrize("items", [1, 10, 37])
-def test_a_set_has_the_size_asked_for(items: int) -> None:
+def test_a_set_has_the_requested_size(items: int) -> None:
     sets, subsets = make_set(items)
     assert sets.layout.host_lengths.tolist() == [items]
     assert int(subsets.values.sum()) == max(1, items // 10)
 
 
-def test_peak_sees_what_a_larger_set_needs(selector: SubsetSelector) -> None:
+def test_peak_grows_with_the_set(selector: SubsetSelector) -> None:
     selector.predict(make_set(10).sets)
     cost = measure(selector, 1000, CPU)
     # Flipped subsets alone: 20 samples, 1000 items, 256 units in float64.
@@ -45,9 +45,7 @@ def test_sets_of_a_mixed_batch_are_as_alone(selector: SubsetSelector) -> None:
     assert found["largest_difference"] == 0
 
 
-def test_a_result_that_depends_on_the_batch_is_noticed(
-    selector: SubsetSelector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_depends_on_the_batch_fails(selector: SubsetSelector, monkeypatch: pytest.MonkeyPatch) -> None:
     true = SubsetSelector.decision_function
 
     def leaky(self: SubsetSelector, sets: Sets) -> Sets:

@@ -1,4 +1,4 @@
-"""Numbers of the tables, against hand-made records and the printed paper."""
+"""Numbers of the tables, against records written by hand and the published numbers."""
 
 import math
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_difference_of_seeds_in_standard_errors() -> None:
     assert math.isnan(compare({0: 4.0}, {0: 5.0, 1: 5.0}, paired=False).errors)
 
 
-def test_difference_of_folds_is_taken_fold_by_fold() -> None:
+def test_difference_of_folds_is_paired() -> None:
     # Differences 1, 2, 3: mean 2, deviation 1, error 1 / sqrt(3). What only one of them has does not count.
     found = compare({0: 11.0, 1: 52.0, 2: 93.0}, {0: 10.0, 1: 50.0, 2: 90.0, 3: 0.0}, paired=True)
     assert (found.points, found.errors) == (2, pytest.approx(2 * math.sqrt(3)))
@@ -126,7 +126,7 @@ def test_verdicts_name_what_falls_short() -> None:
     assert "mixed for diffmf" in verdicts(changed, paired=True)[-1]
 
 
-def test_the_methods_of_the_paper_have_a_verdict_of_their_own() -> None:
+def test_methods_of_one_publication_have_a_separate_verdict() -> None:
     rivals = {"horse": [78.0, 79.0], "diffmf": [60.0, 61.0], "idiffmf-2": [70.0], "equivset-ind": [65.0, 66.0]}
     toys = _records("amazon:toys:farthest", {"default": [79.0, 85.0], **rivals})
     # What has no fold of the default's cannot be its rival.
@@ -174,7 +174,7 @@ def test_published_numbers_are_complete() -> None:
     everything = {"celeba", "bindingdb", "gaussian", "moons", *AMAZON_CATEGORIES}
     assert set(TABLE_2) == set(TABLE_6) == set(TABLE_7) == everything
     assert set(AMAZON_PAIRS) == set(AMAZON_CATEGORIES)
-    # Set in bold in the paper.
+    # Bold in the publication.
     assert best_published("moons") == (58.97, 0.04, "idiffmf-nuclear")
     assert best_published("gaussian") == (91.03, 0.09, "idiffmf-nuclear")
     assert best_published("amazon:feeding:farthest") == (82.47, 0.19, "equivset-copula")

@@ -1,4 +1,4 @@
-"""A search resumes, shares its studies, tries a small grid whole, and never looks at the test split."""
+"""A search resumes, shares its studies, tries all of a small grid, and never uses the test split."""
 
 import json
 import threading
@@ -49,7 +49,7 @@ def _distinct(points: Sequence[dict[str, Any]]) -> int:
     return len({json.dumps(point, sort_keys=True) for point in points})
 
 
-def test_a_small_grid_is_tried_whole_and_validation_decides(
+def test_a_small_grid_is_searched_completely_by_validation(
     tmp_path: Path, fake: list[dict[str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = _run(tmp_path / "s" / "j.log", 50)
@@ -80,7 +80,7 @@ def test_equal_scores_are_decided_by_the_points_and_not_by_their_order(
     assert found[0] == found[1]
 
 
-def test_what_was_found_for_other_options_or_another_grid_does_not_count(
+def test_results_for_other_options_or_grids_do_not_count(
     tmp_path: Path, fake: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(tmp_path / "j.log", 3)
@@ -95,7 +95,7 @@ def test_what_was_found_for_other_options_or_another_grid_does_not_count(
 
 
 @pytest.mark.parametrize("trials", [5, GRID_SIZE])
-def test_commands_at_a_time_share_the_work(
+def test_parallel_commands_share_the_work(
     tmp_path: Path, fake: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> None:
     quick, together = fits.fit, threading.Barrier(3)
@@ -148,7 +148,7 @@ def test_of_two_claims_of_a_point_the_younger_withdraws(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("process, age", [("", 0), ("{host}:999999999", 0), ("elsewhere.example:1", 1e6)])
-def test_a_trial_that_a_killed_command_left_is_tried_again(
+def test_an_abandoned_trial_is_tried_again(
     tmp_path: Path, fake: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch, process: str, age: float
 ) -> None:
     began = time.time() - age
@@ -163,7 +163,7 @@ def test_a_trial_that_a_killed_command_left_is_tried_again(
     assert len(fake) == _distinct(fake) == GRID_SIZE
 
 
-def test_a_trial_that_was_given_up_too_early_changes_nothing(tmp_path: Path, fake: list[dict[str, float]]) -> None:
+def test_a_trial_abandoned_too_early_has_no_effect(tmp_path: Path, fake: list[dict[str, float]]) -> None:
     study = _study(tmp_path / "j.log", JOBS[0])
     left = _claim(study, GRIDS["diffmf"], _points(JOBS[0], 1))
     study.tell(left.number, state=search_module._optuna().trial.TrialState.PRUNED)
@@ -171,7 +171,7 @@ def test_a_trial_that_was_given_up_too_early_changes_nothing(tmp_path: Path, fak
     assert best_point(tmp_path / "j.log", JOBS[0]) == ""
 
 
-def test_who_may_still_be_at_work() -> None:
+def test_a_trial_may_be_running() -> None:
     now = time.time()
     assert _alive({"process": _process(), "began": now})
     assert _alive({"process": "elsewhere.example:1", "began": now})
@@ -186,13 +186,13 @@ def test_the_scale_of_idiffmf_c_is_searched_too() -> None:
     assert (len(points), scales) == (24, {100.0, 1000.0, 10000.0})
 
 
-def test_without_time_the_options_stay(tmp_path: Path, fake: list[dict[str, float]]) -> None:
+def test_without_time_options_do_not_change(tmp_path: Path, fake: list[dict[str, float]]) -> None:
     assert _run(tmp_path / "j.log", 3, limit=0) == JOBS
     assert fake == []
     assert best_point(tmp_path / "j.log", JOBS[0]) == ""
 
 
-def test_a_search_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_search_needs_trials(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--search 1"):
         _run(tmp_path / "j.log", -1)
 

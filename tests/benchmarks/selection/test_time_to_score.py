@@ -1,4 +1,4 @@
-"""Times are read off the right epoch, the baseline learns, flips and mask tensors train one model, trials are kept.
+"""Times are those of the right epoch, the baseline learns, flips and mask tensors train one model, trials are stored.
 
 No time is asserted.
 """
@@ -74,12 +74,12 @@ def test_negatives_are_as_many_as_chosen_and_differ_between_draws() -> None:
     assert seen.equal(~subsets.values), "every item outside S* comes up"
 
 
-def test_baseline_learns_and_keeps_the_weights_of_the_best_epoch(task: Task) -> None:
-    plan = Plan(most=15, patience=15)
+def test_baseline_learns_and_uses_the_best_epoch(task: Task) -> None:
+    plan = Plan(max_epochs=15, patience=15)
     curve = train_baseline(task, 1e-3, plan, CPU)
     assert len(curve.scores) == len(curve.seconds) == 15
     assert curve.seconds == sorted(curve.seconds)
-    untrained = train_baseline(task, 1e-12, Plan(most=1), CPU)
+    untrained = train_baseline(task, 1e-12, Plan(max_epochs=1), CPU)
     assert curve.best > untrained.best + 0.2
     # Test sets as validation sets: the weights of the best epoch find again what they scored then, up to new samples.
     same = train_baseline(replace(task, test=task.validation), 1e-3, plan, CPU)
@@ -89,13 +89,13 @@ def test_baseline_learns_and_keeps_the_weights_of_the_best_epoch(task: Task) -> 
 
 def test_baseline_stops_when_patience_ends(task: Task) -> None:
     # A rate this small changes nothing, so the first epochs are as good as any: only sampling noise moves the score.
-    curve = train_baseline(task, 1e-12, Plan(most=100, patience=2), CPU)
+    curve = train_baseline(task, 1e-12, Plan(max_epochs=100, patience=2), CPU)
     best = curve.scores.index(curve.best)
     assert len(curve.scores) == best + 1 + 2
 
 
 def test_default_curve_is_the_history(task: Task) -> None:
-    curve, selector = train_default(task, Plan(most=2), CPU)
+    curve, selector = train_default(task, Plan(max_epochs=2), CPU)
     assert curve.scores == [epoch["validation_jaccard"] for epoch in selector.history_]
     assert curve.seconds[1] == pytest.approx(sum(epoch["seconds"] for epoch in selector.history_))
     assert curve.test == selector.score_true_size(*task.test)
@@ -116,20 +116,20 @@ def test_flips_and_mask_tensors_train_the_same_model(task: Task) -> None:
 
 def test_one_member_is_timed_beside_several(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setgrad.selector._fit.usual_members", lambda *_: 2)
-    found = compare(task, [1e-3], Plan(most=2, patience=2, repeats=1), 0, CPU)
-    alone, _ = train_default(task, Plan(most=2), CPU, members=1)
+    found = compare(task, [1e-3], Plan(max_epochs=2, patience=2, repeats=1), 0, CPU)
+    alone, _ = train_default(task, Plan(max_epochs=2), CPU, members=1)
     assert found["single"]["curve"]["scores"] == pytest.approx(alone.scores, abs=1e-5)
     assert found["default"]["curve"]["scores"] != found["single"]["curve"]["scores"]
 
 
-def test_curves_are_kept_rounded() -> None:
+def test_stored_curves_are_rounded() -> None:
     kept = Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
     assert kept["curve"] == {"seconds": [0.1235, 1.0], "scores": [0.12346, 0.3]}
     assert (kept["best"], kept["test"], kept["time_to_best"], kept["time_in_all"]) == (0.3, 0.2, 1.0, 1.0)
 
 
-def test_tables_say_never_and_count_the_rows_that_keep_the_claim(task: Task) -> None:
-    found = compare(task, [1e-3, 1e-2], Plan(most=1, patience=1, repeats=1), 0, CPU)
+def test_tables_say_never_and_count_rows_that_meet_the_claim(task: Task) -> None:
+    found = compare(task, [1e-3, 1e-2], Plan(max_epochs=1, patience=1, repeats=1), 0, CPU)
     json.dumps(found, allow_nan=False)
     slow, fast = found["baseline"]
     slow |= {"ratio": None, "default_time": None, "ratio_one_point_less": 0.3, "best": 0.9}
@@ -151,7 +151,7 @@ def test_tables_say_never_and_count_the_rows_that_keep_the_claim(task: Task) -> 
 
 def test_a_score_that_is_never_reached_has_no_time_in_a_record(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_to_score, "train_baseline", lambda *_: Curve([1.0], [1.1], 1.0))
-    found = compare(task, [1e-3], Plan(most=1, repeats=1), 0, CPU)["baseline"][0]
+    found = compare(task, [1e-3], Plan(max_epochs=1, repeats=1), 0, CPU)["baseline"][0]
     assert (found["default_time"], found["ratio"], found["ratio_one_point_less"]) == (None, None, None)
     assert found["time_to_best"] == 1.0
 
@@ -177,7 +177,7 @@ def test_page_without_results_has_empty_tables() -> None:
     assert "all rows" not in show([])
 
 
-def test_trials_follow_the_categories_and_tell_the_options_of_the_default() -> None:
+def test_trials_have_the_options_of_the_default() -> None:
     trials = trials_of(_options("--seeds", "2", "--device", "cpu"))
     assert [trial.task for trial in trials[::2]] == [f"amazon:{name}:farthest" for name in AMAZON_CATEGORIES]
     assert [trial.seed for trial in trials[:4]] == [0, 1, 0, 1]
@@ -197,16 +197,14 @@ def test_rates_and_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None
     assert "unknown Amazon category 'hats'" in capsys.readouterr().err
 
 
-def test_trials_side_by_side_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OptionError, match="side by side"):
+def test_parallel_trials_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError, match="in parallel"):
         trials_of(_options("--jobs", "2"))
     assert main(["time-to-score", "--quick", "--jobs", "2"]) == 1
     assert "their times mean nothing" in capsys.readouterr().err
 
 
-def test_command_prints_tables_keeps_results_and_goes_on_from_them(
-    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_tables_and_resumes(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, file = tmp_path / "t.jsonl", tmp_path / "t.json"
     run = ["time-to-score", "--quick", "--device", "cpu", "--data-dir", str(data_dir), "--json", str(file)]
     run += ["--results", str(results)]

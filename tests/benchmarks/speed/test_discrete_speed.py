@@ -1,4 +1,4 @@
-"""What is timed gives the same answers, and the verdicts follow from the numbers."""
+"""Timed functions give the same answers, and the verdicts follow from the numbers."""
 
 import importlib.util
 import json
@@ -48,7 +48,7 @@ def test_a_wrong_answer_shows() -> None:
     assert compare(wrong, right, costs) == {"value": 0.5, "gradient": 0.5}
 
 
-def test_works_run_in_turns_and_slow_ones_once() -> None:
+def test_functions_run_in_turns_and_slow_ones_once() -> None:
     seen: list[str] = []
     Clock(patience=0.0, block=0.0).times([lambda: seen.append("a"), lambda: seen.append("b")])
     assert seen == ["a", "a", "b", "b", "a", "b"], "two calls to warm up, one turn that counts"
@@ -62,7 +62,7 @@ def test_a_turn_lasts_for_a_block_of_calls() -> None:
     assert slow.clock >= 0.001
 
 
-def test_verdict_is_the_least_ratio_of_processor_times() -> None:
+def test_verdict_is_the_smallest_ratio_of_processor_times() -> None:
     def row(cpu: float) -> dict[str, object]:
         own, rival = {"seconds": 1.0, "cpu": 1.0}, {"seconds": 9.0, "cpu": cpu}
         return {"task": "x", "ways": {"setgrad": own, "gurobipy": rival, "loop": {"seconds": 0.1, "cpu": 0.1}}}
@@ -101,7 +101,7 @@ def test_command_without_pyepo(
     finally:
         torch.set_num_threads(threads)
     shown = capsys.readouterr().out
-    assert "PyEPO is not installed" in shown and "Identity over its bare solver, batch 4" in shown
+    assert "PyEPO is not installed" in shown and "Time that Identity adds to its solver, batch 4" in shown
     stored = json.loads(file.read_text())
     assert stored["pyepo"] is None and len(stored["rows"]) == 2 * len(TASKS)
     assert max(way["gradient"] for row in stored["rows"] for way in row["ways"].values()) == 0

@@ -47,7 +47,7 @@ def test_rounds_are_interleaved_and_the_warm_up_is_not_counted() -> None:
     assert len(timings) == 2
 
 
-def test_peak_of_a_process_of_its_own_sees_a_large_step() -> None:
+def test_peak_in_a_new_process_includes_a_large_step() -> None:
     large = Case(1, 400, "mask-tensor")
     # Masks with and without the item are alive at once: 2 x 5 x 400 x 400 numbers of 4 bytes, at the least.
     peak = peak_of(large, CPU)

@@ -1,4 +1,4 @@
-"""What contenders see and how they are scored: encoders, inference by name, baselines against counting by hand."""
+"""Encoders and scores of the models: inference by name, baselines against counts by hand."""
 
 import math
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -
             assert options_of(model, vectors)["members"] == MODELS[model]["members"]
 
 
-def test_a_contender_is_the_selector_with_its_options() -> None:
+def test_model_is_a_selector_with_its_options() -> None:
     options = options_of("default", "anomaly:mnist", tuned={"dim": 64})
     made = make_selector(options, seed=3, device="cpu")
     assert (made.phi, made.dim, made.random_state) == ("pixel-cnn+context", 64, 3)
@@ -55,7 +55,7 @@ def test_own_scores_are_those_of_the_selector(task: Task) -> None:
 
 
 @pytest.mark.parametrize("name", ["diffmf", "idiffmf-2", "equivset-copula"])
-def test_inference_by_name_is_that_of_a_selector_made_so(task: Task, name: str) -> None:
+def test_named_inference_equals_that_of_a_selector(task: Task, name: str) -> None:
     selector = _fitted(task, **{**PRESETS[name], "dim": 16, "hidden": (16,), "max_epochs": 2})
     own = selector.model_.config
     ways = inferences(own)
@@ -86,7 +86,7 @@ def test_popularity_counts_choices_of_training() -> None:
     assert score_baseline("popularity", task, 0)["true_size"] == 100
 
 
-def test_chance_scores_what_chance_scores() -> None:
+def test_chance_has_the_expected_score() -> None:
     found = score_baseline("chance", load_task("gaussian", n_train=0, n_validation=200, n_test=500), 0)
     # 10 of 100 by chance: the mean overlap of 1 gives about 1 / 19.
     assert 4.5 < found["true_size"] < 7
@@ -103,7 +103,7 @@ def test_folds_of_a_worker_are_those_of_the_data(data_dir: Path) -> None:
     assert len(whole.train) == 89
 
 
-def test_people_are_drawn_anew_for_each_seed_and_stay_apart(data_dir: Path) -> None:
+def test_people_are_drawn_for_each_seed_and_are_in_one_part(data_dir: Path) -> None:
     people = []
     for number in range(2):
         task = load_split("anomaly:olivetti", splits="drawn", number=number, data_dir=str(data_dir), quick=True)
@@ -167,7 +167,7 @@ def test_images_are_fitted(model: str, data_dir: Path) -> None:
     assert 0 <= record["true_size"] <= 100
 
 
-def test_a_name_that_says_all_is_taken_as_it_is() -> None:
+def test_a_full_task_name_is_not_expanded() -> None:
     assert expand(["compounds:kiba:active"], [], []) == ["compounds:kiba:active"]
     assert expand(["amazon:toys:random", "moons"], [], []) == ["amazon:toys:random", "moons"]
     assert expand(["anomaly:mnist"], [], []) == ["anomaly:mnist"]
