@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.discrete.dvae_distribution import choice_distribution, divergence, quick_divergence, softmax_divergence
-from benchmarks.discrete.dvae_methods import Estimated, Sampler, distribution_scale, make_sampler
+from benchmarks.discrete.dvae_methods import EstimatorSampler, Sampler, distribution_scale, make_sampler
 from benchmarks.discrete.replicas import Replicas, make_adam
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
@@ -184,7 +184,7 @@ def examine(model: Autoencoder, sampler: Sampler, validation: Tensor, test: Tens
 
 
 def _adaptive(sampler: Sampler) -> list[AIMLE]:
-    if not isinstance(sampler, Estimated):
+    if not isinstance(sampler, EstimatorSampler):
         return []
     return [one for one in sampler.estimators if isinstance(one, AIMLE)]
 
