@@ -22,6 +22,11 @@ constant, so `simple` and the relaxations are biased all the same.
 
 `samples` has S from 1 to 100,000 (AIMLE to 1,000), lambda and temperature 1. `knobs` has S = 1,000 and both from 0.05
 to 5, the same number of values for all: the best of them are chosen by the true gradient, which training does not know.
+
+Results: Cosine to the exact gradient, averaged over runs. AIMLE is closer than IMLE, STE and the score function with
+1,000 samples on most problems and with 100 samples in part of its modes, but not with 1 or 10 samples, and not for 5 of
+10 with normal b, where the score function is closer. Nothing is tuned except in the sweep, where the true gradient
+chooses, which no training could do.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from benchmarks.discrete.gradients_methods import ADAPTIVE, METHODS, NOISES, Set
 from benchmarks.discrete.gradients_pages import draw, show
 from benchmarks.discrete.gradients_problems import TARGETS, judge, make_problem
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 
@@ -179,10 +184,7 @@ REPORT = Report(
     "gradients",
     "Gradients through choices",
     show,
-    "Cosine to the exact gradient, averaged over runs. AIMLE is closer than IMLE, STE and the score function with "
-    "1,000 samples on most problems and with 100 samples in part of its modes, but not with 1 or 10 samples, and "
-    "not for 5 of 10 with normal b, where the score function is closer. Nothing is tuned except in the sweep, where"
-    " the true gradient chooses, which no training could do.",
+    results_paragraph(__doc__),
     "python -m benchmarks gradients --device cpu --jobs 15",
     draw=draw,
 )

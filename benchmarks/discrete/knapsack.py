@@ -14,7 +14,13 @@ SPO+ and Identity solve one and Blackbox two. The epoch with the least regret on
 too. Values are divided by their deviation; lambda and noise are in that unit. Regret is linear in the choice, so its
 gradient does not depend on the choice and a margin would change nothing for Identity; with the L1 distance to the best
 choice it does. "ridge" and "trees" (scikit-learn) are two-stage too, "by weight" predicts the mean value of each
-weight."""
+weight.
+
+Results: Columns: features and budget (all items weigh 240). On plain features AIMLE and IMLE lose less than SPO+, with
+up to twelve times the instances solved. Fenchel-Young lies between two-stage and SPO+. Identity and Blackbox lose more
+than SPO+ nearly everywhere, and with the smallest budget and plain features Identity loses more than two-stage.
+Deterministic fits (by weight, ridge, trees) have one run.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +57,7 @@ from benchmarks.discrete.decisions import (
 )
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.discrete import (
@@ -279,9 +285,6 @@ REPORT = Report(
     "knapsack",
     "Energy under a budget: regret on test days (%)",
     show,
-    "Columns: features and budget (all items weigh 240). On plain features AIMLE and IMLE lose less than SPO+, with"
-    " up to twelve times the instances solved. Fenchel-Young lies between two-stage and SPO+. Identity and Blackbox"
-    " lose more than SPO+ nearly everywhere, and with the smallest budget and plain features Identity loses more "
-    "than two-stage. Deterministic fits (by weight, ridge, trees) have one run.",
+    results_paragraph(__doc__),
     "python -m benchmarks knapsack --data-dir DATA --device cpu --jobs 15",
 )

@@ -11,6 +11,11 @@ has 5 more points of clutter. A point is embedded together with messages from th
 have widths 0.1, 1 and 10; with "norm", where the scores of an image have norm 1, these are relatively larger. "linear"
 is the Hamming loss with the same value and a gradient that is not 0 at right entries. Lambda is per example (published:
 80 on batches of 8, that is 10). All methods share network, batches, learning rate and epochs; the last epoch is tested.
+
+Results: points: keypoints with the right partner. images: pairs of images without an error. size: root mean square of
+the scores. "nearest" matches the features without training. Without a margin the projection "std" helps Identity and
+"norm" hurts it. With a margin of 0.1 "norm" makes little difference on the easier task. Cross-entropy, which calls no
+solver, is as good as any method.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ from benchmarks.discrete.decisions import (
 )
 from benchmarks.discrete.keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.discrete import Assignment, CombinatorialSolver, Gumbel, InformedMargin, NoiseMargin, Normal, Tempered
@@ -176,9 +181,6 @@ REPORT = Report(
     "matching",
     "Matching keypoints",
     show,
-    "points: keypoints with the right partner. images: pairs of images without an error. size: root mean square of the "
-    'scores. "nearest" matches the features without training. Without a margin the projection "std" helps Identity '
-    'and "norm" hurts it. With a margin of 0.1 "norm" makes little difference on the easier task. Cross-entropy, '
-    "which calls no solver, is as good as any method.",
+    results_paragraph(__doc__),
     "python -m benchmarks matching --device cpu --jobs 15",
 )

@@ -1,5 +1,4 @@
-"""Cheapest paths across maps of terrain: a network learns the cost of each cell from paths alone, through the path
-solver.
+"""Cheapest paths across maps of terrain: a network learns costs from paths alone, through the path solver.
 
 Claims checked: Identity, which has no lambda and solves one instance for each example, finds paths as good as
 Blackbox's, with and without normalisation and noise margin (Sahoo et al., 2023, arXiv:2205.15213, table 7). AIMLE needs
@@ -12,6 +11,14 @@ have. The loss is L1 between paths. Its gradient is 0 at right cells, so Identit
 structured perceptron; "linear" is the Hamming loss with the same value and a gradient everywhere. Lambda is per example
 (published: 20 on means over batches of 70, that is 0.3). Several values are shown and none is chosen on test maps. All
 methods share network, batches, learning rate and epochs; the last epoch is tested.
+
+Results: best (%): paths as cheap as the cheapest (ties are frequent). ratio: true cost over the cheapest cost, x 100.
+Generated maps; "two-stage" is trained on the true costs, the others on paths alone. Identity is level with Blackbox,
+except with the linear loss, from which it does not learn. IMLE and AIMLE are among the best on 12 x 12 and 20 x 20 and
+ahead of Identity, Blackbox and Fenchel-Young on 32 x 32, but solve two and three instances where these solve one or
+two. Published for Warcraft maps of 32 x 32 (Sahoo et al., 2023, arXiv:2205.15213, table 7; other maps and networks),
+ratio: Blackbox 100.9 ± 0.1, Identity 101.0 ± 0.1; normalised 100.9 ± 0.1 and 101.2 ± 0.1; noise 0.2 101.1 ± 0.1 and
+101.0 ± 0.1.
 """
 
 from __future__ import annotations
@@ -43,7 +50,7 @@ from benchmarks.discrete.decisions import (
 )
 from benchmarks.discrete.terrain import CostNetwork, maps
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.discrete import GridPath, NoiseMargin, Normal, SumOfGamma, Tempered
@@ -178,12 +185,6 @@ REPORT = Report(
     "paths",
     "Cheapest paths across terrain",
     show,
-    "best (%): paths as cheap as the cheapest (ties are frequent). ratio: true cost over the cheapest cost, x 100. "
-    'Generated maps; "two-stage" is trained on the true costs, the others on paths alone. Identity is level with '
-    "Blackbox, except with the linear loss, from which it does not learn. IMLE and AIMLE are among the best on 12 x 12 "
-    "and 20 x 20 and ahead of Identity, Blackbox and Fenchel-Young on 32 x 32, but solve two and three instances where "
-    "these solve one or two. Published for Warcraft maps of 32 x 32 (Sahoo et al., 2023, arXiv:2205.15213, table 7; "
-    "other maps and networks), ratio: Blackbox 100.9 ± 0.1, Identity 101.0 ± 0.1; normalised 100.9 ± 0.1 and "
-    "101.2 ± 0.1; noise 0.2 101.1 ± 0.1 and 101.0 ± 0.1.",
+    results_paragraph(__doc__),
     "python -m benchmarks paths --device cuda --jobs 15",
 )

@@ -15,7 +15,13 @@ values (lambda of Blackbox, width of a margin, temperature, components). The bes
 chosen by the MAP of validation classes. Blackbox with a margin has lambda 2, from a few short runs on Olivetti. There
 is no memory of past batches, so a query is ranked against its batch alone. "std" is the projection; "recall" counts
 irrelevant items in front up to 8. "lda" has shrinkage; "pca" and "pixels" use no labels. "lda" and "pca" are fitted to
-at most 500 images of a class, unchanged; networks get all images, and on Olivetti shifted copies of them."""
+at most 500 images of a class, unchanged; networks get all images, and on Olivetti shifted copies of them.
+
+Results: Mean average precision (MAP) and recall at 1 in percent, of test classes, mean ± standard deviation over the
+drawn classes. knob: the chosen value of the one tuned option of a method. tried: runs from which value and learning
+rate were chosen by validation MAP. The figure shows validation MAP during training. The publication uses CUB-200, which
+is not available, so its figures are not shown.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ from typing import Any
 
 from benchmarks.discrete.ranking_methods import ALL, PLAIN, knobs_of
 from benchmarks.discrete.ranking_training import IMAGES, Trial, attempt
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.plots import has_matplotlib, new_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
@@ -147,10 +153,7 @@ REPORT = Report(
     "ranking",
     "Retrieval of classes that are not in training",
     show_all,
-    "Mean average precision (MAP) and recall at 1 in percent, of test classes, mean ± standard deviation over the "
-    "drawn classes. knob: the chosen value of the one tuned option of a method. tried: runs from which value and "
-    "learning rate were chosen by validation MAP. The figure shows validation MAP during training. The publication "
-    "uses CUB-200, which is not available, so its figures are not shown.",
+    results_paragraph(__doc__),
     "python -m benchmarks ranking --data-dir DATA --device cuda --jobs 15",
     draw=draw,
 )

@@ -21,7 +21,15 @@ number of particles. Noise is Sum-of-Gamma for IMLE, AIMLE and Identity, on both
 Gumbel draw for an edge. IMLE gets the best of three lambdas by validation bound; the others are not tuned. For all
 methods the divergence weighs up to 300 times as much in the first half of training, so that distributions do not
 concentrate on wrong trees before the decoder has learned the meaning of an edge; the published code takes 50,000 steps
-instead."""
+instead.
+
+Results: bound: nats per system, a lower bound for every method, larger is better. best run: bound and precision of the
+run with the highest validation bound. published: ELBO, precision / recall of Minervini et al., 2023 (arXiv:2209.04862,
+table 2). With help at every step (horizon 1) AIMLE is level with IMLE (forward) or worse (central), and the stochastic
+softmax trick is best. With horizon 9 and one seed AIMLE is far above IMLE, and the score function is best. "nearest"
+finds 81 % of the edges without learning, more than any published method. Spreads are large: the decoder may start with
+the reading "these do not pull" of an edge, and then some runs find hardly any edge.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +41,7 @@ from typing import Any
 
 from benchmarks.discrete.relations_fit import FIXED, SUPERVISED, Trial, attempt
 from benchmarks.discrete.relations_models import METHODS
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
@@ -133,12 +141,6 @@ REPORT = Report(
     "relations",
     "Relations of particles",
     show,
-    "bound: nats per system, a lower bound for every method, larger is better. best run: bound and precision of the"
-    " run with the highest validation bound. published: ELBO, precision / recall of Minervini et al., 2023 "
-    "(arXiv:2209.04862, table 2). With help at every step (horizon 1) AIMLE is level with IMLE (forward) or worse "
-    "(central), and the stochastic softmax trick is best. With horizon 9 and one seed AIMLE is far above IMLE, and "
-    'the score function is best. "nearest" finds 81 % of the edges without learning, more than any published '
-    'method. Spreads are large: the decoder may start with the reading "these do not pull" of an edge, and then '
-    "some runs find hardly any edge.",
+    results_paragraph(__doc__),
     "python -m benchmarks relations --device cuda --jobs 15",
 )

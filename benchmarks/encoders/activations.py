@@ -5,7 +5,8 @@ set encoder, is behind it (Willette et al., 2023, arXiv:2208.12401, figure 7 and
 
 Same task, sizes and steps as `clustering`, whose softmax fits are shared through the file of records. The published
 code divides every activation by the weight of the set. Table 15 does not for slot-sigmoid: that is "slot-sigmoid-sum".
-As published, models are trained on the sampled gradient of 8 of 512 points; --gradient full for the other."""
+As published, models are trained on the sampled gradient of 8 of 512 points; --gradient full for the other.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,16 @@ deviations (or variances) from 0.3 to 0.6, for which the true mixtures have 2.21
 which is used here (--deviations text for the other).
 
 Gradients: "sample" reads all points, only a chunk of them with a graph, weighted; "unweighted" the same without
-weights; "subset" is the biased one (appendix A.8): training sets have only that many points."""
+weights; "subset" is the biased one (appendix A.8): training sets have only that many points.
+
+Results: Negative log-likelihood (NLL) of 2,000 test sets of 1,024 points, mean ± standard deviation over seeds; less is
+better. "True mixtures" is the entropy of the data, a limit for every model except for fitting noise; "EM from the
+truth" adds the gain of fitting noise; "EM" starts at random points. rate: the better of two learning rates. Trained on
+a sampled gradient of 32 or 128 of 512 points, UMBC is as good as on the full gradient; of 8 points neither a sampled
+nor a biased gradient is enough for it, and there the unbiased one is no better than the biased. At 32 points sets of 32
+points ("subset", biased) are worse than a sample, at 128 they are level with it. Without weights a sample is worse at
+both. The published NLL of 1.84 for UMBC is from the gradient of 8 points.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +54,7 @@ from benchmarks.encoders.clustering_models import CONTENDERS
 from benchmarks.encoders.clustering_plots import draw_gradients
 from benchmarks.encoders.mixtures import em, em_from_scratch
 from benchmarks.lib.device import resolve_device
-from benchmarks.lib.pages import Report, show_page
+from benchmarks.lib.pages import Report, results_paragraph, show_page
 from benchmarks.lib.records import Record, append_record, read_records
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import format_bytes, table
@@ -61,16 +70,6 @@ STARTS, EM_STEPS = 10, 50
 READS = ("no", "by state", "in passes")
 _Value = TypeVar("_Value")
 PARTS = ("table", "gradients")
-NOTES = (
-    "Negative log-likelihood (NLL) of 2,000 test sets of 1,024 points, mean ± standard deviation over seeds; less is"
-    ' better. "True mixtures" is the entropy of the data, a limit for every model except for fitting noise; "EM from'
-    ' the truth" adds the gain of fitting noise; "EM" starts at random points. rate: the better of two learning '
-    "rates. Trained on a sampled gradient of 32 or 128 of 512 points, UMBC is as good as on the full gradient; of 8 "
-    "points neither a sampled nor a biased gradient is enough for it, and there the unbiased one is no better than "
-    'the biased. At 32 points sets of 32 points ("subset", biased) are worse than a sample, at 128 they are level '
-    "with it. Without weights a sample is worse at both. The published NLL of 1.84 for UMBC is from the gradient of "
-    "8 points."
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +92,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "clustering",
             "Amortised clustering",
             lambda _: "\n\n".join([*tables(records, limits), *claims(records)]),
-            NOTES,
+            results_paragraph(__doc__),
             "python -m benchmarks clustering --device cuda --jobs 15",
             lambda _, page: draw_gradients(usual_rate(records), page.with_name(f"{page.stem}-gradients.png")),
         )

@@ -15,6 +15,11 @@ covariance of the training images, conditioned on the context. Numbers are nats 
 number is below -1.38 and -2.99.
 
 Published are 200,000 steps of 256 images of CelebA, which is not available; this trains 2,000 of 64 (faces: 32).
+
+Results: By the number of pixels of the context, mean ± standard deviation over seeds; lower is better. On digits UMBC
+with the full gradient is the best network, with the sampled one it is level with SSE, and training on 100 pixels alone
+is better up to contexts of 200. On faces UMBC with the sampled gradient is the last of all. On digits a Gaussian of all
+pixels, conditioned on the context, beats every network. Training is a hundredth of the published one.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import numpy as np
 
 from benchmarks.encoders.completion_fits import CONTENDERS, SIZES, Trial, attempt, images_file
 from benchmarks.encoders.pixels import IMAGES
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.plots import has_matplotlib, new_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
@@ -184,11 +189,7 @@ REPORT = Report(
     "completion",
     "Image completion",
     show,
-    "By the number of pixels of the context, mean ± standard deviation over seeds; lower is better. On digits UMBC "
-    "with the full gradient is the best network, with the sampled one it is level with SSE, and training on 100 "
-    "pixels alone is better up to contexts of 200. On faces UMBC with the sampled gradient is the last of all. On "
-    "digits a Gaussian of all pixels, conditioned on the context, beats every network. Training is a hundredth of "
-    "the published one.",
+    results_paragraph(__doc__),
     "python -m benchmarks completion --data-dir DATA --device cuda --jobs 15",
     draw_scores,
 )

@@ -20,7 +20,12 @@ other cells are the mean over seeds ± the deviation over them.
 on its features; then the pooling is trained alone (frozen), or both are, with the gradient of the whole bag (exact), of
 one chunk of 256 images with the value of the whole (sample), or on 256 images as if they were the bag (subset). "all
 labels" is frozen after pretraining with all 60,000 labels: a limit. A row counts the seeds that all rows of its pooling
-have, and so does its change from frozen. `memory`: peak of one step."""
+have, and so does its change from frozen. `memory`: peak of one step.
+
+Results: Published rows: Ilse et al., 2018 (arXiv:1802.04712). Plain statistics of bags are level with the encoders.
+Shares of digits: a network pretrained on 100 labelled images is tuned through bags of 2,000 to 6,000 images; frozen is
+the network without tuning, all labels a limit. The slides of the publication (Camelyon16) are not available.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +42,7 @@ from benchmarks.encoders.mil_large import LARGE, QUICK, WAYS, Large, tune
 from benchmarks.encoders.mil_memory import GRADIENTS, LIMIT, measure
 from benchmarks.encoders.mil_models import POOLS
 from benchmarks.encoders.mil_published import ILSE, SPREAD, published_cell
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.plots import has_matplotlib, new_figure
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.summary import mean_cell
@@ -280,10 +285,7 @@ REPORT = Report(
     "mil",
     "Multiple-instance learning",
     show,
-    "Published rows: Ilse et al., 2018 (arXiv:1802.04712). Plain statistics of bags are level with the encoders. "
-    "Shares of digits: a network pretrained on 100 labelled images is tuned through bags of 2,000 to 6,000 images; "
-    "frozen is the network without tuning, all labels a limit. The slides of the publication (Camelyon16) are not "
-    "available.",
+    results_paragraph(__doc__),
     "python -m benchmarks mil --data-dir DATA --device cuda --jobs 15",
     draw,
 )

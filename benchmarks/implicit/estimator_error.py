@@ -3,7 +3,8 @@
 Claims checked: Exact agrees with a sum over all subsets to rounding. The error of Bernoulli falls with the square root
 of the number of samples, because it is unbiased; the error of Gaussian falls to its bias, which is reported. Entries
 are relative errors in percent (norm of the difference over norm of the truth, root mean square over repeated draws) of
-the gradient, and of the Hessian times a vector. psi is spread over [0, 1], with entries at 0 and at 1."""
+the gradient, and of the Hessian times a vector. psi is spread over [0, 1], with entries at 0 and at 1.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ strongly; the largest makes many of them certain, and the radius is smaller agai
 loss is the cross-entropy of random subsets, its gradient is with respect to all parameters. The truth is dense algebra
 on sums over all subsets, which shares no code with `Exact` and its adjoint: the solution is refined by Newton, "radius"
 is the spectral radius of the plain iteration there. "One step" differentiates the last step only, at the true solution:
-with Exact, and with as many Bernoulli samples."""
+with Exact, and with as many Bernoulli samples.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ A product of the whole batch with A or with its transpose counts as one; product
 residual are included. Everything starts at 0 and is checked after each step. Tolerances are 1e-8 relative to g for
 every sample; the two solvers of normal equations measure the residual of these, setgrad for every sample, the rival for
 the whole batch as the libraries do. "GMRES, whole" is the smallest space that needs no restart. "One space" is the
-rival, in `one_krylov.py`."""
+rival, in `one_krylov.py`.
+"""
 
 from __future__ import annotations
 

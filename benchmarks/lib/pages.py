@@ -18,7 +18,8 @@ RESULTS, PAGES = Path("benchmarks/results"), Path("docs/results")
 class Report:
     """How the records of a benchmark become a page.
 
-    `body` returns the tables in Markdown. `notes` says in plain sentences what was run and what falls short. `draw`
+    `body` returns the tables in Markdown. `notes` says in plain sentences what was run and what falls short,
+    usually the paragraph "Results:" of the module's docstring. `draw`
     writes figures beside the page, whose path it gets, and returns their paths.
     """
 
@@ -33,6 +34,18 @@ class Report:
     def results(self) -> Path:
         """The usual file of records."""
         return RESULTS / f"{self.name}.jsonl"
+
+
+def results_paragraph(docstring: str | None) -> str:
+    """Return the paragraph "Results: ..." of a docstring, without that word.
+
+    Examples:
+        >>> results_paragraph("A benchmark.\\n\\nResults: It is\\nfast.\\n")
+        'It is fast.'
+    """
+    paragraphs = (docstring or "").split("\n\n")
+    found = next(paragraph for paragraph in paragraphs if paragraph.startswith("Results: "))
+    return " ".join(found.removeprefix("Results: ").split())
 
 
 def page_path(results: Path) -> Path:

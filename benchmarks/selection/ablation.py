@@ -24,7 +24,12 @@ Folds are those of `table2` (protocol "farthest"): fold k is the same for all va
 test Jaccard with the true size, in percent: mean ± standard deviation over folds; then the mean difference from the
 default, by fold, with its standard error in brackets. "mean" averages the differences over the categories. The variants
 are not tuned: another learning rate might help one of them. With fifteen variants and more, one at two standard errors
-is no surprise, and with two folds an error is hardly known: no verdict is printed then."""
+is no surprise, and with two folds an error is hardly known: no verdict is printed then.
+
+Results: Test Jaccard with the true size in percent, mean ± standard deviation over folds of Amazon categories;
+differences from the default are paired by fold, with standard errors in brackets. All have one member unless the name
+says otherwise. The variants are not tuned.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.lib.pages import Report
+from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import Summary, mean_cell, paired_differences, summarise
 from benchmarks.lib.tables import table
@@ -166,8 +171,6 @@ REPORT = Report(
     "ablation",
     "What matters in the default",
     show,
-    "Test Jaccard with the true size in percent, mean ± standard deviation over folds of Amazon categories; "
-    "differences from the default are paired by fold, with standard errors in brackets. All have one member unless "
-    "the name says otherwise. The variants are not tuned.",
+    results_paragraph(__doc__),
     "python -m benchmarks ablation --data-dir DATA --device cuda --jobs 15",
 )

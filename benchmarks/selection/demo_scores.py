@@ -6,6 +6,11 @@ Claims checked: with one set of defaults, Moons reaches 99.5 with the true size 
 model, where the published best is 58.97. DiffMF stays at its published 57.5 to 59 on Moons and 90 to 91.5 on Gaussian.
 "limit" is the best possible score with the true size. Digits needs scikit-learn and is left out without it; there is no
 published score, and its limit is not known.
+
+Results: Test Jaccard in percent, mean ± standard deviation over seeds. true size: the size of the right subset is
+given, as in publications; own size: the model chooses it. The published best is that of Özcan et al., 2024
+(arXiv:2412.11239); its Gaussian scores are for another draw of the test sets, whose limit is about 91.0. limit: the
+best possible score with the true size.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.lib.pages import Report, show_page
+from benchmarks.lib.pages import Report, results_paragraph, show_page
 from benchmarks.lib.records import Record, read_records
 from benchmarks.lib.summary import summarise
 from benchmarks.lib.tables import table
@@ -91,9 +96,6 @@ REPORT = Report(
     "demo-scores",
     "Moons, Gaussian and digits",
     show,
-    "Test Jaccard in percent, mean ± standard deviation over seeds. true size: the size of the right subset is "
-    "given, as in publications; own size: the model chooses it. The published best is that of Özcan et al., 2024 "
-    "(arXiv:2412.11239); its Gaussian scores are for another draw of the test sets, whose limit is about 91.0. "
-    "limit: the best possible score with the true size.",
+    results_paragraph(__doc__),
     "python -m benchmarks demo-scores --seeds 5 --device cuda",
 )

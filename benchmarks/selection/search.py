@@ -3,7 +3,8 @@
 All studies are in one journal file, which any number of processes and machines may use at the same time; a killed
 search can be resumed. A trial is one fit of fold (or seed) 0, and its value is the best validation score. Fits repeat
 exactly, so no point is tried twice: every command goes through the grid in the same shuffled order and takes points
-that are free, which neither Optuna's queue nor its samplers ensure for parallel commands."""
+that are free, which neither Optuna's queue nor its samplers ensure for parallel commands.
+"""
 
 from __future__ import annotations
 

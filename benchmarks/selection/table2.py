@@ -19,6 +19,11 @@ boosting on the features of an item and their z-scores within its set.
 Records are appended to a JSON-lines file. The same command run again runs only what is missing; records of other
 options (a changed default, for example) do not count. `--table FILE` writes the page and figures of a file of records
 and runs nothing. --quick without --tasks is Moons and one Amazon category.
+
+Results: Mean ± standard deviation over folds or seeds; the best of a row is bold. "se" is the standard error of the
+difference, by fold or split where these are paired; several fits of one fold count as one, their mean. ":pixels" are
+images as plain vectors. Published numbers are those of Özcan et al., 2024 (arXiv:2412.11239): one test part, BERT
+vectors for Amazon, times on an A100. They are for other data, so they are only roughly comparable.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.pages import Report, show_page
+from benchmarks.lib.pages import Report, results_paragraph, show_page
 from benchmarks.lib.records import read_records
 from benchmarks.lib.trials import add_trial_options, answers, parse_names, results_file, run_context, run_trials
 from benchmarks.selection import fits
@@ -49,10 +54,7 @@ REPORT = Report(
     "table2",
     "All methods on all tasks",
     show,
-    'Mean ± standard deviation over folds or seeds; the best of a row is bold. "se" is the standard error of the '
-    'difference, by fold or split where these are paired; several fits of one fold count as one, their mean. ":pixels" '
-    "are images as plain vectors. Published numbers are those of Özcan et al., 2024 (arXiv:2412.11239): one test part, "
-    "BERT vectors for Amazon, times on an A100. They are for other data, so they are only roughly comparable.",
+    results_paragraph(__doc__),
     "python -m benchmarks table2 --data-dir DATA --device cuda --jobs 15",
     draw_figures,
 )

@@ -17,7 +17,7 @@ from benchmarks.encoders.encoder_memory import (
     peak_of,
     relative_spread,
     step,
-    time_in_turns,
+    time_cases,
     write_items,
 )
 
@@ -72,4 +72,4 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_spread_and_turns(tmp_path: Path) -> None:
     assert relative_spread([100, 104, 102]) == pytest.approx(0.04)
     cases = [Case(str(write_items(tmp_path / "items.npy", 40)), 40, way) for way in WAYS]
-    assert list(time_in_turns(cases, CPU)) == list(WAYS)
+    assert list(time_cases(cases, CPU)) == list(WAYS)
