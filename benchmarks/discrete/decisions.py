@@ -29,10 +29,10 @@ from setgrad.discrete import (
     Identity,
     Margin,
     Noise,
-    hamming,
+    Projection,
+    hamming_loss,
     regret,
 )
-from setgrad.discrete.projections import resolve_projection
 
 # From answers, an example and its solver to one number for each answer.
 Loss = Callable[[Tensor, "Examples", CombinatorialSolver], Tensor]
@@ -77,7 +77,7 @@ def l1(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
 
 def linear_hamming(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
     """Return the same value from a linear loss: the gradient is never 0, also at right entries."""
-    return hamming(z, batch.answers, dims=solver.dims)
+    return hamming_loss(z, batch.answers, dims=solver.dims)
 
 
 def regret_loss(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
@@ -90,12 +90,12 @@ class EstimatorLoss(Criterion):
     """The loss of an estimator's answers. Estimators without projection and margin get them here."""
 
     def __init__(
-        self, estimator: Any, loss: Loss, *, projection: str | None = None, margin: Margin | None = None
+        self, estimator: Any, loss: Loss, *, projection: Projection | None = None, margin: Margin | None = None
     ) -> None:
         super().__init__()
         self.estimator = estimator
         self.loss = loss
-        self.projection = resolve_projection(projection)
+        self.projection = projection
         self.margin = margin
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
@@ -164,7 +164,7 @@ def identity(
     generator: torch.Generator,
     *,
     loss: Loss,
-    projection: str | None = None,
+    projection: Projection | None = None,
     margin: Margin | None = None,
 ) -> Criterion:
     """Return the loss of Identity, with or without projection and margin."""
@@ -177,7 +177,7 @@ def blackbox(
     *,
     loss: Loss,
     lam: float,
-    projection: str | None = None,
+    projection: Projection | None = None,
     margin: Margin | None = None,
 ) -> Criterion:
     """Return the loss of Blackbox; projection and margin come before it."""

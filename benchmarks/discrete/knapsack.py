@@ -36,25 +36,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.discrete.decisions import (
-    Criterion,
-    Examples,
-    Method,
-    Training,
-    aimle,
-    blackbox,
-    fenchel_young,
-    generators,
-    identity,
-    imle,
-    l1,
-    learn,
-    predict,
-    regret_loss,
-    show_rows,
-    spo_plus,
-    two_stage,
-)
+from benchmarks.discrete import decisions
+from benchmarks.discrete.decisions import Criterion, Examples, Method, Training
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.pages import Report, results_paragraph
@@ -66,6 +49,7 @@ from setgrad.discrete import (
     Knapsack,
     NoiseMargin,
     Normal,
+    NormProjection,
     Tempered,
     normalized_regret,
     to_pyepo,
@@ -99,19 +83,19 @@ def _pyepo(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion
 
 
 _WAYS: dict[str, Method] = {
-    "two-stage": two_stage,
-    "spo+": spo_plus,
+    "two-stage": decisions.two_stage,
+    "spo+": decisions.spo_plus,
     PYEPO: _pyepo,
-    "fenchel-young 0.5": partial(fenchel_young, noise=Tempered(Normal(), 0.5), samples=4),
-    "identity": partial(identity, loss=regret_loss),
-    "identity norm": partial(identity, loss=regret_loss, projection="norm"),
-    "identity l1": partial(identity, loss=l1),
-    "identity l1 noise 0.5": partial(identity, loss=l1, margin=NoiseMargin(0.5)),
-    "blackbox 0.1": partial(blackbox, loss=regret_loss, lam=0.1),
-    "blackbox 1": partial(blackbox, loss=regret_loss, lam=1.0),
-    "blackbox 10": partial(blackbox, loss=regret_loss, lam=10.0),
-    "imle 1": partial(imle, loss=regret_loss, noise=Tempered(Gumbel(), 0.3), lam=1.0, samples=4),
-    "aimle": partial(aimle, loss=regret_loss, noise=Tempered(Gumbel(), 0.3), samples=4),
+    "fenchel-young 0.5": partial(decisions.fenchel_young, noise=Tempered(Normal(), 0.5), samples=4),
+    "identity": partial(decisions.identity, loss=decisions.regret_loss),
+    "identity norm": partial(decisions.identity, loss=decisions.regret_loss, projection=NormProjection()),
+    "identity l1": partial(decisions.identity, loss=decisions.l1),
+    "identity l1 noise 0.5": partial(decisions.identity, loss=decisions.l1, margin=NoiseMargin(0.5)),
+    "blackbox 0.1": partial(decisions.blackbox, loss=decisions.regret_loss, lam=0.1),
+    "blackbox 1": partial(decisions.blackbox, loss=decisions.regret_loss, lam=1.0),
+    "blackbox 10": partial(decisions.blackbox, loss=decisions.regret_loss, lam=10.0),
+    "imle 1": partial(decisions.imle, loss=decisions.regret_loss, noise=Tempered(Gumbel(), 0.3), lam=1.0, samples=4),
+    "aimle": partial(decisions.aimle, loss=decisions.regret_loss, noise=Tempered(Gumbel(), 0.3), samples=4),
 }
 METHODS = {f"{name} {model}": (way, model) for name, way in _WAYS.items() for model in MODELS}
 PLAIN = ("by weight", "ridge", "trees")
@@ -196,7 +180,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     solver, judge = (Knapsack(data.weights, trial.budget, on_failure="mask") for _ in range(2))
     features, values = (part[: trial.days].to(device) for part in data.learnt)
     test = _examples(data.tested[0].to(device), data.tested[1].to(device), judge)
-    order, noise = generators(trial.seed, device)
+    order, noise = decisions.generators(trial.seed, device)
     if trial.method in PLAIN:
         theta = _regress(trial.method, features, values, test.inputs, data.weights).to(device)
     else:
@@ -208,8 +192,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
         criterion = make(solver, noise).to(device)
         training = Training(trial.epochs, trial.batch, trial.rate, drop=0.7)
         score = partial(_score, examples=validation, solver=judge)
-        learn(network, criterion, train, training, order, validate=score)
-        theta = predict(network, test.inputs)
+        decisions.learn(network, criterion, train, training, order, validate=score)
+        theta = decisions.predict(network, test.inputs)
     error = float((theta - test.truth).square().mean())
     work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
     found = {**measure(theta, test, judge), "error": error, **work}
@@ -256,11 +240,11 @@ def measure(theta: Tensor, test: Examples, solver: CombinatorialSolver) -> Recor
 def show(records: Sequence[Record]) -> str:
     """Return a table with one row for each method, one column for each kind of features and budget."""
     tasks = sorted({record["task"] for record in records}, key=lambda t: (t.split(",")[0], int(t.split(",")[1])))
-    return show_rows(records, ALL, tasks, (("regret", "regret", ".2f"),))
+    return decisions.show_rows(records, ALL, tasks, (("regret", "regret", ".2f"),))
 
 
 def _score(network: nn.Module, *, examples: Examples, solver: CombinatorialSolver) -> float:
-    return float(measure(predict(network, examples.inputs), examples, solver)["regret"])
+    return float(measure(decisions.predict(network, examples.inputs), examples, solver)["regret"])
 
 
 def _examples(features: Tensor, values: Tensor, solver: CombinatorialSolver) -> Examples:

@@ -29,29 +29,24 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from benchmarks.discrete.decisions import (
-    Criterion,
-    Examples,
-    Method,
-    Training,
-    aimle,
-    blackbox,
-    fenchel_young,
-    generators,
-    identity,
-    imle,
-    l1,
-    learn,
-    linear_hamming,
-    predict,
-    show_rows,
-)
+from benchmarks.discrete import decisions
+from benchmarks.discrete.decisions import Criterion, Examples, Method, Training
 from benchmarks.discrete.keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import Assignment, CombinatorialSolver, Gumbel, InformedMargin, NoiseMargin, Normal, Tempered
+from setgrad.discrete import (
+    Assignment,
+    CombinatorialSolver,
+    Gumbel,
+    InformedMargin,
+    NoiseMargin,
+    Normal,
+    NormProjection,
+    StdProjection,
+    Tempered,
+)
 
 NEAREST = "nearest"
 WIDTHS = (0.1, 1.0, 10.0)
@@ -67,26 +62,29 @@ def _sinkhorn(solver: CombinatorialSolver, generator: torch.Generator) -> Criter
 
 def _margins(name: str, way: Any, **given: Any) -> dict[str, Method]:
     """Return a method without a margin, and with margins of each kind and width."""
-    made: dict[str, Method] = {name: partial(way, loss=l1, **given)}
+    made: dict[str, Method] = {name: partial(way, loss=decisions.l1, **given)}
     for kind, margin in (("noise", NoiseMargin), ("informed", InformedMargin)):
-        made |= {f"{name} {kind} {width:g}": partial(way, loss=l1, margin=margin(width), **given) for width in WIDTHS}
+        made |= {
+            f"{name} {kind} {width:g}": partial(way, loss=decisions.l1, margin=margin(width), **given)
+            for width in WIDTHS
+        }
     return made
 
 
 METHODS: dict[str, Method] = {
     "cross-entropy": _cross_entropy,
     "sinkhorn": _sinkhorn,
-    **_margins("identity", identity),
-    **_margins("identity norm", identity, projection="norm"),
-    "identity std": partial(identity, loss=l1, projection="std"),
-    "identity linear": partial(identity, loss=linear_hamming),
-    "identity linear std": partial(identity, loss=linear_hamming, projection="std"),
-    **_margins("blackbox 10", blackbox, lam=10.0),
-    "blackbox 1": partial(blackbox, loss=l1, lam=1.0),
-    "blackbox 10 norm": partial(blackbox, loss=l1, lam=10.0, projection="norm"),
-    "imle 10": partial(imle, loss=l1, noise=Gumbel(), lam=10.0),
-    "aimle": partial(aimle, loss=l1, noise=Gumbel()),
-    "fenchel-young 1": partial(fenchel_young, noise=Tempered(Normal(), 1.0)),
+    **_margins("identity", decisions.identity),
+    **_margins("identity norm", decisions.identity, projection=NormProjection()),
+    "identity std": partial(decisions.identity, loss=decisions.l1, projection=StdProjection()),
+    "identity linear": partial(decisions.identity, loss=decisions.linear_hamming),
+    "identity linear std": partial(decisions.identity, loss=decisions.linear_hamming, projection=StdProjection()),
+    **_margins("blackbox 10", decisions.blackbox, lam=10.0),
+    "blackbox 1": partial(decisions.blackbox, loss=decisions.l1, lam=1.0),
+    "blackbox 10 norm": partial(decisions.blackbox, loss=decisions.l1, lam=10.0, projection=NormProjection()),
+    "imle 10": partial(decisions.imle, loss=decisions.l1, noise=Gumbel(), lam=10.0),
+    "aimle": partial(decisions.aimle, loss=decisions.l1, noise=Gumbel()),
+    "fenchel-young 1": partial(decisions.fenchel_young, noise=Tempered(Normal(), 1.0)),
 }
 ALL = (NEAREST, *METHODS)
 
@@ -144,7 +142,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 def attempt(trial: Trial, context: RunContext) -> Record:
     """Train on pairs of images with their matchings, and test."""
     device = resolve_device(context.device)
-    order, noise = generators(trial.seed, device)
+    order, noise = decisions.generators(trial.seed, device)
     drawn = torch.Generator().manual_seed(1_000 + trial.seed)
     train, test = (pairs(count, drawn, nuisance=trial.nuisance).to(device) for count in trial.pairs)
     solver = Assignment(on_failure="mask")
@@ -153,8 +151,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     else:
         network = Matcher().to(device)
         criterion = METHODS[trial.method](solver, noise).to(device)
-        learn(network, criterion, train, Training(trial.epochs, trial.batch, trial.rate, drop=0.7), order)
-        theta = predict(network, test.inputs)
+        decisions.learn(network, criterion, train, Training(trial.epochs, trial.batch, trial.rate, drop=0.7), order)
+        theta = decisions.predict(network, test.inputs)
     work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
     found = {**measure(theta, test), **work}
     return {**found, "task": trial.task, "summary": f"points {found['points']:.1f} %"}
@@ -174,7 +172,7 @@ def show(records: Sequence[Record]) -> str:
     """Return the table with one row for each method."""
     tasks = sorted({record["task"] for record in records}, key=lambda task: float(task.split()[1]))
     columns = (("points", "points (%)", ".1f"), ("images", "images (%)", ".1f"), ("size", "size of scores", ".2g"))
-    return show_rows(records, ALL, tasks, columns)
+    return decisions.show_rows(records, ALL, tasks, columns)
 
 
 REPORT = Report(

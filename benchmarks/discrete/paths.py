@@ -31,29 +31,21 @@ from typing import Any, final
 
 from torch import Tensor
 
-from benchmarks.discrete.decisions import (
-    Examples,
-    Method,
-    Training,
-    aimle,
-    blackbox,
-    fenchel_young,
-    generators,
-    identity,
-    imle,
-    l1,
-    learn,
-    linear_hamming,
-    predict,
-    show_rows,
-    two_stage,
-)
+from benchmarks.discrete import decisions
+from benchmarks.discrete.decisions import Examples, Method, Training
 from benchmarks.discrete.terrain import CostNetwork, maps
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import GridPath, NoiseMargin, Normal, SumOfGamma, Tempered
+from setgrad.discrete import (
+    GridPath,
+    NoiseMargin,
+    Normal,
+    NormProjection,
+    SumOfGamma,
+    Tempered,
+)
 from setgrad.errors import OptionError
 
 SIZES = (12, 20, 32)
@@ -63,22 +55,24 @@ def methods(size: int) -> dict[str, Method]:
     """Return all methods. The gamma noise depends on the approximate length of a path, as in the code of IMLE."""
     gamma = SumOfGamma(int(1.3 * size))
     return {
-        "two-stage (oracle)": two_stage,
-        "identity": partial(identity, loss=l1),
-        "identity norm": partial(identity, loss=l1, projection="norm"),
-        "identity noise 0.2": partial(identity, loss=l1, margin=NoiseMargin(0.2)),
-        "identity norm noise 0.02": partial(identity, loss=l1, projection="norm", margin=NoiseMargin(0.02)),
-        "identity linear": partial(identity, loss=linear_hamming),
-        "identity linear norm": partial(identity, loss=linear_hamming, projection="norm"),
-        "blackbox 0.3": partial(blackbox, loss=l1, lam=0.3),
-        "blackbox 3": partial(blackbox, loss=l1, lam=3.0),
-        "blackbox 0.3 linear": partial(blackbox, loss=linear_hamming, lam=0.3),
-        "blackbox 0.3 norm": partial(blackbox, loss=l1, lam=0.3, projection="norm"),
-        "blackbox 0.3 noise 0.2": partial(blackbox, loss=l1, lam=0.3, margin=NoiseMargin(0.2)),
-        "imle 0.3": partial(imle, loss=l1, noise=gamma, lam=0.3),
-        "imle 3": partial(imle, loss=l1, noise=gamma, lam=3.0),
-        "aimle": partial(aimle, loss=l1, noise=gamma),
-        "fenchel-young 0.5": partial(fenchel_young, noise=Tempered(Normal(), 0.5)),
+        "two-stage (oracle)": decisions.two_stage,
+        "identity": partial(decisions.identity, loss=decisions.l1),
+        "identity norm": partial(decisions.identity, loss=decisions.l1, projection=NormProjection()),
+        "identity noise 0.2": partial(decisions.identity, loss=decisions.l1, margin=NoiseMargin(0.2)),
+        "identity norm noise 0.02": partial(
+            decisions.identity, loss=decisions.l1, projection=NormProjection(), margin=NoiseMargin(0.02)
+        ),
+        "identity linear": partial(decisions.identity, loss=decisions.linear_hamming),
+        "identity linear norm": partial(decisions.identity, loss=decisions.linear_hamming, projection=NormProjection()),
+        "blackbox 0.3": partial(decisions.blackbox, loss=decisions.l1, lam=0.3),
+        "blackbox 3": partial(decisions.blackbox, loss=decisions.l1, lam=3.0),
+        "blackbox 0.3 linear": partial(decisions.blackbox, loss=decisions.linear_hamming, lam=0.3),
+        "blackbox 0.3 norm": partial(decisions.blackbox, loss=decisions.l1, lam=0.3, projection=NormProjection()),
+        "blackbox 0.3 noise 0.2": partial(decisions.blackbox, loss=decisions.l1, lam=0.3, margin=NoiseMargin(0.2)),
+        "imle 0.3": partial(decisions.imle, loss=decisions.l1, noise=gamma, lam=0.3),
+        "imle 3": partial(decisions.imle, loss=decisions.l1, noise=gamma, lam=3.0),
+        "aimle": partial(decisions.aimle, loss=decisions.l1, noise=gamma),
+        "fenchel-young 0.5": partial(decisions.fenchel_young, noise=Tempered(Normal(), 0.5)),
     }
 
 
@@ -144,7 +138,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 def attempt(trial: Trial, context: RunContext) -> Record:
     """Train on maps with their paths, and test."""
     device = resolve_device(context.device)
-    order, noise = generators(trial.seed, device)
+    order, noise = decisions.generators(trial.seed, device)
     train, test = (
         maps(count, trial.size, trial.seed, test=last).to(device)
         for count, last in zip(trial.maps, (False, True), strict=True)
@@ -153,9 +147,9 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     network = CostNetwork(trial.dim).to(device)
     criterion = methods(trial.size)[trial.method](solver, noise).to(device)
     training = Training(trial.epochs, trial.batch, trial.rate, drop=0.6)
-    learn(network, criterion, train, training, order)
+    decisions.learn(network, criterion, train, training, order)
     work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
-    found = {**measure(predict(network, test.inputs), test), **work}
+    found = {**measure(decisions.predict(network, test.inputs), test), **work}
     return {**found, "task": trial.task, "summary": f"best {found['best']:.1f} %"}
 
 
@@ -178,7 +172,7 @@ def measure(theta: Tensor, test: Examples) -> Record:
 def show(records: Sequence[Record]) -> str:
     """Return the table with one row for each method."""
     tasks = sorted({record["task"] for record in records}, key=lambda task: int(task.split()[0]))
-    return show_rows(records, ALL, tasks, (("best", "best (%)", ".1f"), ("ratio", "ratio", ".2f")))
+    return decisions.show_rows(records, ALL, tasks, (("best", "best (%)", ".1f"), ("ratio", "ratio", ".2f")))
 
 
 REPORT = Report(

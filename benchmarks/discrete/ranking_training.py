@@ -18,7 +18,7 @@ from benchmarks.discrete.replicas import Replicas, make_adam
 from benchmarks.lib.data import read_images, shift_and_mirror
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.records import Record, RunContext
-from setgrad.discrete import Ranking, recall_at
+from setgrad.discrete import Ranking, recall_at_k
 
 # How often a training run is validated.
 LOOKS = 10
@@ -212,7 +212,7 @@ def score(codes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     similarities, relevant = without_self(codes @ codes.mT, labels)
     ranks = Ranking()(similarities)
     relevant = relevant.expand_as(ranks)
-    recall = recall_at(ranks, relevant, k=1).mean(-1)
+    recall = recall_at_k(ranks, relevant, k=1).mean(-1)
     return 100 * average_precision(ranks, relevant).mean(-1), 100 * recall
 
 

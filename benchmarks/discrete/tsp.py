@@ -31,51 +31,43 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.discrete.decisions import (
-    Criterion,
-    Examples,
-    Method,
-    Training,
-    aimle,
-    blackbox,
-    fenchel_young,
-    generators,
-    identity,
-    imle,
-    l1,
-    learn,
-    linear_hamming,
-    predict,
-    show_rows,
-)
+from benchmarks.discrete import decisions
+from benchmarks.discrete.decisions import Criterion, Examples, Method, Training
 from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.device import resolve_device
 from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, Tempered
+from setgrad.discrete import (
+    TSP,
+    Gumbel,
+    NoiseMargin,
+    Normal,
+    StdProjection,
+    Tempered,
+)
 from setgrad.errors import OptionError
 
 FLAGS = 100
 CITIES = (5, 10)
 _LEARN: dict[str, Callable[..., Criterion]] = {
-    "identity std": partial(identity, projection="std"),
-    "identity": identity,
+    "identity std": partial(decisions.identity, projection=StdProjection()),
+    "identity": decisions.identity,
 }
 METHODS: dict[str, Method] = {
     **{
-        f"{name} noise {width:g}": partial(way, loss=l1, margin=NoiseMargin(width))
+        f"{name} noise {width:g}": partial(way, loss=decisions.l1, margin=NoiseMargin(width))
         for name, way in _LEARN.items()
         for width in (0.0, 0.1, 0.2, 0.5)
     },
-    "identity std linear": partial(identity, loss=linear_hamming, projection="std"),
-    "blackbox 0.4": partial(blackbox, loss=l1, lam=0.4),
-    "blackbox 4": partial(blackbox, loss=l1, lam=4.0),
-    "blackbox 0.4 noise 0.2": partial(blackbox, loss=l1, lam=0.4, margin=NoiseMargin(0.2)),
-    "blackbox 0.4 linear": partial(blackbox, loss=linear_hamming, lam=0.4),
-    "imle 0.4": partial(imle, loss=l1, noise=Tempered(Gumbel(), 0.1), lam=0.4),
-    "aimle": partial(aimle, loss=l1, noise=Tempered(Gumbel(), 0.1)),
-    "fenchel-young 0.2": partial(fenchel_young, noise=Tempered(Normal(), 0.2)),
+    "identity std linear": partial(decisions.identity, loss=decisions.linear_hamming, projection=StdProjection()),
+    "blackbox 0.4": partial(decisions.blackbox, loss=decisions.l1, lam=0.4),
+    "blackbox 4": partial(decisions.blackbox, loss=decisions.l1, lam=4.0),
+    "blackbox 0.4 noise 0.2": partial(decisions.blackbox, loss=decisions.l1, lam=0.4, margin=NoiseMargin(0.2)),
+    "blackbox 0.4 linear": partial(decisions.blackbox, loss=decisions.linear_hamming, lam=0.4),
+    "imle 0.4": partial(decisions.imle, loss=decisions.l1, noise=Tempered(Gumbel(), 0.1), lam=0.4),
+    "aimle": partial(decisions.aimle, loss=decisions.l1, noise=Tempered(Gumbel(), 0.1)),
+    "fenchel-young 0.2": partial(decisions.fenchel_young, noise=Tempered(Normal(), 0.2)),
 }
 
 
@@ -136,7 +128,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 def attempt(trial: Trial, context: RunContext) -> Record:
     """Train on sets of flags with their tours, and test."""
     device = resolve_device(context.device)
-    order, noise = generators(trial.seed, device)
+    order, noise = decisions.generators(trial.seed, device)
     flags, places = read_globe(context.data_dir)
     sets = draw_sets(sum(trial.sets), trial.cities, trial.seed)
     train, test = (with_tours(part.to(device), places.to(device)) for part in sets.split(trial.sets))
@@ -144,9 +136,9 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     network = Globe(flags).to(device)
     criterion = METHODS[trial.method](solver, noise).to(device)
     training = Training(trial.epochs, trial.batch, trial.rate, drop=0.8, margin=0.5)
-    learn(network, criterion, train, training, order)
+    decisions.learn(network, criterion, train, training, order)
     work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
-    found = {**measure(predict(network, test.inputs), test), **work}
+    found = {**measure(decisions.predict(network, test.inputs), test), **work}
     return {**found, "task": trial.task, "summary": f"tours {found['tours']:.1f} %"}
 
 
@@ -226,7 +218,7 @@ def show(records: Sequence[Record]) -> str:
     """Return the table with one row for each method."""
     tasks = sorted({record["task"] for record in records}, key=lambda task: int(task[4:-1]))
     columns = (("tours", "tours (%)", ".1f"), ("entries", "entries (%)", ".2f"), ("spread", "spread", ".2f"))
-    return show_rows(records, tuple(METHODS), tasks, columns)
+    return decisions.show_rows(records, tuple(METHODS), tasks, columns)
 
 
 REPORT = Report(
