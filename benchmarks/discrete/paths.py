@@ -38,14 +38,7 @@ from benchmarks.lib.device import resolve_device
 from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import (
-    GridPath,
-    NoiseMargin,
-    Normal,
-    NormProjection,
-    SumOfGamma,
-    Tempered,
-)
+from setgrad.discrete import GridPath, NoiseMargin, Normal, NormProjection, SumOfGamma, Tempered
 from setgrad.errors import OptionError
 
 SIZES = (12, 20, 32)

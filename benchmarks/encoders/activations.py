@@ -19,15 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.encoders.clustering import cell, grouped
-from benchmarks.encoders.clustering_fits import (
-    READS,
-    RESULTS,
-    Fit,
-    add_options,
-    base_fit,
-    evaluation_sets,
-    run_fits,
-)
+from benchmarks.encoders.clustering_fits import READS, RESULTS, Fit, add_options, base_fit, evaluation_sets, run_fits
 from benchmarks.encoders.clustering_models import SUM
 from benchmarks.encoders.clustering_plots import draw_activations
 from benchmarks.lib.device import resolve_device

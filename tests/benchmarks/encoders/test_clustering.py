@@ -12,16 +12,7 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.encoders.activations import true_nll
 from benchmarks.encoders.clustering import bounds, claims, studied, tables
-from benchmarks.encoders.clustering_fits import (
-    Fit,
-    attempt,
-    code_of,
-    evaluate,
-    load,
-    loss_of,
-    model_file,
-    train,
-)
+from benchmarks.encoders.clustering_fits import Fit, attempt, code_of, evaluate, load, loss_of, model_file, train
 from benchmarks.encoders.clustering_models import CONTENDERS, Sizes, as_sets, make
 from benchmarks.encoders.mixtures import COMPONENTS, Mixture, draw, em, em_from_scratch
 from benchmarks.lib.records import RunContext
