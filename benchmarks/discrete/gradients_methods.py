@@ -75,7 +75,7 @@ class Method:
     Attributes:
         make: Its layer.
         noisy: Whether the noise can be chosen.
-        knob: What it has to be told: "lambda", "temperature" or nothing.
+        knob: The name of its one option: "lambda", "temperature" or nothing.
         least: The fewest samples; 0 where there are no samples.
         scored: Whether the layer takes the loss, instead of returning points.
         only: "categorical" or "top-k" if it is made for one of them.
