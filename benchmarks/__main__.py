@@ -9,38 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import (
-    ablation,
+from benchmarks.discrete import dvae, explain, gradients, knapsack, matching, paths, ranking, relations, tsp
+from benchmarks.encoders import (
     activations,
     clustering,
     completion,
-    demo_scores,
-    discrete_speed,
     documents,
-    dvae,
     encoder_memory,
-    estimator_error,
-    explain,
-    gradients,
-    implicit_gradient,
-    implicit_memory,
-    implicit_qp,
-    implicit_solvers,
-    knapsack,
-    matching,
-    members_speed,
     mil,
     partition_variance,
-    paths,
-    predict_sizes,
-    ranking,
-    relations,
-    speed_meanfield,
     streaming,
-    table2,
-    time_to_score,
-    tsp,
 )
+from benchmarks.implicit import estimator_error, implicit_gradient, implicit_memory, implicit_qp, implicit_solvers
+from benchmarks.selection import ablation, demo_scores, predict_sizes, table2, time_to_score
+from benchmarks.speed import discrete_speed, members_speed, speed_meanfield
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.

@@ -1,4 +1,4 @@
-"""The doors: what is listed, what is refused, and the two score benchmarks end to end at a tiny size."""
+"""The command line: its list, its errors, and the two score benchmarks end to end at a tiny size."""
 
 import argparse
 import json
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS, main, make_parser
-from benchmarks._fits import expected_cost
-from benchmarks._tasks import load_split
-from benchmarks.table2 import ALL, plan_jobs
+from benchmarks.selection.fits import expected_cost
+from benchmarks.selection.table2 import ALL, plan_jobs
+from benchmarks.selection.tasks import load_split
 
 
 def _options(*arguments: str) -> argparse.Namespace:
@@ -30,19 +30,19 @@ def test_help_names_the_claim(name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "Claims checked:" in capsys.readouterr().out
 
 
-def test_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["table9"])
     assert stop.value.code == 2
     assert "speed-meanfield" in capsys.readouterr().err
 
 
-def test_unknown_category_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_category_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table2", "--categories", "hats"]) == 1
     assert "unknown category 'hats'; choose one of: apparel" in capsys.readouterr().err
 
 
-def test_unknown_task_and_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_task_and_model_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table2", "--tasks", "suns"]) == 1
     assert "unknown task 'suns'" in capsys.readouterr().err
     assert main(["table2", "--models", "oracle"]) == 1
@@ -89,28 +89,28 @@ def test_table2_runs_resumes_and_renders(tmp_path: Path, capsys: pytest.CaptureF
     results, written = tmp_path / "t.jsonl", tmp_path / "t.json"
     run = ["table2", "--quick", "--tasks", "moons", "--device", "cpu", "--seeds", "2", "--results", str(results)]
     assert main([*run, "--models", "direct"]) == 0
-    assert "0 of 2 fits" in capsys.readouterr().out
+    assert "0 of 2 trials" in capsys.readouterr().out
     assert main([*run, "--models", "direct,diffmf,chance", "--json", str(written)]) == 0
     first = capsys.readouterr().out
-    assert "2 of 6 fits" in first
+    assert "2 of 6 trials" in first
     stored = json.loads(written.read_text())
     assert stored["tables"]["true_size"]["moons"]["direct"]["count"] == 2
-    # No folder of this machine is kept.
+    # Records have no folder of this machine.
     assert {record["command"].count(str(tmp_path)) for record in stored["records"]} == {0}
     page = results.with_suffix(".md").read_text()
-    assert page.startswith("# Table 2")
-    assert page.strip() == first[first.index("# Table 2") :].strip()
+    assert page.startswith("# All methods on all tasks")
+    assert page.strip() == first[first.index("# All methods") :].strip()
     assert main(["table2", "--table", str(results)]) == 0
-    # The stored results give the very page that the run printed.
+    # The stored records give the page that the run printed.
     assert capsys.readouterr().out.strip() == page.strip()
 
 
-def test_table_of_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table2", "--table", str(tmp_path / "none.jsonl")]) == 1
     assert "there is no file" in capsys.readouterr().err
 
 
-def test_missing_data_is_said_and_the_exit_code_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_reported_and_sets_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = [
         "table2",
         "--quick",

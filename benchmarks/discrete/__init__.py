@@ -1,0 +1,1 @@
+"""Gradients through discrete choices, and the models trained with them."""

@@ -1,0 +1,123 @@
+"""Networks that choose k items and predict from these alone, and the ways to train the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.discrete.explain_data import Texts
+from setgrad.discrete import (
+    AIMLE,
+    IMLE,
+    SFESS,
+    SIMPLE,
+    Gumbel,
+    Identity,
+    KSubset,
+    RelaxedTopK,
+    ScoreFunction,
+    SoftSub,
+    StdProjection,
+    SumOfGamma,
+    TopK,
+)
+
+# From theta and a function from points (S, B, items) to losses (S, B), to a loss with a gradient for both.
+Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
+# How far below the mean a missing item scores: noise hardly ever lifts it, and norms stay moderate.
+_ABSENT = 5.0
+
+
+def make_chooser(method: str, k: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
+    """Return an estimator; all have the same number of samples, and noise as published."""
+    if method == "sfess":
+        return SFESS(k, samples=samples)
+    if method == "rloo":
+        return ScoreFunction(lambda theta: KSubset(theta, k), samples=samples)
+    gamma, solver = SumOfGamma(k), TopK(k)
+    layers: dict[str, Callable[[], nn.Module]] = {
+        "imle f": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
+        "imle c": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
+        "aimle f": lambda: AIMLE(solver, noise=gamma, samples=samples, central=False),
+        "aimle c": lambda: AIMLE(solver, noise=gamma, samples=samples),
+        "identity": lambda: Identity(solver, noise=gamma, samples=samples),
+        "identity std": lambda: Identity(solver, projection=StdProjection(), noise=gamma, samples=samples),
+        "ste": lambda: Identity(solver, noise=Gumbel(), samples=samples),
+        "softsub": lambda: SoftSub(k, samples=samples),
+        "softsub hard": lambda: SoftSub(k, samples=samples, hard=True),
+        "relaxed": lambda: RelaxedTopK(k, noise=Gumbel(), samples=samples),
+        "relaxed hard": lambda: RelaxedTopK(k, noise=Gumbel(), samples=samples, hard=True),
+        "simple": lambda: SIMPLE(k, samples=samples),
+    }
+    layer = layers[method]().to(device)
+    return lambda theta, loss: loss(layer(theta)).mean(0)
+
+
+METHODS = (
+    "imle f",
+    "imle c",
+    "aimle f",
+    "aimle c",
+    "identity",
+    "identity std",
+    "ste",
+    "softsub",
+    "softsub hard",
+    "relaxed",
+    "relaxed hard",
+    "simple",
+    "sfess",
+    "rloo",
+)
+
+
+@final
+class Explainer(nn.Module):
+    """Two separate networks: one scores items, the other reads the chosen ones.
+
+    An item is the mean of its words. The first network sees the items beside each one, and the mean of all.
+    """
+
+    def __init__(self, vocabulary: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.choosing, self.reading = nn.Embedding(vocabulary, dim), nn.Embedding(vocabulary, dim)
+        for embedding in (self.choosing, self.reading):
+            nn.init.normal_(embedding.weight, std=0.3)
+        self.drop = nn.Dropout(dropout)
+        self.beside = nn.Conv1d(dim, dim, 3, padding=1)
+        self.mix = nn.Linear(dim, dim)
+        self.score = nn.Sequential(nn.ReLU(), nn.Linear(dim, 1))
+        self.predict = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(dim, 1))
+
+    def theta(self, texts: Texts) -> Tensor:
+        """Return scores of items, (B, items)."""
+        items, there = self._items(self.choosing, texts), texts.there
+        whole = items.sum(1) / texts.count[:, None]
+        hidden = self.beside(items.mT).mT + self.mix(whole)[:, None]
+        scores = self.score(hidden)[..., 0]
+        mean = (scores * there).sum(1) / texts.count
+        return torch.where(there, scores, mean.detach()[:, None] - _ABSENT)
+
+    def read(self, texts: Texts) -> Callable[[Tensor], Tensor]:
+        """Return a function from weights of items (..., B, items), which sum to k, to predictions (..., B)."""
+        items = self._items(self.reading, texts)
+
+        def of_chosen(z: Tensor) -> Tensor:
+            pooled = torch.einsum("...bi,bid->...bd", z, items) / z.detach().sum(-1, keepdim=True).clamp(min=1)
+            return self.predict(pooled)[..., 0]
+
+        return of_chosen
+
+    def _items(self, embedding: nn.Embedding, texts: Texts) -> Tensor:
+        """Return the means of the words of each item, 0 for an item without words."""
+        size, room = len(texts), texts.items
+        vectors = self.drop(embedding(texts.words))
+        # An extra row collects padding.
+        row = (texts.owner + (room + 1) * torch.arange(size, device=texts.owner.device)[:, None]).flatten()
+        empty = vectors.new_zeros(size * (room + 1), vectors.shape[-1])
+        sums = empty.index_add(0, row, vectors.flatten(0, 1))
+        number = empty[:, 0].index_add(0, row, vectors.new_ones(len(row)))
+        return (sums / number.clamp(min=1)[:, None]).unflatten(0, (size, room + 1))[:, :-1]

@@ -1,0 +1,221 @@
+"""Estimators of the gradient of a mean loss over k of n items, all asked in the same way, with what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.discrete.gradients_problems import Problem
+from setgrad.discrete import (
+    AIMLE,
+    IMLE,
+    SFESS,
+    SIMPLE,
+    Blackbox,
+    Gumbel,
+    GumbelSoftmax,
+    Identity,
+    KSubset,
+    MeanProjection,
+    Noise,
+    NormProjection,
+    PerInstanceRule,
+    Perturbed,
+    Projection,
+    PublishedRule,
+    ReferenceCodeRule,
+    ReinMax,
+    RelaxedTopK,
+    ScoreFunction,
+    SoftSub,
+    StdProjection,
+    StepRule,
+    SumOfGamma,
+    TopK,
+)
+
+# Random numbers at a time; runs are processed in groups of this size.
+ROOM = 4_000_000
+NOISES: dict[str, Callable[[int], Noise]] = {
+    "gumbel": lambda k: Gumbel(),
+    "sum of gamma": SumOfGamma,
+    "sum of gamma, swapped": lambda k: SumOfGamma(k, swapped=True),
+}
+SIDES = {"forward": False, "central": True}
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """The options of a layer: k items, the number of samples, the noise, and the method's one option.
+
+    The number is the lambda of a difference, or the temperature of a relaxation.
+    """
+
+    k: int
+    samples: int
+    noise: str = "gumbel"
+    knob: float = 1.0
+
+    def make_noise(self) -> Noise:
+        """Return the noise of this name."""
+        return NOISES[self.noise](self.k)
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """A way to estimate a gradient.
+
+    Attributes:
+        make: Its layer.
+        noisy: Whether the noise can be chosen.
+        knob: The name of its one option: "lambda", "temperature" or nothing.
+        least: The fewest samples; 0 where there are no samples.
+        scored: Whether the layer takes the loss, instead of returning points.
+        only: "categorical" or "top-k" if it is made for one of them.
+    """
+
+    make: Callable[[Setting], nn.Module]
+    noisy: bool = False
+    knob: str = ""
+    least: int = 1
+    scored: bool = False
+    only: str = ""
+
+
+def _score(baseline: bool) -> Callable[[Setting], nn.Module]:
+    return lambda s: ScoreFunction(lambda theta: KSubset(theta, s.k), samples=s.samples, baseline=baseline)
+
+
+def _identity(projection: Projection | None) -> Callable[[Setting], nn.Module]:
+    return lambda s: Identity(TopK(s.k), projection=projection, noise=s.make_noise(), samples=s.samples)
+
+
+def _imle(central: bool) -> Callable[[Setting], nn.Module]:
+    return lambda s: IMLE(TopK(s.k), noise=s.make_noise(), samples=s.samples, lam=s.knob, central=central)
+
+
+def _aimle(mode: StepRule, central: bool) -> Callable[[Setting], nn.Module]:
+    return lambda s: AIMLE(TopK(s.k), noise=s.make_noise(), samples=s.samples, mode=mode, central=central)
+
+
+@final
+class CopiedSoftSub(nn.Module):
+    """SoftSub as in published code: the noise has the wrong sign, and only the last pick is masked."""
+
+    def __init__(self, k: int, *, temperature: float, samples: int) -> None:
+        super().__init__()
+        self.k, self.temperature, self.samples = k, temperature, samples
+
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return samples."""
+        draws = Gumbel().sample((self.samples, *theta.shape), device=theta.device, generator=generator)
+        scores, total, picked = theta - draws, torch.zeros_like(draws), torch.zeros_like(draws)
+        for _ in range(self.k):
+            picked = (
+                (scores + (1 - picked).clamp(min=torch.finfo(theta.dtype).tiny).log()) / self.temperature
+            ).softmax(-1)
+            total = total + picked
+        return total
+
+
+RULES = {"default": PerInstanceRule(), "paper": PublishedRule(), "reference": ReferenceCodeRule()}
+PROJECTIONS = {"mean": MeanProjection(), "norm": NormProjection(), "std": StdProjection()}
+ADAPTIVE: dict[str, Method] = {
+    f"aimle {mode} {side}": Method(_aimle(rule, central), noisy=True)
+    for mode, rule in RULES.items()
+    for side, central in SIDES.items()
+}
+METHODS: dict[str, Method] = {
+    **{f"imle {side}": Method(_imle(central), noisy=True, knob="lambda") for side, central in SIDES.items()},
+    **ADAPTIVE,
+    "blackbox": Method(lambda s: Blackbox(TopK(s.k), lam=s.knob), knob="lambda", least=0),
+    "ste (identity)": Method(_identity(None), noisy=True),
+    **{f"identity {name}": Method(_identity(p), noisy=True) for name, p in PROJECTIONS.items()},
+    "sfe": Method(_score(False), scored=True),
+    "rloo": Method(_score(True), scored=True, least=2),
+    "sfess": Method(lambda s: SFESS(s.k, samples=s.samples), scored=True, least=2),
+    "simple": Method(lambda s: SIMPLE(s.k, samples=s.samples)),
+    "perturbed": Method(lambda s: Perturbed(TopK(s.k), noise=Gumbel(), samples=s.samples)),
+    "gumbel-softmax": Method(
+        lambda s: GumbelSoftmax(temperature=s.knob, samples=s.samples), knob="temperature", only="categorical"
+    ),
+    "st-gumbel": Method(
+        lambda s: GumbelSoftmax(temperature=s.knob, hard=True, samples=s.samples),
+        knob="temperature",
+        only="categorical",
+    ),
+    "reinmax": Method(lambda s: ReinMax(samples=s.samples), only="categorical"),
+    "softsub": Method(lambda s: SoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"),
+    "softsub hard": Method(
+        lambda s: SoftSub(s.k, temperature=s.knob, hard=True, samples=s.samples), knob="temperature", only="top-k"
+    ),
+    "softsub as copied": Method(
+        lambda s: CopiedSoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"
+    ),
+    "relaxed top-k": Method(
+        lambda s: RelaxedTopK(s.k, temperature=s.knob, noise=Gumbel(), samples=s.samples),
+        knob="temperature",
+        only="top-k",
+    ),
+}
+
+
+def estimate(method: Method, problem: Problem, setting: Setting, generator: torch.Generator) -> tuple[Tensor, int]:
+    """Return gradients (runs, n), and the instances that were solved or drawn for each run."""
+    count = max(1, ROOM // (max(1, setting.samples) * problem.n))
+    found, calls = [], 0
+    for first in range(0, len(problem.theta), count):
+        part = problem.part(first, count)
+        layer = method.make(setting)
+        found.append(gradient_of(layer, part, generator, scored=method.scored))
+        calls = _cost(layer, setting.samples) // (len(part.theta) if _counts(layer) else 1)
+    return torch.cat(found), calls
+
+
+def adapt(
+    method: Method, problem: Problem, setting: Setting, marks: Sequence[int], generator: torch.Generator
+) -> Iterator[tuple[int, Tensor, int]]:
+    """Yield for each mark (a number of warm-up steps) the gradients after it, with fixed alpha, and all calls so far.
+
+    Every run has a layer of its own, because alpha is one for all instances of a layer. What an estimate at an earlier
+    mark cost is no part of a later one's calls.
+    """
+    found: dict[int, list[Tensor]] = {mark: [] for mark in marks}
+    calls: dict[int, int] = {}
+    for run in range(len(problem.theta)):
+        layer, part, measured = method.make(setting), problem.part(run, 1), 0
+        for step in range(max(marks) + 1):
+            if step in found:
+                before = _cost(layer, setting.samples)
+                found[step].append(gradient_of(layer.eval(), part, generator))
+                after = _cost(layer.train(), setting.samples)
+                calls[step] = after - measured
+                measured += after - before
+            if step < max(marks):
+                gradient_of(layer, part, generator)
+    for mark in marks:
+        yield mark, torch.cat(found[mark]), calls[mark]
+
+
+def gradient_of(layer: nn.Module, problem: Problem, generator: torch.Generator, *, scored: bool = False) -> Tensor:
+    """Return one estimate for every run; the loss is the mean over samples and the sum over runs."""
+    theta = problem.theta.clone().requires_grad_()
+    draw = partial(layer, theta, generator=generator)
+    losses = draw(problem.loss) if scored else problem.loss(draw())
+    return torch.autograd.grad(losses.reshape(-1, len(theta)).mean(0).sum(), theta)[0]
+
+
+def _cost(layer: Any, samples: int) -> int:
+    """Return the number of solved instances; one for each sample where samples are drawn without a solver."""
+    return int(layer.solver.counter.instances) if _counts(layer) else samples
+
+
+def _counts(layer: nn.Module) -> bool:
+    return hasattr(layer, "solver")

@@ -1,0 +1,160 @@
+"""Networks of neural relational inference, and the ways to train a latent spanning tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from setgrad.discrete import (
+    AIMLE,
+    IMLE,
+    Gumbel,
+    Identity,
+    Perturbed,
+    RandomSpanningTree,
+    ScoreFunction,
+    SpanningTree,
+    StdProjection,
+    StraightThrough,
+    SumOfGamma,
+)
+
+# From theta and a function from trees (S, B, n, n) to losses (S, B), to a loss with a gradient for both.
+Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
+# Log-weights of edges stay within this range: a certain tree has no gradient. The published code has a range too.
+RANGE = 10.0
+METHODS = (
+    "imle f",
+    "imle c",
+    "aimle f",
+    "aimle c",
+    "identity",
+    "identity std",
+    "perturbed",
+    "sst",
+    "sst hard",
+    "marginals",
+    "simple",
+    "rloo",
+)
+
+
+def make_chooser(method: str, particles: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
+    """Return an estimator. An edge has two entries in theta and z, so a tree has 2 (n - 1) draws of the noise."""
+    if method == "rloo":
+        return ScoreFunction(RandomSpanningTree, samples=samples)
+    solver, gamma = SpanningTree(), SumOfGamma(2 * (particles - 1))
+    through = StraightThrough(solver, soft=_marginals)
+
+    def exact(theta: Tensor) -> Tensor:
+        distribution = RandomSpanningTree(theta)
+        means = distribution.marginals
+        return distribution.sample(samples) + (means - means.detach())
+
+    layers: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
+        "imle f": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
+        "imle c": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
+        "aimle f": lambda: AIMLE(solver, noise=gamma, samples=samples, central=False),
+        "aimle c": lambda: AIMLE(solver, noise=gamma, samples=samples),
+        "identity": lambda: Identity(solver, noise=gamma, samples=samples),
+        "identity std": lambda: Identity(solver, projection=StdProjection(), noise=gamma, samples=samples),
+        "perturbed": lambda: lambda theta: Perturbed(solver, noise=Gumbel(), samples=samples)(theta)[None],
+        "sst": lambda: lambda theta: _marginals(with_gumbel(theta, samples)),
+        "sst hard": lambda: lambda theta: through(with_gumbel(theta, samples)),
+        "marginals": lambda: lambda theta: _marginals(theta)[None],
+        "simple": lambda: exact,
+    }
+    layer = layers[method]()
+    if isinstance(layer, nn.Module):
+        layer.to(device)
+    return lambda theta, loss: loss(layer(theta)).mean(0)
+
+
+def with_gumbel(theta: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
+    """Return theta with one Gumbel draw for each edge, in the upper half: (S, *theta.shape)."""
+    shape = (samples, *theta.shape)
+    noise = Gumbel().sample(shape, dtype=theta.dtype, device=theta.device, generator=generator)
+    return theta + noise.triu(1)
+
+
+def _marginals(theta: Tensor) -> Tensor:
+    return RandomSpanningTree(theta).marginals
+
+
+@final
+class Encoder(nn.Module):
+    """Maps positions (B, n, times, 2) to theta (B, n, n), half the log-weight of each edge.
+
+    As published: nodes, pairs, nodes, pairs, with what pairs knew the first time; made symmetric. Here pairs are also
+    given their distances, which the published networks have to find out.
+    """
+
+    def __init__(self, times: int, dim: int) -> None:
+        super().__init__()
+        self.node, self.pair = _mlp(2 * times, dim), _mlp(2 * dim + times, dim)
+        self.again, self.last = _mlp(dim, dim), _mlp(3 * dim, dim)
+        self.out = nn.Linear(dim, 1)
+
+    def forward(self, places: Tensor) -> Tensor:
+        """Score all pairs."""
+        apart = torch.linalg.vector_norm(places[:, :, None] - places[:, None], dim=-1)
+        first = self.pair(torch.cat([_pairs(self.node(places.flatten(2))), apart], -1))
+        second = _pairs(self.again(first.mean(2)))
+        logits = self.out(self.last(torch.cat([second, first], -1)))[..., 0]
+        weights = RANGE * torch.tanh((logits + logits.mT) / (2 * RANGE))
+        return weights / 2
+
+
+@final
+class Decoder(nn.Module):
+    """Maps positions and a tree to the next positions, by messages of all pairs and along the edges of the tree."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.every, self.along = _mlp(5, dim), _mlp(5, dim)
+        self.move = nn.Sequential(nn.Linear(2 + 2 * dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU())
+        self.out = nn.Linear(dim, 2)
+
+    def forward(self, place: Tensor, tree: Tensor) -> Tensor:
+        """Return positions (S, B, starts, n, 2) one step after (S or 1, B, starts, n, 2), for trees (S, B, n, n)."""
+        n = place.shape[-2]
+        wide = (*place.shape[:-1], n, 2)
+        one, other = place[..., None, :].expand(wide), place[..., None, :, :].expand(wide)
+        pair = torch.cat([one, other, torch.linalg.vector_norm(one - other, dim=-1, keepdim=True)], -1)
+        apart = 1 - torch.eye(n, dtype=place.dtype, device=place.device)
+        every = (self.every(pair) * apart[..., None]).sum(-2)
+        along = self.along(pair)
+        # In the first step all samples share the positions, so messages are not copied for each of them.
+        if len(along) == 1:
+            along = torch.einsum("sbij,btijh->sbtih", tree, along[0])
+        else:
+            along = torch.einsum("sbij,sbtijh->sbtih", tree, along)
+        place = place.expand(*along.shape[:-1], 2)
+        heard = torch.cat([place, every.expand_as(along), along], -1)
+        return place + self.out(self.move(heard))
+
+    def unroll(self, places: Tensor, tree: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
+        """Return predictions and truth, of one shape; every `horizon` steps start from the true positions."""
+        truth = places.transpose(1, 2)
+        steps = truth.shape[1] - 1
+        if steps % horizon:
+            raise ValueError(f"{steps} steps cannot be cut into pieces of {horizon}")
+        place, found = truth[None, :, :-1:horizon], []
+        for _ in range(horizon):
+            place = self(place, tree)
+            found.append(place)
+        made = torch.stack(found, 3).flatten(2, 3)
+        return made, truth[:, 1:].expand_as(made)
+
+
+def _pairs(nodes: Tensor) -> Tensor:
+    """Return all pairs (B, n, n, 2d) of vectors (B, n, d)."""
+    n = nodes.shape[1]
+    return torch.cat([nodes[:, :, None].expand(-1, -1, n, -1), nodes[:, None].expand(-1, n, -1, -1)], -1)
+
+
+def _mlp(wide: int, dim: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(wide, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU())

@@ -1,0 +1,1 @@
+"""Set encoders: quality, gradients of large sets, memory."""

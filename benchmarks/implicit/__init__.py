@@ -1,0 +1,1 @@
+"""Implicit differentiation: accuracy, memory and cost of its solvers."""

@@ -1,0 +1,1 @@
+"""What the benchmarks share: trials, records, tables, measurements."""

@@ -1,0 +1,19 @@
+"""Figures with Matplotlib, if it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+
+def has_matplotlib() -> bool:
+    """Return whether Matplotlib can be imported."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of this size in inches."""
+    # Without pyplot, which would keep figures in memory and choose a window system.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")

@@ -1,0 +1,1 @@
+"""Scores of subset selectors on the tasks of `setgrad.datasets`."""

@@ -1,0 +1,133 @@
+"""Retrieval: measures are right, every loss improves them, classes of the parts are different, runs resume."""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.__main__ import main, make_parser
+from benchmarks.discrete.ranking import plan
+from benchmarks.discrete.ranking_methods import ALL, MODELS, PLAIN, knobs_of
+from benchmarks.discrete.ranking_training import (
+    IMAGES,
+    Trial,
+    attempt,
+    average_precision,
+    read_split,
+    score,
+    without_self,
+)
+from setgrad.discrete import Ranking
+
+Seeded = Callable[..., AbstractContextManager[None]]
+
+
+def _draw(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def digits_dir(tmp_path: Path) -> Path:
+    """Instead of MNIST: what makes a digit is weak, in the lower half; the strong upper half is of the image alone."""
+    (tmp_path / "mnist").mkdir()
+    rng = np.random.default_rng(0)
+    digits = np.arange(400) % 10
+    upper, lower = rng.normal(size=(2, 3, 392))
+    known = np.concatenate([30 * rng.normal(size=(400, 3)) @ upper, 6 * rng.normal(size=(10, 3))[digits] @ lower], 1)
+    images = (128 + known + 6 * rng.normal(size=known.shape)).clip(0, 255).reshape(400, 28, 28)
+    halves = {"x_train": images, "y_train": digits, "x_test": images[:200], "y_test": digits[:200]}
+    np.savez(tmp_path / "mnist" / "mnist.npz", **{name: a.astype(np.uint8) for name, a in halves.items()})
+    return tmp_path
+
+
+def test_average_precision_is_that_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    similarities = torch.randn(6, 30, generator=_draw())
+    relevant = torch.rand(6, 30, generator=_draw(1)) < 0.3
+    found = average_precision(Ranking()(similarities), relevant)
+    expected = [metrics.average_precision_score(r, s) for r, s in zip(relevant, similarities, strict=True)]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype))
+
+
+def test_a_query_is_not_in_its_own_list() -> None:
+    similarities = torch.arange(16.0).reshape(1, 4, 4)
+    others, relevant = without_self(similarities, torch.tensor([0, 0, 1, 1]))
+    assert others[0].tolist() == [[1, 2, 3], [4, 6, 7], [8, 9, 11], [12, 13, 14]]
+    assert relevant.tolist() == [[1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 1]]
+    codes = torch.nn.functional.one_hot(torch.tensor([[0, 0, 1, 1]])).float()
+    assert [value.tolist() for value in score(codes, torch.tensor([0, 0, 1, 1]))] == [[100.0], [100.0]]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_loss_brings_relevant_items_forward(name: str, seeded: Seeded) -> None:
+    labels = torch.arange(24) % 3
+    start, relevant = without_self(torch.rand(1, 24, 24, generator=_draw()) - 0.5, labels)
+    before = average_precision(Ranking()(start), relevant.expand_as(start)).mean()
+    loss = MODELS[name].make(knobs_of(name)[-2] if len(knobs_of(name)) > 1 else 0.0)
+    similarities = start.clone().requires_grad_()
+    for _ in range(60):
+        with seeded(0):
+            (slope,) = torch.autograd.grad(loss(similarities, relevant).sum(), similarities)
+        similarities = (similarities - 0.3 * slope / slope.norm().clamp(min=1e-6)).detach().requires_grad_()
+    after = average_precision(Ranking()(similarities), relevant.expand_as(similarities)).mean()
+    # Blackbox with a short step stops where gaps are longer than it, so that little is enough. A wrong sign lowers it.
+    assert float(after) > float(before) + (0.01 if "blackbox" in name else 0.15), (before, after)
+
+
+def test_classes_of_the_parts_are_different(digits_dir: Path) -> None:
+    first, second = (read_split("mnist", digits_dir, seed, torch.device("cpu"), asked=400) for seed in (0, 1))
+    digits = np.concatenate([np.arange(400) % 10, np.arange(200) % 10])
+    kinds = [sorted({int(digits[i]) for i in part.flatten()}) for part in first.parts]
+    assert tuple(map(len, kinds)) == IMAGES["mnist"].classes and sorted(kinds[0] + kinds[1] + kinds[2]) == list(
+        range(10)
+    )
+    # Rows are of one class, and asked images are from the test half.
+    assert all(len({int(digits[i]) for i in row}) == 1 for part in first.parts for row in part)
+    assert int(first.parts[2].min()) >= 400 > int(first.parts[1].max())
+    assert not torch.equal(first.parts[0], second.parts[0])
+
+
+@pytest.mark.parametrize("model", ["blackbox loglog", "identity std loglog", "classifier", "lda"])
+def test_training_helps_with_new_classes(model: str, digits_dir: Path, seeded: Seeded) -> None:
+    from benchmarks.lib.records import RunContext
+
+    def found(name: str, knob: float, steps: int) -> list[float]:
+        trial = Trial("mnist", name, knob, 2e-3, steps, 2, hidden=64, dim=16, asked=20)
+        with seeded(0):
+            values: list[float] = attempt(trial, RunContext("cpu", str(digits_dir)))["map"]
+        return values
+
+    if model == "lda":
+        pytest.importorskip("sklearn")
+    plain = found("random network", 0.0, 0)
+    learnt = found(model, knobs_of(model)[-2 if len(knobs_of(model)) > 1 else 0], 40)
+    assert len(learnt) == 2 and sum(learnt) > sum(plain) + 20, (learnt, plain)
+
+
+def test_plan_tries_every_knob() -> None:
+    trials = plan(make_parser().parse_args(["ranking", "--seeds", "2", "--images", "olivetti"]))
+    assert len(set(trials)) == len(trials) and {t.model for t in trials} == set(ALL)
+    assert sum(t.model == "triplet" for t in trials) == 2 * len(knobs_of("triplet"))
+    assert all(t.steps == 0 for t in trials if t.model in PLAIN)
+
+
+def test_command_resumes(digits_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "ranking.jsonl", tmp_path / "out.json"
+    asked = ["ranking", "--quick", "--device", "cpu", "--images", "mnist", "--data-dir", str(digits_dir)]
+    asked += ["--results", str(file), "--json", str(out)]
+    assert main([*asked, "--models", "triplet,pixels"]) == 0
+    assert main([*asked, "--models", "triplet,pixels,identity std loglog"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 3 trials are in ranking.jsonl; 1 to run" in shown and "| identity std loglog " in shown
+    records = {r["model"]: r for r in json.loads(out.read_text())["records"]}
+    assert records["pixels"]["recall"][0] > 20 and len(records["triplet"]["curve"]) == 2
+    assert str(tmp_path) not in file.read_text(), "folders of this machine are not kept"
+
+
+def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ranking", "--quick", "--images", "mnist", "--data-dir", str(tmp_path)]) == 1
+    assert "the folder that contains mnist" in capsys.readouterr().err
