@@ -96,15 +96,11 @@ def _package_names() -> dict[str, Any]:
     }
 
 
-def _run(page: Path, names: dict[str, Any]) -> None:
-    """Run the blocks of a page in order; later blocks see the names of earlier ones."""
-    for number, block in enumerate(_python(page)):
-        exec(compile(block, f"{_name(page)}, block {number}", "exec"), names)
-
-
 @pytest.mark.parametrize("page", [page for page in [README, *DOCS] if _python(page)], ids=_name)
 def test_page_runs_as_it_stands(page: Path, folder: Path) -> None:
-    _run(page, {"__name__": "page"})
+    names = {"__name__": "page"}
+    for number, block in enumerate(_python(page)):  # later blocks may use the names of earlier ones
+        exec(compile(block, f"{_name(page)}, block {number}", "exec"), names)
 
 
 @pytest.mark.parametrize("page", [page for page in PACKAGES if _python(page)], ids=_name)
@@ -112,7 +108,8 @@ def test_package_page_runs(page: Path, folder: Path) -> None:
     parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     for name, baskets in (("baskets", 24), ("new_baskets", 5), ("choices", 6)):
         parquet.write_table(pyarrow.table(_table(baskets)), folder / f"{name}.parquet")
-    _run(page, _package_names())
+    for number, block in enumerate(_python(page)):
+        exec(compile(block, f"{_name(page)}, block {number}", "exec"), _package_names())
 
 
 @pytest.mark.parametrize("page", [README, QUICK_START], ids=_name)
