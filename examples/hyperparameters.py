@@ -1,11 +1,11 @@
-"""Hyper-parameters by gradient descent: ridge and logistic regression (Chiu 2021, section 2, bilevel problems).
+"""Choose hyper-parameters by gradient descent: ridge and logistic regression (Chiu, 2021, section 2).
 
     inner   w*(rho) = arg min_w  training loss(w) + 1/2 sum_j exp(rho_j) w_j^2
     outer   min_rho validation loss(w*(rho))
 
-One penalty for each feature: too many for a grid, and no more work for a gradient. The theorem needs w* and one linear
-system in the Hessian; how w* was found does not matter. Look at the test loss too: from heavy penalties it falls with
-the validation loss, but 30 penalties fit 190 validation points better, and the test points worse, than one does.
+One penalty for each feature is too many for a grid search, but a gradient costs the same for any number. The theorem
+needs w* and one linear system in the Hessian; how w* was computed does not matter. Compare the test loss too: it falls
+with the validation loss, but 30 penalties fit 190 validation points better, and the test points worse, than one does.
 """
 
 # %%
@@ -20,34 +20,34 @@ Part = tuple[Tensor, Tensor]
 
 
 def squared(w: Tensor, part: Part) -> Tensor:
-    """Half the mean squared error of a linear model."""
+    """Return half the mean squared error of a linear model."""
     return 0.5 * ((part[0] @ w - part[1]) ** 2).mean()
 
 
 def logistic(w: Tensor, part: Part) -> Tensor:
-    """Mean negative log-likelihood of a logistic model of labels 0 and 1."""
+    """Return the mean negative log-likelihood of a logistic model of labels 0 and 1."""
     return torch.nn.functional.binary_cross_entropy_with_logits(part[0] @ w, part[1])
 
 
 def train(loss: Callable[[Tensor, Part], Tensor], part: Part, rho: Tensor) -> Tensor:
-    """The weights for log penalties rho, `(d,)`, or `(1,)` for one that all features share."""
+    """Return the weights for log penalties rho, `(d,)`, or `(1,)` for one penalty for all features."""
 
     def objective(w: Tensor, rho: Tensor) -> Tensor:
-        # The last column is the constant, which nobody should shrink.
+        # The last column is the constant, which must not be penalised.
         return loss(w, part) + 0.5 * (rho.exp() * w[:-1] ** 2).sum()
 
     return argmin(objective, part[0].new_zeros(part[0].shape[-1]), rho, tol=1e-11).value
 
 
 def ridge(part: Part, rho: Tensor) -> Tensor:
-    """`train(squared, ...)` in closed form."""
+    """Return `train(squared, ...)` by its closed form."""
     x, y = part
     penalties = torch.cat([rho.exp().expand(x.shape[-1] - 1), rho.new_zeros(1)])
     return torch.linalg.solve(x.mT @ x / len(x) + penalties.diag(), x.mT @ y / len(x))
 
 
 def load(name: str) -> list[Part]:
-    """Training, validation and test parts of scikit-learn's "diabetes" or "breast_cancer", standardised."""
+    """Return training, validation and test parts of scikit-learn's "diabetes" or "breast_cancer", standardised."""
     from sklearn import datasets
 
     x, y = (torch.as_tensor(a, dtype=torch.float64) for a in getattr(datasets, f"load_{name}")(return_X_y=True))
@@ -60,7 +60,7 @@ def load(name: str) -> list[Part]:
 
 # %%
 def search(name: str, count: int) -> dict[str, float]:
-    """Start from heavy penalties, rho = 0: check the gradient by finite differences, then take 20 steps."""
+    """Start from heavy penalties, rho = 0: check the gradient with finite differences, then take 20 steps."""
     training, validation, test = load(name)
     loss = squared if name == "diabetes" else logistic
     rho = torch.zeros(count, dtype=torch.float64, requires_grad=True)
@@ -82,11 +82,11 @@ def search(name: str, count: int) -> dict[str, float]:
 
 
 def main() -> dict[str, float]:
-    """Ridge on diabetes, logistic regression on breast cancer; errors are relative."""
+    """Run ridge on diabetes and logistic regression on breast cancer; errors are relative."""
     training, validation, _ = load("diabetes")
     rho = torch.zeros(10, dtype=torch.float64, requires_grad=True)
-    ways = (train(squared, training, rho), ridge(training, rho))
-    implicit, explicit = (torch.autograd.grad(squared(w, validation), rho)[0] for w in ways)
+    solutions = (train(squared, training, rho), ridge(training, rho))
+    implicit, explicit = (torch.autograd.grad(squared(w, validation), rho)[0] for w in solutions)
     error = (implicit - explicit).norm() / explicit.norm()
     numbers = {"diabetes, penalties 10: gradient error to the closed form": float(error)}
     for name, count in (("diabetes", 10), ("breast_cancer", 1), ("breast_cancer", 30)):

@@ -1,19 +1,19 @@
-"""Traffic on a network: how much fits, where drivers go, and what a toll changes (Chiu 2021, section 8).
+"""Traffic on a network: the largest flow, the equilibrium of drivers, and the effect of tolls (Chiu, 2021, section 8).
 
-The paper's problem is the most traffic x_p on given paths, with capacities c_e of links. It is linear:
+Chiu's problem is the largest traffic x_p on given paths, with capacities c_e of links. It is a linear program:
 
     maximise sum_p x_p   subject to   sum of x_p over paths through e <= c_e,   x >= 0
 
-Where its maximum is unique, x moves with the capacities that bind, and the derivative of the most traffic in c is 1 on
-the links of the smallest cut and 0 elsewhere. Where several x are best there is none, and `quadratic` says SINGULAR.
+Where its maximum is unique, the derivative of the largest traffic with respect to c is 1 on the links of the smallest
+cut and 0 elsewhere. Where several x are optimal there is no derivative, and `quadratic` reports SINGULAR.
 
-Beyond the paper: drivers who choose their paths themselves. A link that takes the time t_e + s_e f_e at flow f_e, and
-costs the toll k_e on top, carries in equilibrium (Beckmann 1956) the flow
+A second problem: drivers who choose their own paths. A link that takes the time t_e + s_e f_e at flow f_e, and costs
+the toll k_e, carries in equilibrium (Beckmann, 1956) the flow
 
     f* = arg min_f  sum_e (t_e + k_e) f_e + s_e f_e^2 / 2   subject to   flow conserved at nodes,   f >= 0
 
-On the network of Braess (1968) a new link makes everybody slower, and the gradient of the total time finds the tolls
-that undo it. Needs a QP solver, `pip install "setgrad[qp]"`.
+On the network of Braess (1968) a new link makes every driver slower, and gradient descent on the total time finds tolls
+that undo the loss. Needs a QP solver, `pip install "setgrad[qp]"`.
 """
 
 # %%
@@ -34,7 +34,7 @@ CAPACITY = torch.tensor([4.0, 3, 2.5, 5, 0.5], dtype=torch.float64)
 
 
 def most_traffic(capacity: Tensor) -> Tensor:
-    """The paper's x, `(*batch, paths)`, from capacities `(*batch, links)`."""
+    """Return the traffic on each path, `(*batch, paths)`, from capacities `(*batch, links)`."""
     uses = torch.tensor([[float(e in path) for path in PATHS] for e in range(len(LINKS))], dtype=torch.float64)
     count = len(PATHS)
     bounds = torch.cat([uses, -torch.eye(count, dtype=torch.float64)])
@@ -43,15 +43,15 @@ def most_traffic(capacity: Tensor) -> Tensor:
 
 
 def smallest_cut(capacity: Tensor) -> Tensor:
-    """1 on the links out of the set of nodes, with the origin in and the destination out, that least can leave."""
-    sets = [{0, *more} for k in range(NODES - 1) for more in itertools.combinations(range(1, NODES - 1), k)]
-    cuts = torch.tensor([[float(a in nodes and b not in nodes) for a, b in LINKS] for nodes in sets]).double()
+    """Return 1 on the links of the cut between origin and destination with the smallest capacity, else 0."""
+    sides = [{0, *more} for k in range(NODES - 1) for more in itertools.combinations(range(1, NODES - 1), k)]
+    cuts = torch.tensor([[float(a in side and b not in side) for a, b in LINKS] for side in sides]).double()
     return cuts[(cuts @ capacity).argmin()]
 
 
 # %%
 def equilibrium(free: Tensor, slope: Tensor) -> Tensor:
-    """Flows `(*batch, links)` from the cost of an empty link, tolls included, and the time that each driver adds."""
+    """Return flows `(*batch, links)` from the cost of an empty link, tolls included, and the time each driver adds."""
     leaves = torch.tensor([[float(a == v) - float(b == v) for a, b in LINKS] for v in range(NODES - 1)]).double()
     supply = torch.tensor([DEMAND, *[0.0] * (NODES - 2)], dtype=torch.float64)
     identity = torch.eye(len(LINKS), dtype=torch.float64)
@@ -59,13 +59,13 @@ def equilibrium(free: Tensor, slope: Tensor) -> Tensor:
 
 
 def total_time(toll: Tensor, free: Tensor = FREE, slope: Tensor = SLOPE) -> Tensor:
-    """Of all drivers in equilibrium, `(*batch,)`. A toll changes where they go and is no time itself."""
+    """Return the time of all drivers in equilibrium, `(*batch,)`. A toll changes their paths but is not a time."""
     flow = equilibrium(free + toll, slope)
     return (flow * (free + slope * flow)).sum(-1)
 
 
 def main() -> dict[str, float]:
-    """Gradients against a cut, a formula and finite differences; then tolls by gradient descent."""
+    """Compare gradients with a cut, a formula and finite differences; then find tolls by gradient descent."""
     capacity = CAPACITY.clone().requires_grad_()
     most = most_traffic(capacity).sum()
     cut = smallest_cut(CAPACITY)
@@ -78,8 +78,8 @@ def main() -> dict[str, float]:
     # While the new link is in use, it carries 2 - 2 k / 13 drivers at the toll k.
     numbers["toll on the new link: error of its effect"] = float((flows[4, 4] + 2 / 13).abs())
     (gradient,) = torch.autograd.grad(total_time(*inputs.split(5)), inputs)
-    near = [inputs.detach() + h * torch.eye(15, dtype=torch.float64) for h in (1e-4, -1e-4)]
-    ahead, behind = (total_time(*points.split(5, -1)) for points in near)
+    shifted = [inputs.detach() + h * torch.eye(15, dtype=torch.float64) for h in (1e-4, -1e-4)]
+    ahead, behind = (total_time(*points.split(5, -1)) for points in shifted)
     error = ((ahead - behind) / 2e-4 - gradient).norm() / gradient.norm()
     numbers["total time: gradient error to finite differences"] = float(error)
 

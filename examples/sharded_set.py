@@ -1,12 +1,13 @@
-"""One set on many processes: each reads its own shard from disk, and all train one encoder on the whole set.
+"""Train one encoder on one set that is divided among many processes.
 
-The set is a cloud of 3,000 points in a `.npy` file, and the encoder learns to tell the mean and the deviation of its
-coordinates. Rank r of R reads chunks r, r + R, r + 2R, ... Run it on this machine, or on many with their `--nnodes`:
+The set is a cloud of 3,000 points in a `.npy` file, and the encoder learns to predict the mean and the standard
+deviation of its coordinates. Rank r of R reads chunks r, r + R, r + 2R, ... Run it on one machine, or on many with
+`--nnodes`:
 
     torchrun --nproc-per-node 3 examples/sharded_set.py
 
-Without torchrun it is one process that reads everything, and prints the same numbers but for rounding: codes and
-gradients are those of the whole set, however it is shared out. On GPUs the group takes NCCL.
+Without torchrun one process reads everything and prints the same numbers up to rounding: codes and gradients are those
+of the whole set, however it is divided. On GPUs the process group uses NCCL.
 """
 
 import os
@@ -26,14 +27,14 @@ POINTS, CHUNK, STEPS = 3000, 100, 30
 
 
 def write_points(path: Path) -> Tensor:
-    """A cloud of points in a file; what is to be found out about it."""
+    """Write a cloud of points to a file and return its mean and standard deviation."""
     points = np.random.default_rng(0).normal([1.0, -0.5, 0.2], [0.3, 1.2, 0.7], size=(POINTS, 3))
     np.save(path, points)
     return torch.from_numpy(np.concatenate([points.mean(0), points.std(0)]))
 
 
 class Shard:
-    """Every `ranks`-th chunk of a file, from the one with number `rank` on; it can be read again and again."""
+    """Every `ranks`-th chunk of a file, starting with chunk `rank`; it can be iterated many times."""
 
     def __init__(self, path: Path, rank: int, ranks: int) -> None:
         self.chunks, self.rank, self.ranks = NpyChunks(path, CHUNK), rank, ranks
@@ -45,25 +46,25 @@ class Shard:
 
 
 def make_encoder() -> UMBC:
-    """The same weights on every rank."""
+    """Return an encoder with the same weights on every rank."""
     torch.manual_seed(0)
     phi = nn.Sequential(nn.Linear(3, 32), nn.Tanh())
     return UMBC(3, dim=16, slots=4, phi=phi, head=nn.Sequential(nn.Flatten(1), nn.Linear(64, 6))).double()
 
 
-def train(path: Path, truth: Tensor) -> list[float]:
-    """The loss after each step, the same on every rank."""
+def train(path: Path, target: Tensor) -> list[float]:
+    """Return the loss after each step, which is the same on every rank."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
-    # "exact": memory is that of one chunk, and a state is all that travels.
+    # "exact" needs the memory of one chunk, and ranks exchange only states.
     model = DistributedDataParallel(Sharded(make_encoder().to(device), gradient="exact"))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
     for _ in range(STEPS):
-        loss = (model(Shard(path, rank, ranks)) - truth.to(device)).square().mean()
+        loss = (model(Shard(path, rank, ranks)) - target.to(device)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -72,13 +73,13 @@ def train(path: Path, truth: Tensor) -> list[float]:
 
 
 def main() -> dict[str, float]:
-    """Train with as many processes as there are."""
+    """Train with all processes of the group; one process without torchrun."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         if "RANK" in os.environ:
             dist.init_process_group(backend)
         else:
-            dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=0, world_size=1)
+            dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
         try:
             path = Path(folder) / "points.npy"
             losses = train(path, write_points(path))

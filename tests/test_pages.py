@@ -1,9 +1,10 @@
-"""What the pages show runs: every block of Python, and every command of the first page."""
+"""The pages are true: their Python blocks and commands run, their links resolve, and the API pages are complete."""
 
 import functools
-import os
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,31 @@ import setgrad as sg
 from setgrad.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "src" / "setgrad").glob("*/README.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{page.parent.name if page.parent != ROOT else 'first'}-{number}")
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M))
-]
-COMMANDS = re.findall(r"^setgrad .*$", PAGES[0].read_text(encoding="utf-8"), re.M)
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PACKAGES = sorted((ROOT / "src" / "setgrad").glob("*/README.md"))
+README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *DOCS, *PACKAGES]
+PUBLIC_NAMES = (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").split()
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def _python(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", _text(page), re.S | re.M)
+
+
+def _commands(page: Path) -> list[str]:
+    return re.findall(r"^setgrad .*$", _text(page), re.M)
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def _table(baskets: int, items: int = 6) -> dict[str, np.ndarray]:
-    """Baskets of products, of which the two with the largest x were bought."""
+    """Return baskets of products, of which the two with the largest x were bought."""
     rng = np.random.default_rng(baskets)
     x = rng.normal(size=(baskets, items))
     return {
@@ -39,13 +54,23 @@ def _table(baskets: int, items: int = 6) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that the pages read, in the folder that we are in."""
-    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
-    for name, baskets in (("baskets", 24), ("new_baskets", 5), ("held_out", 8), ("choices", 6)):
-        parquet.write_table(pyarrow.table(_table(baskets)), tmp_path / f"{name}.parquet")
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in an empty folder, with few sets and epochs: the pages must run, not learn."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    fit, load_task = sg.SubsetSelector.fit, sg.datasets.load_task
+
+    def short_fit(selector: sg.SubsetSelector, *args: Any, **kwargs: Any) -> sg.SubsetSelector:
+        return fit(selector.set_params(max_epochs=1, verbose=0), *args, **kwargs)
+
+    def small_task(name: str, **options: Any) -> sg.datasets.Task:
+        return load_task(name, **{**options, "n_train": 30, "n_validation": 9, "n_test": 9})
+
+    monkeypatch.setattr(sg.SubsetSelector, "fit", short_fit)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("setgrad") and vars(module).get("load_task") is load_task:
+            monkeypatch.setattr(module, "load_task", small_task)
+    with torch.random.fork_rng():
+        yield tmp_path
 
 
 @functools.cache
@@ -53,8 +78,8 @@ def _fitted(sets: sg.Sets, subsets: sg.Sets) -> sg.SubsetSelector:
     return sg.SubsetSelector(random_state=0, max_epochs=2, verbose=0, device="cpu").fit(sets, subsets)
 
 
-def _names() -> dict[str, Any]:
-    """What the blocks take as given."""
+def _package_names() -> dict[str, Any]:
+    """Return the names that a package's README may use without defining them."""
     table = _table(24)
     sets = sg.Sets.from_lengths(torch.tensor(table["x"])[:, None].float(), [6] * 24)
     subsets = sets.with_values(torch.tensor(table["bought"]))
@@ -71,20 +96,70 @@ def _names() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_block_of_python_runs(block: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Few sets and epochs: the pages are to run here, not to learn.
-    monkeypatch.setattr(
-        sg.datasets, "load_task", functools.partial(sg.datasets.load_task, n_train=30, n_validation=9, n_test=9)
-    )
-    monkeypatch.setattr(sg, "SubsetSelector", functools.partial(sg.SubsetSelector, max_epochs=2))
-    with torch.random.fork_rng():
-        exec(compile(block, "block", "exec"), _names())
+@pytest.mark.parametrize("page", [page for page in [README, *DOCS] if _python(page)], ids=_name)
+def test_page_runs_as_it_stands(page: Path, folder: Path) -> None:
+    names = {"__name__": "page"}
+    for number, block in enumerate(_python(page)):  # later blocks may use the names of earlier ones
+        exec(compile(block, f"{_name(page)}, block {number}", "exec"), names)
 
 
-def test_the_commands_of_the_first_page_run(folder: Path) -> None:
-    assert len(COMMANDS) == 4
-    for command in COMMANDS:
-        assert main(shlex.split(command)[1:]) == 0, command
-        if "-o" in command:
-            assert os.path.exists(shlex.split(command)[shlex.split(command).index("-o") + 1])
+@pytest.mark.parametrize("page", [page for page in PACKAGES if _python(page)], ids=_name)
+def test_package_page_runs(page: Path, folder: Path) -> None:
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    for name, baskets in (("baskets", 24), ("new_baskets", 5), ("choices", 6)):
+        parquet.write_table(pyarrow.table(_table(baskets)), folder / f"{name}.parquet")
+    for number, block in enumerate(_python(page)):
+        exec(compile(block, f"{_name(page)}, block {number}", "exec"), _package_names())
+
+
+@pytest.mark.parametrize("page", [README, QUICK_START], ids=_name)
+def test_commands_run(page: Path, folder: Path) -> None:
+    commands = _commands(page)
+    assert len(commands) >= 4
+    if page == QUICK_START:
+        exec(_python(page)[0], {})  # writes the tables that the commands read
+    for command in commands:
+        words = shlex.split(command)[1:]
+        assert main(words) == 0, command
+        if "-o" in words:
+            assert Path(words[words.index("-o") + 1]).exists(), command
+
+
+def test_readme_is_one_page() -> None:
+    assert len(_text(README).splitlines()) <= 150
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as Markdown renderers derive them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", _text(page), flags=re.S | re.M), re.M)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_relative_links_resolve(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", _text(page), flags=re.S | re.M)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{_name(page)}: {link}"
+        assert not anchor or anchor in _anchors(target), f"{_name(page)}: {link}"
+        if page in DOCS:
+            assert target.is_relative_to(ROOT / "docs"), f"{_name(page)}: {link} is not a page of the site"
+
+
+def test_api_pages_list_the_public_names() -> None:
+    """If this fails, edit the page of the package under docs/api/."""
+    listed = [
+        name for page in (ROOT / "docs" / "api").glob("*.md") for name in re.findall(r"^::: (\S+)$", _text(page), re.M)
+    ]
+    top = re.findall(r"^\| `sg\.(\w+)`", _text(ROOT / "docs" / "api" / "setgrad.md"), re.M)
+    listed = [name.removeprefix("setgrad.") for name in listed if not name.startswith("setgrad.errors.")]
+    assert sorted([*top, *listed]) == sorted(PUBLIC_NAMES)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = re.findall(r"[\w/-]+\.md", _text(ROOT / "mkdocs.yml"))
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS]
+    assert sorted(navigation) == sorted(p for p in pages if not p.startswith("results/") or p == "results/index.md")
