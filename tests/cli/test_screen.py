@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from setgrad.cli._screen import show
-from setgrad.report import Grid
+from setgrad.report._grid import Grid
 
 GRID = Grid("title [bold]", ("name", "value"), (("[red]a[/red]", "1.5"), ("b", "20.25")))
 

@@ -8,7 +8,8 @@ import pytest
 
 from setgrad import Choices, SubsetSelector
 from setgrad.errors import DataError, MissingDependencyError, NotFittedError, OptionError, ShapeError
-from setgrad.report import Evaluation, Grid, Section, evaluate, write_report
+from setgrad.report import Evaluation, Section, evaluate, write_report
+from setgrad.report._grid import Grid
 
 VOID = {"meta", "img", "br"}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from setgrad.report import Grid
+from setgrad.report._grid import Grid
 
 
 @final

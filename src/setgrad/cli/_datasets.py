@@ -11,7 +11,7 @@ from setgrad.cli._export import columns_of_task, write_split
 from setgrad.cli._words import in_words
 from setgrad.datasets import LOADERS, Task, load_task, task_names
 from setgrad.errors import OptionError
-from setgrad.report import Grid
+from setgrad.report._grid import Grid
 from setgrad.sets import subset_sizes
 
 _SPLITS = ("train", "validation", "test")

@@ -18,7 +18,9 @@ from setgrad.cli._places import check_checkpoint
 from setgrad.cli._words import in_words
 from setgrad.datasets import Task, bayes_jaccard, load_task
 from setgrad.errors import OptionError
-from setgrad.report import Evaluation, Grid, Section, evaluate, percent, require_matplotlib, write_report
+from setgrad.report import Evaluation, Section, evaluate, write_report
+from setgrad.report._grid import Grid, percent
+from setgrad.report._write import check_matplotlib
 from setgrad.selector import SubsetSelector, check_model_folder
 from setgrad.sets import Choices
 
@@ -92,7 +94,7 @@ def _counts(text: str) -> tuple[int, int, int]:
 
 def _run(args: Namespace) -> Answer:
     # All that can go wrong early goes wrong before the first minute of training.
-    require_matplotlib()
+    check_matplotlib()
     names = list(dict.fromkeys(name.strip() for name in args.tasks.split(",") if name.strip()))
     if not names:
         raise OptionError("name at least one data set, e.g. --tasks moons")

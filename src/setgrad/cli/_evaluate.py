@@ -9,7 +9,8 @@ from pathlib import Path
 from setgrad.cli._columns import columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._predict import declare_model
-from setgrad.report import evaluate, score_grid, size_rule_grid
+from setgrad.report import evaluate
+from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import load
 
 
@@ -24,7 +25,7 @@ def _run(args: Namespace) -> Answer:
     choices = columns_of_model(args.model, args).read_choices(args.table)
     scores = evaluate(selector, choices).scores
     data = {**asdict(scores), "size_scores": selector.size_scores_}
-    return Answer(data, (score_grid(scores), size_rule_grid(selector)))
+    return Answer(data, (score_table(scores), size_rule_table(selector)))
 
 
 EVALUATE = Command(

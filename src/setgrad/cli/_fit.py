@@ -14,7 +14,7 @@ from setgrad.cli._options import declare_selector, make_selector, option_words
 from setgrad.cli._places import check_checkpoint
 from setgrad.cli._words import in_words
 from setgrad.errors import OptionError
-from setgrad.report import size_rule_grid
+from setgrad.report._scores import size_rule_table
 from setgrad.selector import SIZE_RULES, SubsetSelector, check_model_folder, load
 from setgrad.sets import Choices
 
@@ -108,7 +108,7 @@ def _answer(
         f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
         f"validation Jaccard, {told}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
-        size_rule_grid(selector),
+        size_rule_table(selector),
         f"saved to {folder}",
         f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",
     )

@@ -12,7 +12,7 @@ from setgrad.cli._places import check_output
 from setgrad.cli._words import in_words
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import OptionError, unknown_name
-from setgrad.report import Grid
+from setgrad.report._grid import Grid
 from setgrad.selector import load
 from setgrad.selector.selector import SEARCHES
 from setgrad.sets import subset_sizes

@@ -10,7 +10,9 @@ from setgrad.cli._columns import columns_of_model, declare_columns
 from setgrad.cli._command import Answer, Command
 from setgrad.cli._places import check_output
 from setgrad.cli._predict import declare_model
-from setgrad.report import Section, evaluate, require_matplotlib, score_grid, write_report
+from setgrad.report import Section, evaluate, write_report
+from setgrad.report._scores import score_table
+from setgrad.report._write import check_matplotlib
 from setgrad.selector import load
 
 
@@ -27,7 +29,7 @@ def _declare(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> Answer:
-    require_matplotlib()
+    check_matplotlib()
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
     evaluation = None
@@ -40,7 +42,7 @@ def _run(args: Namespace) -> Answer:
         return Answer(data, (f"report written to {args.output}",))
     return Answer(
         {**data, "scores": asdict(evaluation.scores)},
-        (score_grid(evaluation.scores), f"report written to {args.output}"),
+        (score_table(evaluation.scores), f"report written to {args.output}"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
-from setgrad.report import Grid
+from setgrad.report._grid import Grid
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(s|%))?|-|")
 class Grid:
     """A title, the names of the columns, and rows of texts; "-" stands for a number that is not there.
 
-    Example:
+    Examples:
         >>> grid = Grid("scores", ("task", "Jaccard"), (("moons", "99.61"), ("digits", "-")))
         >>> grid.numeric
         (False, True)
@@ -43,7 +43,7 @@ class Grid:
 def percent(score: float | None) -> str:
     """Write a score from 0 to 1 as papers do.
 
-    Example:
+    Examples:
         >>> percent(0.58973), percent(None)
         ('58.97', '-')
     """
