@@ -7,7 +7,8 @@ import pytest
 
 from setgrad import Choices, Sets, SubsetSelector
 from setgrad.errors import DataError
-from setgrad.report import Evaluation, chance_jaccard, evaluate, score_grid, size_rule_grid
+from setgrad.report import Evaluation, chance_jaccard, evaluate
+from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import SIZE_RULES
 
 
@@ -53,7 +54,7 @@ def test_scores_by_hand(test_sets: Choices, evaluation: Evaluation) -> None:
     assert scores.exact == np.mean([p == r for p, r in pairs])
     assert scores.mean_size == np.mean([len(p) for p in picked])
     assert (scores.mean_true_size, scores.mean_set_size, scores.sets, scores.items) == (10, 100, 12, 1200)
-    assert evaluation.overlap.tolist() == pytest.approx([len(p & r) / len(p | r) for p, r in pairs])
+    assert evaluation.jaccard.tolist() == pytest.approx([len(p & r) / len(p | r) for p, r in pairs])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_no_sets_at_all(selector: SubsetSelector, test_sets: Choices) -> None:
 
 
 def test_grids_show_the_scores(selector: SubsetSelector, evaluation: Evaluation) -> None:
-    cells = dict(score_grid(evaluation.scores).rows)
+    cells = dict(score_table(evaluation.scores).rows)
     assert cells["Jaccard, true size given"] == f"{100 * evaluation.scores.jaccard_true_size:.2f}"
-    used = [row[0] for row in size_rule_grid(selector).rows if row[2] == "used"]
+    used = [row[0] for row in size_rule_table(selector).rows if row[2] == "used"]
     assert [SIZE_RULES[name] for name in used] == [type(selector.size_rule_)]

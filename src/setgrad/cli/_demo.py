@@ -19,7 +19,8 @@ from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._paths import check_checkpoint
 from setgrad.datasets import Task, bayes_jaccard, load_task
 from setgrad.errors import OptionError
-from setgrad.report import Evaluation, Section, evaluate, require_matplotlib, write_report
+from setgrad.report import Evaluation, Section, evaluate, write_report
+from setgrad.report._write import check_matplotlib
 from setgrad.selector import SubsetSelector
 from setgrad.selector._model_files import check_model_folder
 from setgrad.sets import Choices
@@ -97,7 +98,7 @@ def _counts(text: str) -> tuple[int, int, int]:
 
 def _run(args: Namespace) -> CommandResult:
     # Everything that can fail early is checked before the first minute of training.
-    require_matplotlib()
+    check_matplotlib()
     names = list(dict.fromkeys(name.strip() for name in args.tasks.split(",") if name.strip()))
     if not names:
         raise OptionError("name at least one data set, e.g. --tasks moons")

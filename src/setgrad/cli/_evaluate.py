@@ -9,7 +9,8 @@ from pathlib import Path
 from setgrad.cli._columns import declare_columns, read_choices, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._predict import declare_model
-from setgrad.report import evaluate, score_grid, size_rule_grid
+from setgrad.report import evaluate
+from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import load
 
 
@@ -26,7 +27,7 @@ def _run(args: Namespace) -> CommandResult:
     choices = read_choices(args.table, schema_for(selector, args))
     scores = evaluate(selector, choices).scores
     data = {**asdict(scores), "size_scores": selector.size_scores_}
-    return CommandResult(data, (score_grid(scores), size_rule_grid(selector)))
+    return CommandResult(data, (score_table(scores), size_rule_table(selector)))
 
 
 EVALUATE = Command(

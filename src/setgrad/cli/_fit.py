@@ -13,7 +13,7 @@ from setgrad.cli._limits import check_limits, declare_limits, read_limits
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._paths import check_checkpoint
 from setgrad.errors import OptionError
-from setgrad.report import size_rule_grid
+from setgrad.report._scores import size_rule_table
 from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
 from setgrad.selector._model_files import check_model_folder
 from setgrad.sets import Choices
@@ -115,7 +115,7 @@ def _result(
         f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
         f"validation Jaccard, {condition}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
-        size_rule_grid(selector),
+        size_rule_table(selector),
         f"saved to {folder}",
         f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",
     )

@@ -10,7 +10,9 @@ from setgrad.cli._columns import declare_columns, read_choices, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._paths import check_output
 from setgrad.cli._predict import declare_model
-from setgrad.report import Section, evaluate, require_matplotlib, score_grid, write_report
+from setgrad.report import Section, evaluate, write_report
+from setgrad.report._scores import score_table
+from setgrad.report._write import check_matplotlib
 from setgrad.selector import load
 
 
@@ -31,7 +33,7 @@ def _declare(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> CommandResult:
-    require_matplotlib()
+    check_matplotlib()
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
     evaluation = None
@@ -44,7 +46,7 @@ def _run(args: Namespace) -> CommandResult:
         return CommandResult(data, (f"report written to {args.output}",))
     return CommandResult(
         {**data, "scores": asdict(evaluation.scores)},
-        (score_grid(evaluation.scores), f"report written to {args.output}"),
+        (score_table(evaluation.scores), f"report written to {args.output}"),
     )
 
 

@@ -14,7 +14,7 @@ _LOSS, _SCORE = "#4477aa", "#009e73"
 
 
 def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> Picture:
-    """Draw the loss on the left and the validation score on the right; the epoch that was kept is marked."""
+    """Draw the loss on the left and the validation score on the right, with the best epoch marked."""
     epochs = [record["epoch"] for record in history]
     loss = [record["loss"] for record in history]
     score = [100 * record["validation_jaccard"] for record in history]
@@ -25,7 +25,7 @@ def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> Pict
     best = score[epochs.index(best_epoch)] if best_epoch in epochs else max(score)
     alt = (
         f"Learning curve over {len(epochs)} epochs: loss from {loss[0]:.4f} to {loss[-1]:.4f}; validation Jaccard "
-        f"from {score[0]:.2f} to {score[-1]:.2f}, best {best:.2f} at epoch {best_epoch}, which was kept."
+        f"from {score[0]:.2f} to {score[-1]:.2f}, best {best:.2f} at epoch {best_epoch}, whose weights are used."
     )
     return to_picture(figure, alt)
 
@@ -46,7 +46,7 @@ def _line(axes: Axes, x: list[float], y: list[float], title: str, colour: str, b
 
 
 def plain_axes(axes: Axes) -> None:
-    """Keep two thin lines and quiet labels."""
+    """Style the axes: two thin lines and small labels."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
     axes.spines[["left", "bottom"]].set_alpha(0.5)

@@ -1,6 +1,6 @@
 """Ways to draw one set: points in the plane, small images, or bars of probabilities.
 
-To add one, write its two functions and give it a place in `drawing_for`.
+To add one, write its two functions and select it in `drawing_for`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from setgrad.report._curve import plain_axes
-from setgrad.report._shown import Shown
+from setgrad.report._set_view import SetView
 from setgrad.report._svg import INK, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Beyond these, a picture would be larger than it is useful.
+# Larger pictures would not be useful.
 _MOST_IMAGES, _MOST_BARS, _MOST_VECTOR_POINTS = 60, 60, 2000
 _LABELLED_BARS = 24
 _IMAGES_IN_ROW = 8
-# Smaller squares are more likely a few plain numbers than the pixels of an image.
+# Smaller squares are more likely a few features than the pixels of an image.
 _SMALLEST_SIDE = 8
 
 
 @final
 @dataclass(frozen=True)
 class Mark:
-    """How a kind of item is drawn: told apart by colour, by shape and by line."""
+    """How a kind of item is drawn: kinds differ in colour, shape and line."""
 
     text: str
     colour: str
@@ -49,27 +49,27 @@ MARKS = {
 @final
 @dataclass(frozen=True)
 class Drawing:
-    """A way to draw a set, the entries of the legend that goes with it, and a word on how to read it."""
+    """A way to draw a set, the entries of its legend, and a note on how to read it."""
 
-    draw: Callable[[Shown], Figure]
+    draw: Callable[[SetView], Figure]
     handles: Callable[[], list[Any]]
     note: str
 
 
-def drawing_for(shown: Sequence[Shown]) -> Drawing:
-    """Choose by what the items look like."""
-    shape = shown[0].items.shape[1:]
+def drawing_for(views: Sequence[SetView]) -> Drawing:
+    """Return the way to draw items of this shape and these values."""
+    shape = views[0].items.shape[1:]
     if shape == (2,):
         return POINTS
-    # Pixels are brightnesses, never negative; the columns of most tables and embeddings are not like that.
-    if _sides(shape) and min(float(one.items.min()) for one in shown) >= 0:
+    # Pixels are never negative; most tables and embeddings have negative values.
+    if _sides(shape) and min(float(view.items.min()) for view in views) >= 0:
         return IMAGES
     return BARS
 
 
 def draw_legend(drawing: Drawing) -> Figure:
-    """Draw the legend alone, once for all sets drawn in the same way."""
-    figure = new_figure(8.0, 0.4, spread=False)
+    """Draw the legend alone, once for all sets."""
+    figure = new_figure(8.0, 0.4, fill=False)
     figure.legend(handles=drawing.handles(), loc="center", ncols=len(MARKS), frameon=False, labelcolor=INK, fontsize=9)
     return figure
 
@@ -83,48 +83,48 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int] | None:
     return (side, side) if side >= _SMALLEST_SIDE and side * side == shape[0] else None
 
 
-def _draw_points(shown: Shown) -> Figure:
+def _draw_points(view: SetView) -> Figure:
     figure = new_figure(3.4, 3.0)
     axes = figure.subplots()
-    for state, mask in shown.states.items():
+    for state, mask in view.states.items():
         mark = MARKS[state]
         axes.scatter(
-            shown.items[mask, 0],
-            shown.items[mask, 1],
+            view.items[mask, 0],
+            view.items[mask, 1],
             s=10 if state == "rest" else 46,
             c=mark.colour,
             marker=mark.marker,
             linewidths=0,
             alpha=0.75 if state == "rest" else 1.0,
-            rasterized=len(shown.items) > _MOST_VECTOR_POINTS,
+            rasterized=len(view.items) > _MOST_VECTOR_POINTS,
         )
     axes.set_aspect("equal", adjustable="datalim")
     plain_axes(axes)
     return figure
 
 
-def _draw_images(shown: Shown) -> Figure:
+def _draw_images(view: SetView) -> Figure:
     from matplotlib.patches import Rectangle
 
-    shown = shown.top(_MOST_IMAGES)
-    sides = _sides(shown.items.shape[1:])
+    view = view.top(_MOST_IMAGES)
+    sides = _sides(view.items.shape[1:])
     assert sides is not None
     height, width = sides
-    count = len(shown.items)
+    count = len(view.items)
     columns = min(count, _IMAGES_IN_ROW)
     rows = math.ceil(count / columns)
     gap = max(2, width // 2)
     step_y, step_x = height + gap, width + gap
-    # Always as wide as a full row, so that images of all sets have one size.
+    # As wide as a full row, so that images of all sets have the same size.
     canvas = np.full((rows * step_y + gap, _IMAGES_IN_ROW * step_x + gap), np.nan)
     frames = []
-    states = shown.states
-    for place, item in enumerate(shown.items):
+    states = view.states
+    for place, item in enumerate(view.items):
         top, left = place // columns * step_y + gap, place % columns * step_x + gap
         canvas[top : top + height, left : left + width] = item.reshape(height, width)
         mark = next(MARKS[state] for state, mask in states.items() if mask[place])
         frames.append((left, top, mark))
-    figure = new_figure(3.4, 3.4 * canvas.shape[0] / canvas.shape[1], spread=False)
+    figure = new_figure(3.4, 3.4 * canvas.shape[0] / canvas.shape[1], fill=False)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.imshow(canvas, cmap="gray_r", interpolation="nearest")
     for left, top, mark in frames:
@@ -144,17 +144,17 @@ def _draw_images(shown: Shown) -> Figure:
     return figure
 
 
-def _draw_bars(shown: Shown) -> Figure:
-    shown = shown.top(_MOST_BARS)
+def _draw_bars(view: SetView) -> Figure:
+    view = view.top(_MOST_BARS)
     figure = new_figure(3.4, 2.3)
     axes = figure.subplots()
-    places = np.arange(len(shown.items))
-    for state, mask in shown.states.items():
-        axes.bar(places[mask], shown.probability[mask], color=MARKS[state].colour, width=0.8)
+    places = np.arange(len(view.items))
+    for state, mask in view.states.items():
+        axes.bar(places[mask], view.probability[mask], color=MARKS[state].colour, width=0.8)
         if state != "rest":
             axes.scatter(
                 places[mask],
-                shown.probability[mask] + 0.05,
+                view.probability[mask] + 0.05,
                 marker=MARKS[state].marker,
                 c=MARKS[state].colour,
                 s=22,
@@ -165,7 +165,7 @@ def _draw_bars(shown: Shown) -> Figure:
     axes.set_ylabel("probability", fontsize=8, color=INK)
     plain_axes(axes)
     if len(places) <= _LABELLED_BARS:
-        axes.set_xticks(places, [_short(label) for label in shown.labels], rotation=60, ha="right")
+        axes.set_xticks(places, [_short(label) for label in view.labels], rotation=60, ha="right")
     else:
         axes.set_xticks([])
         axes.set_xlabel("items, the most probable first", fontsize=8, color=INK)
@@ -173,7 +173,7 @@ def _draw_bars(shown: Shown) -> Figure:
 
 
 def _short(label: str) -> str:
-    # Control characters may not stand in an SVG file at all.
+    # SVG allows no control characters.
     label = "".join(letter for letter in label if letter.isprintable())
     # A dollar sign would start a formula in Matplotlib.
     return (label if len(label) <= 14 else label[:13] + "…").replace("$", r"\$")

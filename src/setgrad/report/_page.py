@@ -1,4 +1,4 @@
-"""Pieces of HTML. Every text passes through `html.escape`, so data cannot become markup."""
+"""HTML elements. Every text is escaped, so data cannot become markup."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib import resources
 from setgrad._text_table import TextTable
 from setgrad.report._svg import Picture
 
-# The page may use what it carries and nothing else, whatever a text in it says.
+# The page may load nothing from outside, whatever its texts contain.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """A whole document."""
+    """Return a whole document."""
     style = resources.files("setgrad.report").joinpath("style.css").read_text(encoding="utf-8")
     return "\n".join(
         [
@@ -37,19 +37,19 @@ def page(title: str, body: Iterable[str]) -> str:
 
 
 def heading(level: int, text: str) -> str:
-    """A heading of level 1 to 6."""
+    """Return a heading of level 1 to 6."""
     return f"<h{level}>{escape(text)}</h{level}>"
 
 
 def paragraph(text: str, *, quiet: bool = False) -> str:
-    """A paragraph, or nothing for an empty text."""
+    """Return a paragraph, or an empty string for an empty text."""
     if not text:
         return ""
     return f'<p class="quiet">{escape(text)}</p>' if quiet else f"<p>{escape(text)}</p>"
 
 
 def table(grid: TextTable) -> str:
-    """A table with a caption; columns of numbers stand on the right."""
+    """Return a table with a caption; columns of numbers are aligned on the right."""
     kinds = [' class="number"' if numeric else "" for numeric in grid.numeric]
     head = "".join(f'<th scope="col"{k}>{escape(c)}</th>' for k, c in zip(kinds, grid.columns, strict=True))
     rows = [
@@ -70,17 +70,17 @@ def table(grid: TextTable) -> str:
 
 
 def group(kind: str, parts: Iterable[str]) -> str:
-    """Several pieces in one block, laid out by the style sheet."""
+    """Return a block of elements with a class for the style sheet."""
     return "\n".join([f'<div class="{escape(kind)}">', *parts, "</div>"])
 
 
 def picture(image: Picture, *, caption: str = "", kind: str = "") -> str:
-    """A picture with its description for those who do not see it."""
-    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    named = f' class="{escape(kind)}"' if kind else ""
-    return f'<figure{named}><img src="{image.address}" alt="{escape(image.alt)}">{words}</figure>'
+    """Return an image with its alternative text and caption."""
+    text = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    attribute = f' class="{escape(kind)}"' if kind else ""
+    return f'<figure{attribute}><img src="{image.url}" alt="{escape(image.alt)}">{text}</figure>'
 
 
-def folded(title: str, parts: Iterable[str]) -> str:
-    """Pieces that open when the reader asks."""
+def collapsible(title: str, parts: Iterable[str]) -> str:
+    """Return a section that is closed until the reader opens it."""
     return "\n".join(["<details>", f"<summary>{escape(title)}</summary>", *parts, "</details>"])

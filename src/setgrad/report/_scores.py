@@ -1,4 +1,4 @@
-"""How well a selector does on sets whose right subsets are known."""
+"""Scores of a selector on sets whose right subsets are known."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ from setgrad.sets import Choices, Sets, segment_sum, subset_sizes
 @final
 @dataclass(frozen=True)
 class Scores:
-    """Means over sets, from 0 to 1 where they are shares.
+    """Means over sets; shares are from 0 to 1.
 
-    `jaccard` is what a user gets: the model decides how many items to choose. `jaccard_true_size` is what papers
-    report: the size of the right subset is given away. `chance` is what a random subset of the true size gets.
-    Precision, recall and `exact` (the share of subsets met exactly) go with the size that the model decides.
+    Attributes:
+        sets: Number of sets.
+        items: Number of items.
+        jaccard: Jaccard score of the picks, with the size chosen by the model: what a user gets.
+        jaccard_true_size: Jaccard score with the size of the right subset given: what papers report.
+        chance: Expected Jaccard score of a random subset of the true size.
+        precision: Share of the picked items that are right; 1 where nothing was picked and nothing is right.
+        recall: Share of the right items that were picked; 1 where nothing was picked and nothing is right.
+        exact: Share of the sets whose picks are exactly right.
+        mean_set_size: Mean number of items of a set.
+        mean_size: Mean number of picked items.
+        mean_true_size: Mean number of right items.
     """
 
     sets: int
@@ -41,23 +50,34 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The scores, with what they were computed from: the picks and their Jaccard score, one for each set."""
+    """The scores of a selector, with the sets, the picks and the Jaccard score of each set `(b,)`."""
 
     choices: Choices
     picks: Sets
-    overlap: Tensor
+    jaccard: Tensor
     scores: Scores
 
 
 def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
-    """Let a fitted selector choose from sets, and compare with what was right.
+    """Score the picks of a fitted selector against the right subsets.
 
-    Example:
+    Args:
+        selector: A fitted selector.
+        choices: Sets with their right subsets.
+
+    Returns:
+        The scores and what they were computed from.
+
+    Raises:
+        DataError: If there are no sets, or `choices` is not a `Choices`.
+        NotFittedError: If the selector is not fitted.
+
+    Examples:
         >>> import setgrad as sg
         >>> task = sg.datasets.load_task("moons", n_train=20, n_validation=10, n_test=10)
         >>> sel = sg.SubsetSelector(dim=8, max_epochs=1, random_state=0, verbose=0).fit(*task.train)
-        >>> found = evaluate(sel, task.test)
-        >>> found.scores.sets, found.scores.jaccard == sel.score(*task.test)
+        >>> evaluation = evaluate(sel, task.test)
+        >>> evaluation.scores.sets, evaluation.scores.jaccard == sel.score(*task.test)
         (10, True)
     """
     if not isinstance(choices, Choices):
@@ -68,23 +88,23 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
     sets, right = choices
     scores = selector.decision_function(sets)
     picks = selector.predict(sets, scores=scores)
-    overlap = jaccard(picks, right)
+    overlaps = jaccard(picks, right)
     sizes, true_sizes = subset_sizes(picks), subset_sizes(right)
-    informed = selector.predict(sets, size=true_sizes.tolist(), scores=scores)
+    of_true_size = selector.predict(sets, size=true_sizes.tolist(), scores=scores)
     both = subset_sizes(right.with_values(picks.values & right.values))
     return Evaluation(
         choices,
         picks,
-        overlap,
+        overlaps,
         Scores(
             sets=len(sets),
             items=sets.layout.total,
-            jaccard=float(overlap.mean()),
-            jaccard_true_size=float(jaccard(informed, right).mean()),
+            jaccard=float(overlaps.mean()),
+            jaccard_true_size=float(jaccard(of_true_size, right).mean()),
             chance=chance_jaccard(right),
             precision=_share(both, sizes, true_sizes),
             recall=_share(both, true_sizes, sizes),
-            exact=float((overlap == 1).double().mean()),
+            exact=float((overlaps == 1).double().mean()),
             mean_set_size=float(sets.layout.host_lengths.mean()),
             mean_size=float(sizes.mean()),
             mean_true_size=float(true_sizes.mean()),
@@ -93,9 +113,9 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
 
 
 def chance_jaccard(right: Sets) -> float:
-    """Expected mean Jaccard score of random subsets of the true sizes, by the hypergeometric law.
+    """Return the expected mean Jaccard score of random subsets of the true sizes (hypergeometric distribution).
 
-    Example:
+    Examples:
         >>> from setgrad import Sets
         >>> round(chance_jaccard(Sets.from_list([[True, False]])), 6)
         0.5
@@ -106,15 +126,15 @@ def chance_jaccard(right: Sets) -> float:
     return float((expected * counts).sum() / counts.sum())
 
 
-def score_grid(scores: Scores) -> TextTable:
-    """The scores as a table of texts, shares in percent."""
+def score_table(scores: Scores) -> TextTable:
+    """Return the scores as a table, shares in percent."""
     rows = (
         ("Jaccard, size chosen by the model", percent(scores.jaccard)),
         ("Jaccard, true size given", percent(scores.jaccard_true_size)),
         ("Jaccard of a random subset, true size given", percent(scores.chance)),
         ("precision", percent(scores.precision)),
         ("recall", percent(scores.recall)),
-        ("subsets met exactly", percent(scores.exact)),
+        ("subsets exactly right", percent(scores.exact)),
         ("sets", str(scores.sets)),
         ("items of a set, mean", f"{scores.mean_set_size:.2f}"),
         ("items chosen by the model, mean", f"{scores.mean_size:.2f}"),
@@ -123,13 +143,13 @@ def score_grid(scores: Scores) -> TextTable:
     return TextTable("scores (%) and sizes", ("measure", "value"), rows)
 
 
-def size_rule_grid(selector: SubsetSelector) -> TextTable:
-    """How well each way of deciding the size did on the validation sets, and which one is used."""
+def size_rule_table(selector: SubsetSelector) -> TextTable:
+    """Return the validation score of each size rule, and which one is used."""
     rows = tuple(
         (name, percent(score), "used" if isinstance(selector.size_rule_, SIZE_RULES[name]) else "")
         for name, score in selector.size_scores_.items()
     )
-    return TextTable("rules for the size, on the validation sets", ("rule", "Jaccard (%)", ""), rows)
+    return TextTable("size rules, on the validation sets", ("rule", "Jaccard (%)", ""), rows)
 
 
 def _expected_jaccard(n: int, k: int) -> float:
@@ -146,6 +166,6 @@ def _log_choose(n: Tensor, k: Tensor) -> Tensor:
 
 
 def _share(both: np.ndarray, part: np.ndarray, other: np.ndarray) -> float:
-    # Nothing out of nothing is right if nothing was to be found, and wrong otherwise.
+    # An empty pick is right if the right subset is empty, and wrong otherwise.
     empty = np.where(other == 0, 1.0, 0.0)
     return float(np.where(part > 0, both / np.maximum(part, 1), empty).mean())

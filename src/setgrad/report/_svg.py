@@ -1,4 +1,4 @@
-"""From a Matplotlib figure to a picture that carries all it needs and follows the reader's light or dark page."""
+"""Matplotlib figures as self-contained SVG images that follow the light or dark colours of the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Text and axes are drawn in this colour, which nothing else uses, and then given the colour of the page's text.
+# Text and axes are drawn in this colour, which nothing else uses, and then set to the colour of the page's text.
 INK = "#010203"
 
 _STYLE = "<style>svg{color:#1f2328}@media(prefers-color-scheme:dark){svg{color:#d7dce2}}</style>"
@@ -20,18 +20,18 @@ _STYLE = "<style>svg{color:#1f2328}@media(prefers-color-scheme:dark){svg{color:#
 @final
 @dataclass(frozen=True)
 class Picture:
-    """A picture as a `data:` address, and what it shows in words."""
+    """An image as a `data:` URL, with alternative text."""
 
-    address: str
+    url: str
     alt: str
 
 
 def to_picture(figure: Figure, alt: str, *, tight: bool = False) -> Picture:
-    """Render a figure; the same figure always gives the same bytes."""
+    """Render a figure as SVG; the same figure always gives the same bytes."""
     import matplotlib
 
     buffer = io.StringIO()
-    # The context gives back the settings it found: these two cannot be passed to savefig.
+    # These two settings cannot be passed to savefig; the context restores them.
     with matplotlib.rc_context({"svg.hashsalt": "setgrad", "svg.fonttype": "none"}):
         figure.savefig(
             buffer,
@@ -49,11 +49,11 @@ def to_picture(figure: Figure, alt: str, *, tight: bool = False) -> Picture:
     return Picture("data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii"), alt)
 
 
-def new_figure(width: float, height: float, *, spread: bool = True) -> Figure:
-    """Make an empty figure of so many inches, without touching Matplotlib's own list of figures.
+def new_figure(width: float, height: float, *, fill: bool = True) -> Figure:
+    """Return an empty figure of this size in inches, outside pyplot's list of figures.
 
-    `spread` gives the axes all the room that their labels leave; without it, whoever adds axes places them.
+    With `fill` the axes take all the space that their labels leave; without it, the caller places them.
     """
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=150, layout="constrained" if spread else None)
+    return Figure(figsize=(width, height), dpi=150, layout="constrained" if fill else None)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from setgrad.selector._trainer import Trainer
 
 from benchmarks.lib.records import Record, RunContext, current_commit, read_records
 from benchmarks.lib.trials import answers
@@ -16,6 +15,7 @@ from benchmarks.selection import fits
 from benchmarks.selection.fits import Job, checkpoint_of, describe_options, settings_of
 from benchmarks.selection.models import MODELS
 from benchmarks.selection.table2 import run_jobs
+from setgrad.selector._trainer import Trainer
 
 JOBS = [Job("moons", model, seed, quick=True) for model in ("diffmf", "default", "direct") for seed in (0, 1)]
 

@@ -1,4 +1,4 @@
-"""One set with what was chosen and what was right, ready to be drawn; and which sets of many are worth a look."""
+"""One set with the picks and the right subset, ready to be drawn; and the selection of the sets to draw."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from setgrad.selector import SubsetSelector
 
 @final
 @dataclass(frozen=True, eq=False)
-class Shown:
-    """The items of one set `(n, ...)`, and for each of them whether it was picked, whether right, and how probable."""
+class SetView:
+    """The items of one set `(n, ...)`: whether each was picked, whether it is in the right subset, its probability."""
 
     name: str
     items: np.ndarray
@@ -27,7 +27,7 @@ class Shown:
 
     @property
     def states(self) -> dict[str, np.ndarray]:
-        """Masks of the four kinds of items, by the names that `MARKS` uses."""
+        """Masks of the four kinds of items, by their keys in `MARKS`."""
         return {
             "rest": ~self.picked & ~self.right,
             "right": self.picked & self.right,
@@ -37,53 +37,53 @@ class Shown:
 
     @property
     def caption(self) -> str:
-        """What happened, in words and numbers."""
+        """Counts of right, wrong and missed items, as a sentence."""
         counts = {state: int(mask.sum()) for state, mask in self.states.items()}
         return (
             f"{self.name}: Jaccard {percent(self.jaccard)}; {int(self.picked.sum())} of {len(self.items)} items "
             f"chosen, {counts['right']} right, {counts['wrong']} wrong, {counts['missed']} missed"
         )
 
-    def top(self, count: int) -> Shown:
-        """At most so many items: those picked or right first, then the most probable; in order of probability."""
+    def top(self, count: int) -> SetView:
+        """Return at most `count` items, by falling probability; items picked or right come before others."""
         order = np.argsort(-self.probability, kind="stable")
         if len(order) > count:
-            matters = (self.picked | self.right)[order]
-            order = order[np.sort(np.concatenate([np.flatnonzero(matters), np.flatnonzero(~matters)])[:count])]
+            relevant = (self.picked | self.right)[order]
+            order = order[np.sort(np.concatenate([np.flatnonzero(relevant), np.flatnonzero(~relevant)])[:count])]
         return self._take(order)
 
-    def _take(self, order: np.ndarray) -> Shown:
+    def _take(self, order: np.ndarray) -> SetView:
         return replace(
             self,
             items=self.items[order],
             picked=self.picked[order],
             right=self.right[order],
             probability=self.probability[order],
-            labels=tuple(self.labels[place] for place in order),
+            labels=tuple(self.labels[index] for index in order),
         )
 
 
-def sets_to_show(selector: SubsetSelector, evaluation: Evaluation, count: int) -> list[Shown]:
-    """Take sets from the worst to the best score in even steps, so that the failures are seen too."""
+def select_views(selector: SubsetSelector, evaluation: Evaluation, count: int) -> list[SetView]:
+    """Return `count` sets from the worst to the best score in even steps, so that failures are shown too."""
     choices = evaluation.choices
-    full = np.flatnonzero(choices.sets.layout.host_lengths > 0)
-    if not len(full):
+    nonempty = np.flatnonzero(choices.sets.layout.host_lengths > 0)
+    if not len(nonempty):
         return []
-    ranked = full[np.argsort(evaluation.overlap.cpu().numpy()[full], kind="stable")]
+    ranked = nonempty[np.argsort(evaluation.jaccard.cpu().numpy()[nonempty], kind="stable")]
     numbers = ranked[np.unique(np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int))]
     sets, right, picked = (part.take(numbers).to("cpu") for part in (choices.sets, choices.subsets, evaluation.picks))
     probability = selector.predict_proba(sets)
     return [
-        Shown(
+        SetView(
             name=f"set {number if choices.set_ids is None else choices.set_ids[number]}",
-            items=sets[place].numpy(),
-            picked=picked[place].numpy(),
-            right=right[place].numpy(),
-            probability=probability[place].numpy(),
+            items=sets[index].numpy(),
+            picked=picked[index].numpy(),
+            right=right[index].numpy(),
+            probability=probability[index].numpy(),
             labels=_labels(choices.item_ids, *choices.sets.layout.host_offsets[number : number + 2].tolist()),
-            jaccard=float(evaluation.overlap[number]),
+            jaccard=float(evaluation.jaccard[number]),
         )
-        for place, number in enumerate(numbers.tolist())
+        for index, number in enumerate(numbers.tolist())
     ]
 
 

@@ -13,22 +13,22 @@ from setgrad import Choices, SubsetSelector
 from setgrad.report import Evaluation
 from setgrad.report._curve import learning_curve
 from setgrad.report._drawings import BARS, IMAGES, MARKS, POINTS, draw_legend, drawing_for
-from setgrad.report._shown import Shown, sets_to_show
+from setgrad.report._set_view import SetView, select_views
 from setgrad.report._svg import INK, Picture, to_picture
 
 PICKED = np.array([True, True, False, False, False])
 RIGHT = np.array([True, False, True, False, False])
 
 
-def shown(items: np.ndarray) -> Shown:
+def view(items: np.ndarray) -> SetView:
     n = len(items)
     picked, right = np.resize(PICKED, n), np.resize(RIGHT, n)
     probability = np.linspace(0.2, 0.9, n)
-    return Shown("set 7", items, picked, right, probability, tuple(f"i{place}" for place in range(n)), 1 / 3)
+    return SetView("set 7", items, picked, right, probability, tuple(f"i{place}" for place in range(n)), 1 / 3)
 
 
 def svg(picture: Picture) -> str:
-    head, _, data = picture.address.partition(",")
+    head, _, data = picture.url.partition(",")
     assert head == "data:image/svg+xml;base64"
     return base64.b64decode(data).decode()
 
@@ -49,11 +49,11 @@ def svg(picture: Picture) -> str:
     ],
 )
 def test_drawing_fits_the_items(items: np.ndarray, drawing: object) -> None:
-    assert drawing_for([shown(items)]) is drawing
+    assert drawing_for([view(items)]) is drawing
 
 
 def test_points_lie_where_the_items_are() -> None:
-    one = shown(np.arange(10.0).reshape(5, 2))
+    one = view(np.arange(10.0).reshape(5, 2))
     collections = [c for c in POINTS.draw(one).axes[0].collections if isinstance(c, PathCollection)]
     found = {to_hex(c.get_facecolor()[0]): np.asarray(c.get_offsets()) for c in collections}
     for state, mask in one.states.items():
@@ -61,7 +61,7 @@ def test_points_lie_where_the_items_are() -> None:
 
 
 def test_images_have_frames_in_the_order_of_probability() -> None:
-    one = shown(np.random.default_rng(0).uniform(size=(5, 64)))
+    one = view(np.random.default_rng(0).uniform(size=(5, 64)))
     axes = IMAGES.draw(one).axes[0]
     frames = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
     # The probability rises with the place, so the last item comes first.
@@ -72,7 +72,7 @@ def test_images_have_frames_in_the_order_of_probability() -> None:
 
 
 def test_bars_are_the_probabilities_in_order() -> None:
-    one = shown(np.zeros((5, 3)))
+    one = view(np.zeros((5, 3)))
     axes = BARS.draw(one).axes[0]
     bars = sorted((round(bar.get_x() + bar.get_width() / 2), bar.get_height()) for bar in axes.patches)
     assert [height for _, height in bars] == sorted(one.probability.tolist(), reverse=True)
@@ -81,30 +81,30 @@ def test_bars_are_the_probabilities_in_order() -> None:
 
 def test_large_sets_keep_what_matters() -> None:
     n = 500
-    one = shown(np.zeros((n, 3))).top(60)
+    one = view(np.zeros((n, 3))).top(60)
     assert len(one.items) == len(one.labels) == 60
     assert one.probability.tolist() == sorted(one.probability.tolist(), reverse=True)
     # 300 of the items were picked or right, so no other is shown.
     assert (one.picked | one.right).all()
-    few = Shown("s", np.zeros((n, 3)), np.arange(n) == 0, np.arange(n) == 1, np.linspace(0, 1, n), ("",) * n, 0.0).top(
-        10
-    )
+    few = SetView(
+        "s", np.zeros((n, 3)), np.arange(n) == 0, np.arange(n) == 1, np.linspace(0, 1, n), ("",) * n, 0.0
+    ).top(10)
     assert few.picked.sum() == few.right.sum() == 1
     assert few.probability[:8].min() > 0.98
 
 
 @pytest.mark.parametrize("labels", [("$x$", "a$", "<b>", "é", "a" * 50)])
 def test_labels_are_texts(labels: tuple[str, ...]) -> None:
-    one = shown(np.zeros((5, 3)))
-    picture = to_picture(BARS.draw(Shown(**{**vars(one), "labels": labels})), "")
+    one = view(np.zeros((5, 3)))
+    picture = to_picture(BARS.draw(SetView(**{**vars(one), "labels": labels})), "")
     assert "$x$" in svg(picture)
     assert "&lt;b&gt;" in svg(picture)
 
 
 def test_labels_that_no_svg_may_hold() -> None:
-    one = shown(np.zeros((5, 3)))
+    one = view(np.zeros((5, 3)))
     labels = ("a\x00b", "\x1b", "\ud800c", "d\ne", "f")
-    picture = to_picture(BARS.draw(Shown(**{**vars(one), "labels": labels})), "")
+    picture = to_picture(BARS.draw(SetView(**{**vars(one), "labels": labels})), "")
     assert "ab" in "".join(ElementTree.fromstring(svg(picture)).itertext())
 
 
@@ -117,7 +117,7 @@ def test_legend_names_every_kind(drawing: object) -> None:
 
 
 def test_picture_is_the_same_again_and_needs_nothing() -> None:
-    one = shown(np.arange(10.0).reshape(5, 2))
+    one = view(np.arange(10.0).reshape(5, 2))
     first, second = (to_picture(POINTS.draw(one), one.caption) for _ in range(2))
     assert first == second
     text = svg(first)
@@ -129,18 +129,18 @@ def test_picture_is_the_same_again_and_needs_nothing() -> None:
 
 
 def test_caption_counts() -> None:
-    caption = shown(np.zeros((5, 2))).caption
+    caption = view(np.zeros((5, 2))).caption
     assert caption == "set 7: Jaccard 33.33; 2 of 5 items chosen, 1 right, 1 wrong, 1 missed"
 
 
 def test_sets_go_from_the_worst_to_the_best(selector: SubsetSelector, evaluation: Evaluation) -> None:
-    found = sets_to_show(selector, evaluation, 4)
+    found = select_views(selector, evaluation, 4)
     scores = [one.jaccard for one in found]
     assert len(found) == 4
     assert scores == sorted(scores)
-    assert scores[0] == float(evaluation.overlap.min())
-    assert scores[-1] == float(evaluation.overlap.max())
-    everything = sets_to_show(selector, evaluation, 1000)
+    assert scores[0] == float(evaluation.jaccard.min())
+    assert scores[-1] == float(evaluation.jaccard.max())
+    everything = select_views(selector, evaluation, 1000)
     assert len({one.name for one in everything}) == 12
     one = found[0]
     number = int(one.name.removeprefix("set "))
@@ -153,7 +153,7 @@ def test_sets_go_from_the_worst_to_the_best(selector: SubsetSelector, evaluation
 def test_ids_of_the_table_name_sets_and_items(selector: SubsetSelector, evaluation: Evaluation) -> None:
     sets, subsets = evaluation.choices
     named = Choices(sets, subsets, [f"basket {i}" for i in range(12)], [f"p{i}" for i in range(1200)])
-    found = sets_to_show(selector, Evaluation(named, evaluation.picks, evaluation.overlap, evaluation.scores), 12)
+    found = select_views(selector, Evaluation(named, evaluation.picks, evaluation.jaccard, evaluation.scores), 12)
     by_name = {one.name: one for one in found}
     assert by_name["set basket 3"].labels[:2] == ("p300", "p301")
 
@@ -171,6 +171,6 @@ def test_curve_is_described(selector: SubsetSelector) -> None:
 def test_no_figure_is_left_behind() -> None:
     from matplotlib import _pylab_helpers
 
-    figure = POINTS.draw(shown(np.zeros((5, 2))))
+    figure = POINTS.draw(view(np.zeros((5, 2))))
     assert isinstance(figure, Figure)
     assert not _pylab_helpers.Gcf.get_all_fig_managers()
