@@ -63,7 +63,7 @@ def test_public_names_resolve() -> None:
 
 
 def test_no_name_means_two_things() -> None:
-    meanings = defaultdict(list)
+    meanings: dict[str, list[tuple[object, str]]] = defaultdict(list)
     for package, exported in _exports().items():
         module = importlib.import_module(f"setgrad.{package}".rstrip("."))
         for name in exported:

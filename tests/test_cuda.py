@@ -1,9 +1,12 @@
-"""The GPU gives what the CPU gives: noise bit for bit, everything else to rounding."""
+"""CPU and GPU agree: noise bit for bit, everything else to rounding."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from setgrad import load
 from setgrad.encoders import ContextItems
 from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise
 from setgrad.selector import SubsetSelector
@@ -26,8 +29,8 @@ def make(slots=None):
         return DeepSetFunction(2, ContextItems(2, 16, slots=slots), hidden=(16, 16)).double()
 
 
-def close(here, there):
-    torch.testing.assert_close(there.cpu(), here, rtol=1e-9, atol=1e-10)
+def assert_close(cpu, cuda):
+    torch.testing.assert_close(cuda.cpu(), cpu, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
@@ -36,7 +39,7 @@ def test_segments_agree_and_do_not_wait_for_the_device():
     moved = sets.to("cuda")
     score, on_gpu = sets.values[:, 0], moved.values[:, 0]
     for operation in (segment_sum, segment_max, segment_softmax, segment_rank):
-        close(operation(score, sets), operation(on_gpu, moved))
+        assert_close(operation(score, sets), operation(on_gpu, moved))
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -51,8 +54,8 @@ def test_segments_agree_and_do_not_wait_for_the_device():
 
 def test_item_noise_is_the_same_on_every_device():
     sets = draw(dtype=torch.float32)
-    here, there = (ItemNoise(s, seed=3).uniform(s.layout, 7) for s in (sets, sets.to("cuda")))
-    assert torch.equal(here, there.cpu())
+    cpu, cuda = (ItemNoise(s, seed=3).uniform(s.layout, 7) for s in (sets, sets.to("cuda")))
+    assert torch.equal(cpu, cuda.cpu())
 
 
 @pytest.mark.parametrize("slots", [None, 4])
@@ -68,10 +71,10 @@ def test_gains_and_extensions_agree(slots):
             out += [estimator.gradient(bound, psi), estimator.hessian_vector(bound, psi, vector)]
         return [x.detach() for x in out]
 
-    here = results(function, sets, psi, vector)
-    there = results(function.to("cuda"), sets.to("cuda"), psi.to("cuda"), vector.to("cuda"))
-    for a, b in zip(here, there, strict=True):
-        close(a, b)
+    cpu = results(function, sets, psi, vector)
+    cuda = results(function.to("cuda"), sets.to("cuda"), psi.to("cuda"), vector.to("cuda"))
+    for a, b in zip(cpu, cuda, strict=True):
+        assert_close(a, b)
 
 
 def test_gradients_agree():
@@ -81,43 +84,43 @@ def test_gradients_agree():
         Bernoulli(3, ItemNoise(sets)).gradient(bound, torch.full_like(sets.values[:, 0], 0.5)).square().sum().backward()
         return [p.grad.cpu() for p in function.parameters() if p.grad is not None]
 
-    for here, there in zip(gradients("cpu"), gradients("cuda"), strict=True):
-        close(here, there)
+    for cpu, cuda in zip(gradients("cpu"), gradients("cuda"), strict=True):
+        assert_close(cpu, cuda)
 
 
-def test_a_selector_fitted_on_the_gpu_chooses_alike_on_the_cpu(tmp_path):
-    from setgrad import load
+OPTIONS: dict[str, Any] = {"dim": 16, "hidden": (16,), "random_state": 0, "verbose": 0}
 
+
+def test_a_selector_fitted_on_the_gpu_chooses_the_same_on_the_cpu(tmp_path):
     sets = draw([6, 4, 9, 5] * 10, torch.float32)
     subsets = [(x[:, 0] > x[:, 0].mean()).numpy() for x in sets]
-    options = {"width": 16, "hidden": (16,), "max_epochs": 3, "random_state": 0, "verbose": 0}
-    selector = SubsetSelector(**options, device="cuda").fit(sets, subsets)
+    selector = SubsetSelector(**OPTIONS, max_epochs=3, device="cuda").fit(sets, subsets)
     selector.save(tmp_path / "model")
-    there, here = selector.predict_proba(sets), load(tmp_path / "model", device="cpu").predict_proba(sets)
-    torch.testing.assert_close(there.values.cpu(), here.values, rtol=0, atol=1e-7)
-    moved = selector.predict(sets.to("cuda"))
-    assert moved.device.type == "cuda"
-    assert torch.equal(moved.values.cpu(), load(tmp_path / "model", device="cpu").predict(sets).values)
+    on_cpu = load(tmp_path / "model", device="cpu")
+    torch.testing.assert_close(
+        selector.predict_proba(sets).values.cpu(), on_cpu.predict_proba(sets).values, rtol=0, atol=1e-7
+    )
+    picks = selector.predict(sets.to("cuda"))
+    assert picks.device.type == "cuda"
+    assert torch.equal(picks.values.cpu(), on_cpu.predict(sets).values)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_fitting_leaves_the_generators_of_the_gpu_alone(device):
-    sets = draw([6, 4, 9, 5], torch.float32)
+def test_fit_does_not_change_the_generators_of_the_gpu(device):
     before = torch.cuda.get_rng_state()
-    options = {"width": 16, "hidden": (16,), "max_epochs": 1, "random_state": 0, "verbose": 0}
-    SubsetSelector(**options, device=device).fit(sets, [[0]] * 4)
+    SubsetSelector(**OPTIONS, max_epochs=1, device=device).fit(draw([6, 4, 9, 5], torch.float32), [[0]] * 4)
     assert torch.equal(before, torch.cuda.get_rng_state())
 
 
-def sets_of(sizes):
+def draw_choices(sizes):
     generator = torch.Generator().manual_seed(0)
     sets = Sets.from_list([torch.randn(n, 2, generator=generator) for n in sizes])
     return sets, sets.with_values(sets.values[:, 0] > 0.5)
 
 
-def fitted(choices, options):
-    given = {"members": 3, "width": 16, "hidden": (16,), "max_epochs": 4, "random_state": 0, "verbose": 0, **options}
-    selector = SubsetSelector(**given, batch_size=8, device="cuda").fit(*choices, validation=choices)
+def fitted_logits(choices, options):
+    all_options = {**OPTIONS, "members": 3, "max_epochs": 4, "batch_size": 8, "device": "cuda", **options}
+    selector = SubsetSelector(**all_options).fit(*choices, validation=choices)
     return selector.decision_function(choices[0]).values
 
 
@@ -125,20 +128,25 @@ MEMBERS = [{}, {"members": 1}, {"method": "direct"}, {"attention": "induced"}, {
 
 
 @pytest.mark.parametrize("options", MEMBERS, ids=str)
-@pytest.mark.parametrize("sizes", [range(2, 42), [7] * 37], ids=["ragged", "alike"])
-def test_members_that_learn_together_learn_what_they_learn_apart(options, sizes, monkeypatch):
-    choices = sets_of(sizes)
-    together = fitted(choices, options)
-    monkeypatch.setattr("setgrad.selector._trainer.is_stacking_faster", lambda *given: False)
-    torch.testing.assert_close(together, fitted(choices, options), rtol=1e-2, atol=1e-2)
+@pytest.mark.parametrize("sizes", [range(2, 42), [7] * 37], ids=["ragged", "equal sizes"])
+def test_stacked_members_learn_the_same_as_separate_ones(options, sizes, monkeypatch):
+    choices = draw_choices(sizes)
+    stacked = fitted_logits(choices, options)
+    monkeypatch.setattr("setgrad.selector._trainer.is_stacking_faster", lambda *_: False)
+    torch.testing.assert_close(stacked, fitted_logits(choices, options), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("options", MEMBERS, ids=str)
-def test_a_step_played_again_is_the_step(options, monkeypatch):
-    choices, played = sets_of([7] * 37), []
-    play = _CapturedStep.replay
-    monkeypatch.setattr(_CapturedStep, "replay", lambda *given: played.append(1) or play(*given))
-    again = fitted(choices, options)
-    assert len(played) > 10
+def test_a_step_replayed_as_a_cuda_graph_gives_the_same(options, monkeypatch):
+    choices, replays = draw_choices([7] * 37), []
+    replay = _CapturedStep.replay
+
+    def counted(*args):
+        replays.append(1)
+        return replay(*args)
+
+    monkeypatch.setattr(_CapturedStep, "replay", counted)
+    replayed = fitted_logits(choices, options)
+    assert len(replays) > 10
     monkeypatch.setattr("setgrad.selector._stacked_weights.CUDAGraphReplay", lambda: CUDAGraphReplay(warm_up=10**9))
-    torch.testing.assert_close(again, fitted(choices, options), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(replayed, fitted_logits(choices, options), rtol=1e-5, atol=1e-5)

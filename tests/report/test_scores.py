@@ -85,7 +85,7 @@ def test_no_sets_at_all(selector: SubsetSelector, test_sets: Choices) -> None:
 
 
 def test_grids_show_the_scores(selector: SubsetSelector, evaluation: Evaluation) -> None:
-    cells = dict(score_table(evaluation.scores).rows)
+    cells = {row[0]: row[1] for row in score_table(evaluation.scores).rows}
     assert cells["Jaccard, true size given"] == f"{100 * evaluation.scores.jaccard_true_size:.2f}"
     used = [row[0] for row in size_rule_table(selector).rows if row[2] == "used"]
     assert [SIZE_RULES[name] for name in used] == [type(selector.size_rule_)]

@@ -76,7 +76,7 @@ def test_page_says_what_it_should(page: Page, evaluation: Evaluation) -> None:
 
 def test_texts_are_escaped(tmp_path: Path, selector: SubsetSelector, test_sets: Choices) -> None:
     evil = "<script>alert('x')</script> & \"quoted\""
-    named = Choices(*test_sets, set_ids=[f"{evil} {number}" for number in range(len(test_sets))])
+    named = Choices(test_sets.sets, test_sets.subsets, set_ids=[f"{evil} {number}" for number in range(len(test_sets))])
     section = Section(evil, selector, evaluate(selector, named), evil)
     path = tmp_path / "r.html"
     write_report(path, [section], title=evil, summary=TextTable(evil, (evil,), ((evil,),)), sets=1)
