@@ -86,7 +86,7 @@ def fit(job: Job, context: RunContext) -> Record:
         "peak_memory": peak,
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
-        "settled": best["settled"],
+        "settled": best["converged"],
         "device": describe_machine(device)["device"],
         "summary": f"{_summary(found)}, epoch {selector.best_epoch_}",
     }
