@@ -11,32 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.discrete.dvae_distribution import choice_distribution
-from setgrad.discrete import (
-    AIMLE,
-    IMLE,
-    SIMPLE,
-    ArgMax,
-    CombinatorialSolver,
-    GradientEstimator,
-    Gumbel,
-    GumbelSoftmax,
-    Identity,
-    MeanProjection,
-    Noise,
-    PerInstanceRule,
-    Projection,
-    PublishedRule,
-    ReinMax,
-    RelaxedTopK,
-    SoftSub,
-    StdProjection,
-    StepRule,
-    SumOfGamma,
-    Tempered,
-    TopK,
-    reinforce,
-    rloo,
-)
+from setgrad import discrete
 
 # Losses of points: (S, replicas, images, groups, n) -> (S, replicas, images).
 Losses = Callable[[Tensor], Tensor]
@@ -44,11 +19,11 @@ Losses = Callable[[Tensor], Tensor]
 # exact for k = 1, else from simulation with 10 of 20 (root mean square error 0.02 for Gumbel, 0.06 for the others at
 # worst). Sum-of-gamma noise makes the SCORE of a set about Gumbel, but the sets do not follow the distribution of
 # theta.
-NOISES: dict[str, tuple[Callable[[int], Noise], dict[int, float]]] = {
-    "gumbel": (lambda k: Gumbel(), {1: 1.0, 10: 1.33}),
-    "sog 1": (SumOfGamma, {10: 7.0}),
-    "sog 10": (lambda k: Tempered(SumOfGamma(k), 10.0), {10: 0.7}),
-    "sog 10 swapped": (lambda k: Tempered(SumOfGamma(k, swapped=True), 10.0), {10: 3.8}),
+NOISES: dict[str, tuple[Callable[[int], discrete.Noise], dict[int, float]]] = {
+    "gumbel": (lambda k: discrete.Gumbel(), {1: 1.0, 10: 1.33}),
+    "sog 1": (discrete.SumOfGamma, {10: 7.0}),
+    "sog 10": (lambda k: discrete.Tempered(discrete.SumOfGamma(k), 10.0), {10: 0.7}),
+    "sog 10 swapped": (lambda k: discrete.Tempered(discrete.SumOfGamma(k, swapped=True), 10.0), {10: 3.8}),
 }
 SOLVER_NOISES = {1: ("gumbel",), 10: ("sog 1", "sog 10")}
 
@@ -69,7 +44,7 @@ class Sampler(nn.Module, ABC):
 class EstimatorSampler(Sampler):
     """Samples by one estimator for all replicas, or by one for each if it has a state."""
 
-    def __init__(self, estimators: list[GradientEstimator]) -> None:
+    def __init__(self, estimators: list[discrete.GradientEstimator]) -> None:
         super().__init__()
         self.estimators = nn.ModuleList(estimators)
 
@@ -107,14 +82,14 @@ class ScoreFunctionSampler(Sampler):
         q = choice_distribution(theta, self.k)
         z = q.sample(self.samples)
         if not self.linear:
-            return rloo(losses(z), q.log_prob(z).sum(-1))
+            return discrete.rloo(losses(z), q.log_prob(z).sum(-1))
         found = losses(z.requires_grad_())
         (slopes,) = torch.autograd.grad(found.sum(), z, retain_graph=True)
         z = z.detach()
         baseline = _others(found.detach()) + (_others(slopes) * (z - _others(z))).sum((-1, -2))
         means = q.marginals
         exact = (slopes.mean(0) * (means - means.detach())).sum((-1, -2))
-        return reinforce(found, q.log_prob(z).sum(-1), baseline=baseline) + exact
+        return discrete.reinforce(found, q.log_prob(z).sum(-1), baseline=baseline) + exact
 
 
 def _others(values: Tensor) -> Tensor:
@@ -129,13 +104,13 @@ class Setting:
 
     k: int
     knob: float
-    noise: Noise
+    noise: discrete.Noise
     samples: int
 
     @property
-    def solver(self) -> CombinatorialSolver:
+    def solver(self) -> discrete.CombinatorialSolver:
         """The solver: one of n, or k of n."""
-        return ArgMax() if self.k == 1 else TopK(self.k)
+        return discrete.ArgMax() if self.k == 1 else discrete.TopK(self.k)
 
 
 @final
@@ -146,7 +121,7 @@ class Model:
     Without a noise it draws from the exact distribution.
     """
 
-    make: Callable[[Setting], GradientEstimator | Sampler]
+    make: Callable[[Setting], discrete.GradientEstimator | Sampler]
     knobs: tuple[float, ...] = (0.0,)
     ks: tuple[int, ...] = (1, 10)
     noises: dict[int, tuple[str, ...]] = field(default_factory=lambda: {1: ("",), 10: ("",)})
@@ -155,36 +130,36 @@ class Model:
 
 
 def _imle(central: bool) -> Model:
-    def make(s: Setting) -> GradientEstimator:
-        return IMLE(s.solver, noise=s.noise, samples=s.samples, lam=s.knob, central=central)
+    def make(s: Setting) -> discrete.GradientEstimator:
+        return discrete.IMLE(s.solver, noise=s.noise, samples=s.samples, lam=s.knob, central=central)
 
     return Model(make, knobs=(1.0, 10.0, 100.0), noises=SOLVER_NOISES)
 
 
-def _aimle(central: bool, mode: StepRule, targets: tuple[float, ...]) -> Model:
-    def make(s: Setting) -> GradientEstimator:
-        return AIMLE(s.solver, noise=s.noise, samples=s.samples, central=central, mode=mode, target=s.knob)
+def _aimle(central: bool, mode: discrete.StepRule, targets: tuple[float, ...]) -> Model:
+    def make(s: Setting) -> discrete.GradientEstimator:
+        return discrete.AIMLE(s.solver, noise=s.noise, samples=s.samples, central=central, mode=mode, target=s.knob)
 
     return Model(make, knobs=targets, noises=SOLVER_NOISES, stateful=True)
 
 
-def _identity(projection: Projection | None) -> Model:
-    def make(s: Setting) -> GradientEstimator:
-        return Identity(s.solver, noise=s.noise, samples=s.samples, projection=projection)
+def _identity(projection: discrete.Projection | None) -> Model:
+    def make(s: Setting) -> discrete.GradientEstimator:
+        return discrete.Identity(s.solver, noise=s.noise, samples=s.samples, projection=projection)
 
     return Model(make, noises=SOLVER_NOISES)
 
 
-def _relaxed(kind: type[SoftSub] | type[RelaxedTopK], hard: bool) -> Model:
-    def make(s: Setting) -> GradientEstimator:
-        return kind(s.k, temperature=s.knob, hard=hard, noise=Gumbel(), samples=s.samples)
+def _relaxed(kind: type[discrete.SoftSub] | type[discrete.RelaxedTopK], hard: bool) -> Model:
+    def make(s: Setting) -> discrete.GradientEstimator:
+        return kind(s.k, temperature=s.knob, hard=hard, noise=discrete.Gumbel(), samples=s.samples)
 
     return Model(make, knobs=TEMPERATURES, ks=(10,), noises={10: ("gumbel",)})
 
 
 def _gumbel_softmax(hard: bool) -> Model:
-    def make(s: Setting) -> GradientEstimator:
-        return GumbelSoftmax(temperature=s.knob, hard=hard, samples=s.samples)
+    def make(s: Setting) -> discrete.GradientEstimator:
+        return discrete.GumbelSoftmax(temperature=s.knob, hard=hard, samples=s.samples)
 
     return Model(make, knobs=TEMPERATURES, ks=(1,))
 
@@ -195,35 +170,35 @@ PAPER_TARGETS = (0.05, 0.5)
 MODELS = {
     "sfess": Model(lambda s: ScoreFunctionSampler(s.k, s.samples, linear=True), fewest=2),
     "rloo": Model(lambda s: ScoreFunctionSampler(s.k, s.samples, linear=False), fewest=2),
-    "simple": Model(lambda s: SIMPLE(s.k, samples=s.samples)),
-    "aimle central": _aimle(True, PerInstanceRule(), (1.0,)),
-    "aimle forward": _aimle(False, PerInstanceRule(), (1.0,)),
-    "aimle central paper": _aimle(True, PublishedRule(), PAPER_TARGETS),
+    "simple": Model(lambda s: discrete.SIMPLE(s.k, samples=s.samples)),
+    "aimle central": _aimle(True, discrete.PerInstanceRule(), (1.0,)),
+    "aimle forward": _aimle(False, discrete.PerInstanceRule(), (1.0,)),
+    "aimle central paper": _aimle(True, discrete.PublishedRule(), PAPER_TARGETS),
     "imle central": _imle(True),
     "imle forward": _imle(False),
-    "identity std": _identity(StdProjection()),
-    "identity mean": _identity(MeanProjection()),
+    "identity std": _identity(discrete.StdProjection()),
+    "identity mean": _identity(discrete.MeanProjection()),
     "identity (ste)": _identity(None),
     "gumbel-softmax": _gumbel_softmax(False),
     "straight-through gumbel": _gumbel_softmax(True),
-    "reinmax": Model(lambda s: ReinMax(temperature=s.knob, samples=s.samples), knobs=(1.0, 1.3), ks=(1,)),
-    "softsub": _relaxed(SoftSub, False),
-    "softsub hard": _relaxed(SoftSub, True),
-    "relaxed top-k": _relaxed(RelaxedTopK, False),
-    "relaxed top-k hard": _relaxed(RelaxedTopK, True),
+    "reinmax": Model(lambda s: discrete.ReinMax(temperature=s.knob, samples=s.samples), knobs=(1.0, 1.3), ks=(1,)),
+    "softsub": _relaxed(discrete.SoftSub, False),
+    "softsub hard": _relaxed(discrete.SoftSub, True),
+    "relaxed top-k": _relaxed(discrete.RelaxedTopK, False),
+    "relaxed top-k hard": _relaxed(discrete.RelaxedTopK, True),
 }
 
 
 def make_sampler(name: str, *, k: int, knob: float, noise: str, samples: int, replicas: int) -> Sampler:
     """Return the sampler of this name. Estimators with a state are built once for each replica."""
     model = MODELS[name]
-    drawn = NOISES[noise][0](k) if noise else Gumbel()
+    drawn = NOISES[noise][0](k) if noise else discrete.Gumbel()
     made = [model.make(Setting(k, knob, drawn, samples)) for _ in range(replicas if model.stateful else 1)]
     first = made[0]
     return (
         first
         if isinstance(first, Sampler)
-        else EstimatorSampler([one for one in made if isinstance(one, GradientEstimator)])
+        else EstimatorSampler([one for one in made if isinstance(one, discrete.GradientEstimator)])
     )
 
 

@@ -125,12 +125,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     train, validation, test = read_parts(trial, context.data_dir, device)
     model = Autoencoder(trial.widths, trial.replicas).to(device)
     sampler = make_sampler(
-        trial.model,
-        k=trial.k,
-        knob=trial.knob,
-        noise=trial.noise,
-        samples=trial.samples,
-        replicas=trial.replicas,
+        trial.model, k=trial.k, knob=trial.knob, noise=trial.noise, samples=trial.samples, replicas=trial.replicas
     ).to(device)
     try:
         curve = fit(model, sampler, train, validation[:2000], trial)

@@ -9,21 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.discrete.explain_data import Texts
-from setgrad.discrete import (
-    AIMLE,
-    IMLE,
-    SFESS,
-    SIMPLE,
-    Gumbel,
-    Identity,
-    KSubset,
-    RelaxedTopK,
-    ScoreFunction,
-    SoftSub,
-    StdProjection,
-    SumOfGamma,
-    TopK,
-)
+from setgrad import discrete
 
 # From theta and a function from points (S, B, items) to losses (S, B), to a loss with a gradient for both.
 Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
@@ -34,23 +20,25 @@ _ABSENT = 5.0
 def make_chooser(method: str, k: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
     """Return an estimator; all have the same number of samples, and noise as published."""
     if method == "sfess":
-        return SFESS(k, samples=samples)
+        return discrete.SFESS(k, samples=samples)
     if method == "rloo":
-        return ScoreFunction(lambda theta: KSubset(theta, k), samples=samples)
-    gamma, solver = SumOfGamma(k), TopK(k)
+        return discrete.ScoreFunction(lambda theta: discrete.KSubset(theta, k), samples=samples)
+    gamma, solver = discrete.SumOfGamma(k), discrete.TopK(k)
     layers: dict[str, Callable[[], nn.Module]] = {
-        "imle f": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
-        "imle c": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
-        "aimle f": lambda: AIMLE(solver, noise=gamma, samples=samples, central=False),
-        "aimle c": lambda: AIMLE(solver, noise=gamma, samples=samples),
-        "identity": lambda: Identity(solver, noise=gamma, samples=samples),
-        "identity std": lambda: Identity(solver, projection=StdProjection(), noise=gamma, samples=samples),
-        "ste": lambda: Identity(solver, noise=Gumbel(), samples=samples),
-        "softsub": lambda: SoftSub(k, samples=samples),
-        "softsub hard": lambda: SoftSub(k, samples=samples, hard=True),
-        "relaxed": lambda: RelaxedTopK(k, noise=Gumbel(), samples=samples),
-        "relaxed hard": lambda: RelaxedTopK(k, noise=Gumbel(), samples=samples, hard=True),
-        "simple": lambda: SIMPLE(k, samples=samples),
+        "imle f": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
+        "imle c": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
+        "aimle f": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples, central=False),
+        "aimle c": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples),
+        "identity": lambda: discrete.Identity(solver, noise=gamma, samples=samples),
+        "identity std": lambda: discrete.Identity(
+            solver, projection=discrete.StdProjection(), noise=gamma, samples=samples
+        ),
+        "ste": lambda: discrete.Identity(solver, noise=discrete.Gumbel(), samples=samples),
+        "softsub": lambda: discrete.SoftSub(k, samples=samples),
+        "softsub hard": lambda: discrete.SoftSub(k, samples=samples, hard=True),
+        "relaxed": lambda: discrete.RelaxedTopK(k, noise=discrete.Gumbel(), samples=samples),
+        "relaxed hard": lambda: discrete.RelaxedTopK(k, noise=discrete.Gumbel(), samples=samples, hard=True),
+        "simple": lambda: discrete.SIMPLE(k, samples=samples),
     }
     layer = layers[method]().to(device)
     return lambda theta, loss: loss(layer(theta)).mean(0)

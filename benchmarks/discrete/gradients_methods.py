@@ -11,40 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.discrete.gradients_problems import Problem
-from setgrad.discrete import (
-    AIMLE,
-    IMLE,
-    SFESS,
-    SIMPLE,
-    Blackbox,
-    Gumbel,
-    GumbelSoftmax,
-    Identity,
-    KSubset,
-    MeanProjection,
-    Noise,
-    NormProjection,
-    PerInstanceRule,
-    Perturbed,
-    Projection,
-    PublishedRule,
-    ReferenceCodeRule,
-    ReinMax,
-    RelaxedTopK,
-    ScoreFunction,
-    SoftSub,
-    StdProjection,
-    StepRule,
-    SumOfGamma,
-    TopK,
-)
+from setgrad import discrete
 
 # Random numbers at a time; runs are processed in groups of this size.
 ROOM = 4_000_000
-NOISES: dict[str, Callable[[int], Noise]] = {
-    "gumbel": lambda k: Gumbel(),
-    "sum of gamma": SumOfGamma,
-    "sum of gamma, swapped": lambda k: SumOfGamma(k, swapped=True),
+NOISES: dict[str, Callable[[int], discrete.Noise]] = {
+    "gumbel": lambda k: discrete.Gumbel(),
+    "sum of gamma": discrete.SumOfGamma,
+    "sum of gamma, swapped": lambda k: discrete.SumOfGamma(k, swapped=True),
 }
 SIDES = {"forward": False, "central": True}
 
@@ -62,7 +36,7 @@ class Setting:
     noise: str = "gumbel"
     knob: float = 1.0
 
-    def make_noise(self) -> Noise:
+    def make_noise(self) -> discrete.Noise:
         """Return the noise of this name."""
         return NOISES[self.noise](self.k)
 
@@ -90,19 +64,27 @@ class Method:
 
 
 def _score(baseline: bool) -> Callable[[Setting], nn.Module]:
-    return lambda s: ScoreFunction(lambda theta: KSubset(theta, s.k), samples=s.samples, baseline=baseline)
+    return lambda s: discrete.ScoreFunction(
+        lambda theta: discrete.KSubset(theta, s.k), samples=s.samples, baseline=baseline
+    )
 
 
-def _identity(projection: Projection | None) -> Callable[[Setting], nn.Module]:
-    return lambda s: Identity(TopK(s.k), projection=projection, noise=s.make_noise(), samples=s.samples)
+def _identity(projection: discrete.Projection | None) -> Callable[[Setting], nn.Module]:
+    return lambda s: discrete.Identity(
+        discrete.TopK(s.k), projection=projection, noise=s.make_noise(), samples=s.samples
+    )
 
 
 def _imle(central: bool) -> Callable[[Setting], nn.Module]:
-    return lambda s: IMLE(TopK(s.k), noise=s.make_noise(), samples=s.samples, lam=s.knob, central=central)
+    return lambda s: discrete.IMLE(
+        discrete.TopK(s.k), noise=s.make_noise(), samples=s.samples, lam=s.knob, central=central
+    )
 
 
-def _aimle(mode: StepRule, central: bool) -> Callable[[Setting], nn.Module]:
-    return lambda s: AIMLE(TopK(s.k), noise=s.make_noise(), samples=s.samples, mode=mode, central=central)
+def _aimle(mode: discrete.StepRule, central: bool) -> Callable[[Setting], nn.Module]:
+    return lambda s: discrete.AIMLE(
+        discrete.TopK(s.k), noise=s.make_noise(), samples=s.samples, mode=mode, central=central
+    )
 
 
 @final
@@ -115,7 +97,7 @@ class CopiedSoftSub(nn.Module):
 
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return samples."""
-        draws = Gumbel().sample((self.samples, *theta.shape), device=theta.device, generator=generator)
+        draws = discrete.Gumbel().sample((self.samples, *theta.shape), device=theta.device, generator=generator)
         scores, total, picked = theta - draws, torch.zeros_like(draws), torch.zeros_like(draws)
         for _ in range(self.k):
             picked = (
@@ -125,8 +107,12 @@ class CopiedSoftSub(nn.Module):
         return total
 
 
-RULES = {"default": PerInstanceRule(), "paper": PublishedRule(), "reference": ReferenceCodeRule()}
-PROJECTIONS = {"mean": MeanProjection(), "norm": NormProjection(), "std": StdProjection()}
+RULES = {
+    "default": discrete.PerInstanceRule(),
+    "paper": discrete.PublishedRule(),
+    "reference": discrete.ReferenceCodeRule(),
+}
+PROJECTIONS = {"mean": discrete.MeanProjection(), "norm": discrete.NormProjection(), "std": discrete.StdProjection()}
 ADAPTIVE: dict[str, Method] = {
     f"aimle {mode} {side}": Method(_aimle(rule, central), noisy=True)
     for mode, rule in RULES.items()
@@ -135,32 +121,36 @@ ADAPTIVE: dict[str, Method] = {
 METHODS: dict[str, Method] = {
     **{f"imle {side}": Method(_imle(central), noisy=True, knob="lambda") for side, central in SIDES.items()},
     **ADAPTIVE,
-    "blackbox": Method(lambda s: Blackbox(TopK(s.k), lam=s.knob), knob="lambda", least=0),
+    "blackbox": Method(lambda s: discrete.Blackbox(discrete.TopK(s.k), lam=s.knob), knob="lambda", least=0),
     "ste (identity)": Method(_identity(None), noisy=True),
     **{f"identity {name}": Method(_identity(p), noisy=True) for name, p in PROJECTIONS.items()},
     "sfe": Method(_score(False), scored=True),
     "rloo": Method(_score(True), scored=True, least=2),
-    "sfess": Method(lambda s: SFESS(s.k, samples=s.samples), scored=True, least=2),
-    "simple": Method(lambda s: SIMPLE(s.k, samples=s.samples)),
-    "perturbed": Method(lambda s: Perturbed(TopK(s.k), noise=Gumbel(), samples=s.samples)),
+    "sfess": Method(lambda s: discrete.SFESS(s.k, samples=s.samples), scored=True, least=2),
+    "simple": Method(lambda s: discrete.SIMPLE(s.k, samples=s.samples)),
+    "perturbed": Method(lambda s: discrete.Perturbed(discrete.TopK(s.k), noise=discrete.Gumbel(), samples=s.samples)),
     "gumbel-softmax": Method(
-        lambda s: GumbelSoftmax(temperature=s.knob, samples=s.samples), knob="temperature", only="categorical"
+        lambda s: discrete.GumbelSoftmax(temperature=s.knob, samples=s.samples), knob="temperature", only="categorical"
     ),
     "st-gumbel": Method(
-        lambda s: GumbelSoftmax(temperature=s.knob, hard=True, samples=s.samples),
+        lambda s: discrete.GumbelSoftmax(temperature=s.knob, hard=True, samples=s.samples),
         knob="temperature",
         only="categorical",
     ),
-    "reinmax": Method(lambda s: ReinMax(samples=s.samples), only="categorical"),
-    "softsub": Method(lambda s: SoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"),
+    "reinmax": Method(lambda s: discrete.ReinMax(samples=s.samples), only="categorical"),
+    "softsub": Method(
+        lambda s: discrete.SoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"
+    ),
     "softsub hard": Method(
-        lambda s: SoftSub(s.k, temperature=s.knob, hard=True, samples=s.samples), knob="temperature", only="top-k"
+        lambda s: discrete.SoftSub(s.k, temperature=s.knob, hard=True, samples=s.samples),
+        knob="temperature",
+        only="top-k",
     ),
     "softsub as copied": Method(
         lambda s: CopiedSoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"
     ),
     "relaxed top-k": Method(
-        lambda s: RelaxedTopK(s.k, temperature=s.knob, noise=Gumbel(), samples=s.samples),
+        lambda s: discrete.RelaxedTopK(s.k, temperature=s.knob, noise=discrete.Gumbel(), samples=s.samples),
         knob="temperature",
         only="top-k",
     ),

@@ -42,17 +42,7 @@ from benchmarks.lib.data import data_folder, read_arrays
 from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import (
-    CombinatorialSolver,
-    Gumbel,
-    Knapsack,
-    NoiseMargin,
-    Normal,
-    NormProjection,
-    Tempered,
-    normalized_regret,
-    to_pyepo,
-)
+from setgrad import discrete
 from setgrad.errors import OptionError
 from setgrad.selector import resolve_device
 
@@ -66,10 +56,10 @@ PYEPO = "pyepo spo+"
 class PyEPOLoss(Criterion):
     """PyEPO's SPO+ around the same solver, which it calls for one instance at a time."""
 
-    def __init__(self, solver: CombinatorialSolver) -> None:
+    def __init__(self, solver: discrete.CombinatorialSolver) -> None:
         super().__init__()
         losses = importlib.import_module("pyepo.func")
-        self.loss = losses.SPOPlus(to_pyepo(solver, SLOTS), processes=1, reduction="sum")
+        self.loss = losses.SPOPlus(discrete.to_pyepo(solver, SLOTS), processes=1, reduction="sum")
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
         """Return one number for the whole batch."""
@@ -78,7 +68,7 @@ class PyEPOLoss(Criterion):
         return value
 
 
-def _pyepo(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
+def _pyepo(solver: discrete.CombinatorialSolver, generator: torch.Generator) -> Criterion:
     return PyEPOLoss(solver)
 
 
@@ -86,16 +76,20 @@ _WAYS: dict[str, Method] = {
     "two-stage": decisions.two_stage,
     "spo+": decisions.spo_plus,
     PYEPO: _pyepo,
-    "fenchel-young 0.5": partial(decisions.fenchel_young, noise=Tempered(Normal(), 0.5), samples=4),
+    "fenchel-young 0.5": partial(decisions.fenchel_young, noise=discrete.Tempered(discrete.Normal(), 0.5), samples=4),
     "identity": partial(decisions.identity, loss=decisions.regret_loss),
-    "identity norm": partial(decisions.identity, loss=decisions.regret_loss, projection=NormProjection()),
+    "identity norm": partial(decisions.identity, loss=decisions.regret_loss, projection=discrete.NormProjection()),
     "identity l1": partial(decisions.identity, loss=decisions.l1),
-    "identity l1 noise 0.5": partial(decisions.identity, loss=decisions.l1, margin=NoiseMargin(0.5)),
+    "identity l1 noise 0.5": partial(decisions.identity, loss=decisions.l1, margin=discrete.NoiseMargin(0.5)),
     "blackbox 0.1": partial(decisions.blackbox, loss=decisions.regret_loss, lam=0.1),
     "blackbox 1": partial(decisions.blackbox, loss=decisions.regret_loss, lam=1.0),
     "blackbox 10": partial(decisions.blackbox, loss=decisions.regret_loss, lam=10.0),
-    "imle 1": partial(decisions.imle, loss=decisions.regret_loss, noise=Tempered(Gumbel(), 0.3), lam=1.0, samples=4),
-    "aimle": partial(decisions.aimle, loss=decisions.regret_loss, noise=Tempered(Gumbel(), 0.3), samples=4),
+    "imle 1": partial(
+        decisions.imle, loss=decisions.regret_loss, noise=discrete.Tempered(discrete.Gumbel(), 0.3), lam=1.0, samples=4
+    ),
+    "aimle": partial(
+        decisions.aimle, loss=decisions.regret_loss, noise=discrete.Tempered(discrete.Gumbel(), 0.3), samples=4
+    ),
 }
 METHODS = {f"{name} {model}": (way, model) for name, way in _WAYS.items() for model in MODELS}
 PLAIN = ("by weight", "ridge", "trees")
@@ -177,7 +171,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     device = resolve_device(context.device)
     data = read_days(context.data_dir, trial.features)
     # The second solver does everything outside of training, which does not count.
-    solver, judge = (Knapsack(data.weights, trial.budget, on_failure="mask") for _ in range(2))
+    solver, judge = (discrete.Knapsack(data.weights, trial.budget, on_failure="mask") for _ in range(2))
     features, values = (part[: trial.days].to(device) for part in data.learnt)
     test = _examples(data.tested[0].to(device), data.tested[1].to(device), judge)
     order, noise = decisions.generators(trial.seed, device)
@@ -230,10 +224,10 @@ def make_network(model: str, features: int, start: float) -> nn.Module:
     return nn.Sequential(*body, last, nn.Flatten(-2))
 
 
-def measure(theta: Tensor, test: Examples, solver: CombinatorialSolver) -> Record:
+def measure(theta: Tensor, test: Examples, solver: discrete.CombinatorialSolver) -> Record:
     """Return the regret of the choices by theta, in percent of the best."""
     z = solver(theta)
-    regret = normalized_regret(z, test.truth, solver=solver, best=test.answers)
+    regret = discrete.normalized_regret(z, test.truth, solver=solver, best=test.answers)
     return {"regret": float(regret) * 100}
 
 
@@ -243,11 +237,11 @@ def show(records: Sequence[Record]) -> str:
     return decisions.show_rows(records, ALL, tasks, (("regret", "regret", ".2f"),))
 
 
-def _score(network: nn.Module, *, examples: Examples, solver: CombinatorialSolver) -> float:
+def _score(network: nn.Module, *, examples: Examples, solver: discrete.CombinatorialSolver) -> float:
     return float(measure(decisions.predict(network, examples.inputs), examples, solver)["regret"])
 
 
-def _examples(features: Tensor, values: Tensor, solver: CombinatorialSolver) -> Examples:
+def _examples(features: Tensor, values: Tensor, solver: discrete.CombinatorialSolver) -> Examples:
     return Examples(features, solver(values), values)
 
 

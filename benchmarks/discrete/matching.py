@@ -35,35 +35,25 @@ from benchmarks.discrete.keypoints import CrossEntropy, Matcher, Sinkhorn, neare
 from benchmarks.lib.pages import Report, results_paragraph
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import (
-    Assignment,
-    CombinatorialSolver,
-    Gumbel,
-    InformedMargin,
-    NoiseMargin,
-    Normal,
-    NormProjection,
-    StdProjection,
-    Tempered,
-)
+from setgrad import discrete
 from setgrad.selector import resolve_device
 
 NEAREST = "nearest"
 WIDTHS = (0.1, 1.0, 10.0)
 
 
-def _cross_entropy(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
+def _cross_entropy(solver: discrete.CombinatorialSolver, generator: torch.Generator) -> Criterion:
     return CrossEntropy()
 
 
-def _sinkhorn(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
+def _sinkhorn(solver: discrete.CombinatorialSolver, generator: torch.Generator) -> Criterion:
     return Sinkhorn()
 
 
 def _margins(name: str, way: Any, **given: Any) -> dict[str, Method]:
     """Return a method without a margin, and with margins of each kind and width."""
     made: dict[str, Method] = {name: partial(way, loss=decisions.l1, **given)}
-    for kind, margin in (("noise", NoiseMargin), ("informed", InformedMargin)):
+    for kind, margin in (("noise", discrete.NoiseMargin), ("informed", discrete.InformedMargin)):
         made |= {
             f"{name} {kind} {width:g}": partial(way, loss=decisions.l1, margin=margin(width), **given)
             for width in WIDTHS
@@ -75,16 +65,18 @@ METHODS: dict[str, Method] = {
     "cross-entropy": _cross_entropy,
     "sinkhorn": _sinkhorn,
     **_margins("identity", decisions.identity),
-    **_margins("identity norm", decisions.identity, projection=NormProjection()),
-    "identity std": partial(decisions.identity, loss=decisions.l1, projection=StdProjection()),
+    **_margins("identity norm", decisions.identity, projection=discrete.NormProjection()),
+    "identity std": partial(decisions.identity, loss=decisions.l1, projection=discrete.StdProjection()),
     "identity linear": partial(decisions.identity, loss=decisions.linear_hamming),
-    "identity linear std": partial(decisions.identity, loss=decisions.linear_hamming, projection=StdProjection()),
+    "identity linear std": partial(
+        decisions.identity, loss=decisions.linear_hamming, projection=discrete.StdProjection()
+    ),
     **_margins("blackbox 10", decisions.blackbox, lam=10.0),
     "blackbox 1": partial(decisions.blackbox, loss=decisions.l1, lam=1.0),
-    "blackbox 10 norm": partial(decisions.blackbox, loss=decisions.l1, lam=10.0, projection=NormProjection()),
-    "imle 10": partial(decisions.imle, loss=decisions.l1, noise=Gumbel(), lam=10.0),
-    "aimle": partial(decisions.aimle, loss=decisions.l1, noise=Gumbel()),
-    "fenchel-young 1": partial(decisions.fenchel_young, noise=Tempered(Normal(), 1.0)),
+    "blackbox 10 norm": partial(decisions.blackbox, loss=decisions.l1, lam=10.0, projection=discrete.NormProjection()),
+    "imle 10": partial(decisions.imle, loss=decisions.l1, noise=discrete.Gumbel(), lam=10.0),
+    "aimle": partial(decisions.aimle, loss=decisions.l1, noise=discrete.Gumbel()),
+    "fenchel-young 1": partial(decisions.fenchel_young, noise=discrete.Tempered(discrete.Normal(), 1.0)),
 }
 ALL = (NEAREST, *METHODS)
 
@@ -145,7 +137,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     order, noise = decisions.generators(trial.seed, device)
     drawn = torch.Generator().manual_seed(1_000 + trial.seed)
     train, test = (pairs(count, drawn, nuisance=trial.nuisance).to(device) for count in trial.pairs)
-    solver = Assignment(on_failure="mask")
+    solver = discrete.Assignment(on_failure="mask")
     if trial.method == NEAREST:
         theta = nearest(test.inputs)
     else:
@@ -160,7 +152,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
 
 def measure(theta: Tensor, test: Examples) -> Record:
     """Return the share of points with the right partner, and of pairs of images without an error."""
-    right = (Assignment(on_failure="mask")(theta) * test.answers).sum(-1)
+    right = (discrete.Assignment(on_failure="mask")(theta) * test.answers).sum(-1)
     return {
         "points": float(right.mean()) * 100,
         "images": float(right.all(-1).float().mean()) * 100,

@@ -155,11 +155,7 @@ def measure(theta: Tensor, test: Examples) -> Record:
     best = answered & (cost <= least * (1 + 1e-5))
     ratio = float((cost / least).mean()) * 100 if bool(answered.all()) else None
     same = (solved.value == test.answers).flatten(1).all(-1)
-    return {
-        "best": float(best.float().mean()) * 100,
-        "same": float(same.float().mean()) * 100,
-        "ratio": ratio,
-    }
+    return {"best": float(best.float().mean()) * 100, "same": float(same.float().mean()) * 100, "ratio": ratio}
 
 
 def show(records: Sequence[Record]) -> str:

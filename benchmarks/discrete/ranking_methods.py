@@ -10,18 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, relu
 
-from setgrad.discrete import (
-    Blackbox,
-    GradientEstimator,
-    Identity,
-    InformedMargin,
-    Margin,
-    NoiseMargin,
-    Ranking,
-    StdProjection,
-    loglog_rank_loss,
-    recall_loss,
-)
+from setgrad import discrete
 
 # From similarities (replicas, queries, others) and which others are relevant to losses (replicas, queries).
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -35,8 +24,8 @@ FIXED_LAMBDA = 2.0
 
 def _rank_loss(name: str) -> Loss:
     if name == "recall":
-        return lambda ranks, relevant: recall_loss(ranks, relevant, k=RECALL)
-    return loglog_rank_loss
+        return lambda ranks, relevant: discrete.recall_loss(ranks, relevant, k=RECALL)
+    return discrete.loglog_rank_loss
 
 
 @final
@@ -48,14 +37,14 @@ class Ranked:
     the relevant should be large: the solver's own answer is a rank, which should be small.
     """
 
-    estimator: GradientEstimator
+    estimator: discrete.GradientEstimator
     loss: Loss
     project: bool
-    margin: Margin | None
+    margin: discrete.Margin | None
 
     def __call__(self, similarities: Tensor, relevant: Tensor) -> Tensor:
         """Return the loss after projection, margin and ranking."""
-        theta = StdProjection()(similarities) if self.project else similarities
+        theta = discrete.StdProjection()(similarities) if self.project else similarities
         if self.margin is not None:
             theta = self.margin(theta, target=relevant)
         return self.loss(self.estimator(theta), relevant)
@@ -64,8 +53,12 @@ class Ranked:
 def _ranked(way: str, loss: str, project: bool, margin: str) -> Callable[[float], Loss]:
     def make(knob: float) -> Loss:
         lam = FIXED_LAMBDA if margin else knob
-        estimator = Blackbox(Ranking(), lam=lam) if way == "blackbox" else Identity(Ranking())
-        kept = {"": None, "noise": NoiseMargin(knob), "informed": InformedMargin(knob)}[margin]
+        estimator = (
+            discrete.Blackbox(discrete.Ranking(), lam=lam)
+            if way == "blackbox"
+            else discrete.Identity(discrete.Ranking())
+        )
+        kept = {"": None, "noise": discrete.NoiseMargin(knob), "informed": discrete.InformedMargin(knob)}[margin]
         return Ranked(estimator, _rank_loss(loss), project, kept)
 
     return make

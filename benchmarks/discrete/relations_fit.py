@@ -154,10 +154,7 @@ def _test_batch(model: Model, batch: Systems, generator: torch.Generator) -> dic
     theta = model.encoder(batch.places)
     distribution = RandomSpanningTree(theta)
     drawn = distribution.sample(_SHOWN, generator=generator)
-    found = {
-        "precision": agreement(distribution.mode, batch.trees),
-        "sampled": agreement(drawn, batch.trees).mean(0),
-    }
+    found = {"precision": agreement(distribution.mode, batch.trees), "sampled": agreement(drawn, batch.trees).mean(0)}
     if method == SUPERVISED:
         # Its decoder is untrained, so it is validated by the log-probability of the trees.
         return {**found, "elbo": distribution.log_prob(batch.trees)}

@@ -8,19 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.discrete import (
-    AIMLE,
-    IMLE,
-    Gumbel,
-    Identity,
-    Perturbed,
-    RandomSpanningTree,
-    ScoreFunction,
-    SpanningTree,
-    StdProjection,
-    StraightThrough,
-    SumOfGamma,
-)
+from setgrad import discrete
 
 # From theta and a function from trees (S, B, n, n) to losses (S, B), to a loss with a gradient for both.
 Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
@@ -45,23 +33,27 @@ METHODS = (
 def make_chooser(method: str, particles: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
     """Return an estimator. An edge has two entries in theta and z, so a tree has 2 (n - 1) draws of the noise."""
     if method == "rloo":
-        return ScoreFunction(RandomSpanningTree, samples=samples)
-    solver, gamma = SpanningTree(), SumOfGamma(2 * (particles - 1))
-    through = StraightThrough(solver, soft=_marginals)
+        return discrete.ScoreFunction(discrete.RandomSpanningTree, samples=samples)
+    solver, gamma = discrete.SpanningTree(), discrete.SumOfGamma(2 * (particles - 1))
+    through = discrete.StraightThrough(solver, soft=_marginals)
 
     def exact(theta: Tensor) -> Tensor:
-        distribution = RandomSpanningTree(theta)
+        distribution = discrete.RandomSpanningTree(theta)
         means = distribution.marginals
         return distribution.sample(samples) + (means - means.detach())
 
     layers: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
-        "imle f": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
-        "imle c": lambda: IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
-        "aimle f": lambda: AIMLE(solver, noise=gamma, samples=samples, central=False),
-        "aimle c": lambda: AIMLE(solver, noise=gamma, samples=samples),
-        "identity": lambda: Identity(solver, noise=gamma, samples=samples),
-        "identity std": lambda: Identity(solver, projection=StdProjection(), noise=gamma, samples=samples),
-        "perturbed": lambda: lambda theta: Perturbed(solver, noise=Gumbel(), samples=samples)(theta)[None],
+        "imle f": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
+        "imle c": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
+        "aimle f": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples, central=False),
+        "aimle c": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples),
+        "identity": lambda: discrete.Identity(solver, noise=gamma, samples=samples),
+        "identity std": lambda: discrete.Identity(
+            solver, projection=discrete.StdProjection(), noise=gamma, samples=samples
+        ),
+        "perturbed": lambda: (
+            lambda theta: discrete.Perturbed(solver, noise=discrete.Gumbel(), samples=samples)(theta)[None]
+        ),
         "sst": lambda: lambda theta: _marginals(with_gumbel(theta, samples)),
         "sst hard": lambda: lambda theta: through(with_gumbel(theta, samples)),
         "marginals": lambda: lambda theta: _marginals(theta)[None],
@@ -76,12 +68,12 @@ def make_chooser(method: str, particles: int, samples: int, lam: float | None, d
 def with_gumbel(theta: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
     """Return theta with one Gumbel draw for each edge, in the upper half: (S, *theta.shape)."""
     shape = (samples, *theta.shape)
-    noise = Gumbel().sample(shape, dtype=theta.dtype, device=theta.device, generator=generator)
+    noise = discrete.Gumbel().sample(shape, dtype=theta.dtype, device=theta.device, generator=generator)
     return theta + noise.triu(1)
 
 
 def _marginals(theta: Tensor) -> Tensor:
-    return RandomSpanningTree(theta).marginals
+    return discrete.RandomSpanningTree(theta).marginals
 
 
 @final

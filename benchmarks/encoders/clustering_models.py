@@ -15,23 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.encoders.mixtures import COMPONENTS, NUMBERS, Mixture
-from setgrad.encoders import (
-    ABMIL,
-    DSMIL,
-    SSE,
-    UMBC,
-    DeepSets,
-    DeepUMBC,
-    DiffEM,
-    FSPool,
-    MaxPool,
-    MergeableEncoder,
-    OnSlots,
-    SetEncoder,
-    SetTransformer,
-    TransformerHead,
-    hierarchical_sse,
-)
+from setgrad import encoders
 from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.encoders.attention import SelfAttention
 from setgrad.sets import Layout, Sets
@@ -55,7 +39,7 @@ class Sizes:
 class Clusterer(nn.Module):
     """Maps sets of points to a code, and the code to the five numbers of each component."""
 
-    def __init__(self, encoder: SetEncoder, decoder: nn.Module) -> None:
+    def __init__(self, encoder: encoders.SetEncoder, decoder: nn.Module) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
@@ -65,7 +49,7 @@ class Clusterer(nn.Module):
 
     def code(self, sets: Sets) -> Tensor:
         """Return the codes of whole sets."""
-        if isinstance(self.encoder, MergeableEncoder):
+        if isinstance(self.encoder, encoders.MergeableEncoder):
             encoder = self.encoder
             return encoder.finish(encoder.read(sets, unit_weights(sets), encoder.queries(), None))
         return self.encoder(sets)
@@ -107,9 +91,9 @@ def _flat(code: int, dim: int) -> nn.Module:
     )
 
 
-def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
+def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> encoders.UMBC:
     name = activation.removesuffix(SUM)
-    return UMBC(
+    return encoders.UMBC(
         sizes.points,
         sizes.dim,
         sizes.slots,
@@ -123,13 +107,13 @@ def _umbc(sizes: Sizes, activation: str, head: nn.Module) -> UMBC:
 
 def umbc_transformer(sizes: Sizes, activation: str = "softmax") -> Clusterer:
     """Return UMBC followed by a Set Transformer on its slots."""
-    head = TransformerHead(sizes.dim, outputs=COMPONENTS, layers=2, decode=1, heads=HEADS)
+    head = encoders.TransformerHead(sizes.dim, outputs=COMPONENTS, layers=2, decode=1, heads=HEADS)
     return Clusterer(_umbc(sizes, activation, head), nn.Linear(sizes.dim, NUMBERS))
 
 
 def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
     """Return UMBC with three passes and a Set Transformer on fewer slots with one block less, to save time."""
-    encoder = DeepUMBC(
+    encoder = encoders.DeepUMBC(
         sizes.points,
         sizes.dim,
         max(1, sizes.slots // 2),
@@ -137,64 +121,64 @@ def _deep_umbc(sizes: Sizes, activation: str) -> Clusterer:
         heads=HEADS,
         activation=ACTIVATIONS[activation],
         phi=_phi(sizes),
-        head=TransformerHead(sizes.dim, outputs=COMPONENTS, layers=1, decode=1, heads=HEADS),
+        head=encoders.TransformerHead(sizes.dim, outputs=COMPONENTS, layers=1, decode=1, heads=HEADS),
     )
     return Clusterer(encoder, nn.Linear(sizes.dim, NUMBERS))
 
 
 def _umbc_fspool(sizes: Sizes, activation: str) -> Clusterer:
-    head = OnSlots(FSPool(sizes.dim))
+    head = encoders.OnSlots(encoders.FSPool(sizes.dim))
     return Clusterer(_umbc(sizes, activation, head), _flat(sizes.dim, sizes.dim))
 
 
 def _umbc_diff_em(sizes: Sizes, activation: str) -> Clusterer:
-    head = OnSlots(DiffEM(sizes.dim, components=COMPONENTS, mixtures=2, steps=1))
+    head = encoders.OnSlots(encoders.DiffEM(sizes.dim, components=COMPONENTS, mixtures=2, steps=1))
     return Clusterer(_umbc(sizes, activation, head), _flat(2 * COMPONENTS * (1 + 2 * sizes.dim), sizes.dim))
 
 
 def _deep_sets(sizes: Sizes, _: str) -> Clusterer:
-    return Clusterer(DeepSets(sizes.points, _phi(sizes), pooling="mean"), _flat(sizes.dim, sizes.dim))
+    return Clusterer(encoders.DeepSets(sizes.points, _phi(sizes), pooling="mean"), _flat(sizes.dim, sizes.dim))
 
 
 def _max_pool(sizes: Sizes, _: str) -> Clusterer:
-    return Clusterer(MaxPool(sizes.points, _phi(sizes)), _flat(sizes.dim, sizes.dim))
+    return Clusterer(encoders.MaxPool(sizes.points, _phi(sizes)), _flat(sizes.dim, sizes.dim))
 
 
 def _sse(sizes: Sizes, _: str) -> Clusterer:
-    encoder = SSE(sizes.points, sizes.dim, sizes.slots, heads=HEADS, phi=_phi(sizes))
+    encoder = encoders.SSE(sizes.points, sizes.dim, sizes.slots, heads=HEADS, phi=_phi(sizes))
     return Clusterer(encoder, _flat(sizes.slots * sizes.dim, sizes.dim))
 
 
 def _hierarchical(sizes: Sizes, _: str) -> Clusterer:
     levels = [(sizes.slots, sizes.dim), (COMPONENTS, sizes.dim)]
-    encoder = hierarchical_sse(sizes.points, levels, heads=HEADS, phi=_phi(sizes))
+    encoder = encoders.hierarchical_sse(sizes.points, levels, heads=HEADS, phi=_phi(sizes))
     return Clusterer(encoder, _flat(COMPONENTS * sizes.dim, sizes.dim))
 
 
 def _abmil(sizes: Sizes, _: str) -> Clusterer:
-    encoder = ABMIL(sizes.points, _phi(sizes), hidden=sizes.dim, branches=2 * COMPONENTS)
+    encoder = encoders.ABMIL(sizes.points, _phi(sizes), hidden=sizes.dim, branches=2 * COMPONENTS)
     return Clusterer(encoder, _flat(2 * COMPONENTS * sizes.dim, sizes.dim))
 
 
 def _dsmil(sizes: Sizes, _: str) -> Clusterer:
     classes = COMPONENTS * NUMBERS
-    encoder = DSMIL(sizes.points, _phi(sizes), classes=classes, hidden=sizes.dim)
+    encoder = encoders.DSMIL(sizes.points, _phi(sizes), classes=classes, hidden=sizes.dim)
     return Clusterer(encoder, _flat(classes, sizes.dim))
 
 
 def _set_transformer(sizes: Sizes, _: str) -> Clusterer:
-    encoder = SetTransformer(
+    encoder = encoders.SetTransformer(
         sizes.points, sizes.dim, outputs=COMPONENTS, layers=2, decode=0, heads=HEADS, slots=16, phi=_phi(sizes)
     )
     return Clusterer(encoder, nn.Sequential(CodeAttention(sizes.dim), nn.Linear(sizes.dim, NUMBERS)))
 
 
 def _fspool(sizes: Sizes, _: str) -> Clusterer:
-    return Clusterer(FSPool(sizes.points, _phi(sizes)), _flat(sizes.dim, sizes.dim))
+    return Clusterer(encoders.FSPool(sizes.points, _phi(sizes)), _flat(sizes.dim, sizes.dim))
 
 
 def _diff_em(sizes: Sizes, _: str) -> Clusterer:
-    encoder = DiffEM(sizes.points, _phi(sizes), components=COMPONENTS, mixtures=2, steps=3)
+    encoder = encoders.DiffEM(sizes.points, _phi(sizes), components=COMPONENTS, mixtures=2, steps=3)
     return Clusterer(encoder, _flat(2 * COMPONENTS * (1 + 2 * sizes.dim), sizes.dim))
 
 

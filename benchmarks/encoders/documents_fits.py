@@ -16,16 +16,7 @@ from torch import Tensor, nn
 from benchmarks.encoders.reuters import News, read_news, vocabulary
 from benchmarks.lib.machine import memory_now, memory_peak, reset_peak
 from benchmarks.lib.records import Record, RunContext
-from setgrad.encoders import (
-    SSE,
-    UMBC,
-    DeepSets,
-    MergeableEncoder,
-    SetEncoder,
-    SetTransformer,
-    SlotSigmoid,
-    TransformerHead,
-)
+from setgrad import encoders
 from setgrad.selector import resolve_device
 from setgrad.sets import Layout, Sets
 
@@ -152,7 +143,7 @@ class Words(nn.Module):
         return self.drop(x)
 
 
-def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, places: bool) -> SetEncoder:
+def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, places: bool) -> encoders.SetEncoder:
     """Return an encoder of stories whose code is one logit for each topic."""
     dim = trial.dim
     phi = Words(words, dim, places=places, dropout=trial.dropout)
@@ -162,15 +153,15 @@ def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, plac
     end = nn.Sequential(nn.Dropout(trial.dropout), last)
     if name == "deepsets":
         # Means of many words differ little; normalised, they differ from the first step on.
-        return DeepSets(2, phi, pooling="mean", head=nn.Sequential(nn.LayerNorm(dim), end))
+        return encoders.DeepSets(2, phi, pooling="mean", head=nn.Sequential(nn.LayerNorm(dim), end))
     if name == "sse":
         head = nn.Sequential(nn.LayerNorm(dim), nn.Flatten(1), end)
-        return SSE(2, dim, trial.slots, heads=4, phi=phi, head=head)
+        return encoders.SSE(2, dim, trial.slots, heads=4, phi=phi, head=head)
     if name == "umbc":
-        head = nn.Sequential(TransformerHead(dim, decode=0), nn.Flatten(1), end)
+        head = nn.Sequential(encoders.TransformerHead(dim, decode=0), nn.Flatten(1), end)
         # As published for text: no residual, so only words are normalised.
-        return UMBC(2, dim, trial.slots, activation=SlotSigmoid(), residual=False, phi=phi, head=head)
-    return SetTransformer(2, dim, decode=0, phi=phi, head=nn.Sequential(nn.Flatten(1), end))
+        return encoders.UMBC(2, dim, trial.slots, activation=encoders.SlotSigmoid(), residual=False, phi=phi, head=head)
+    return encoders.SetTransformer(2, dim, decode=0, phi=phi, head=nn.Sequential(nn.Flatten(1), end))
 
 
 def as_sets(news: News, part: np.ndarray, known: dict[str, int], most: int | None) -> Sets:
@@ -212,14 +203,14 @@ def random_chunks(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets
     return made
 
 
-def logits(encoder: SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.random.Generator) -> Tensor:
+def logits(encoder: encoders.SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.random.Generator) -> Tensor:
     """Return the logits of a training step."""
     if gradient == "full":
         return encoder(sets)
     parts = random_chunks(sets, chunk, rng)
     if gradient == "subset":
         return encoder(parts[0])
-    assert isinstance(encoder, MergeableEncoder)
+    assert isinstance(encoder, encoders.MergeableEncoder)
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     return encoder.stream(parts, gradient=gradient, generator=generator)
 
@@ -273,7 +264,7 @@ def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndar
 
 
 @torch.no_grad()
-def predict(encoder: SetEncoder, sets: Sets, *, batch: int) -> np.ndarray:
+def predict(encoder: encoders.SetEncoder, sets: Sets, *, batch: int) -> np.ndarray:
     """Return the logits of whole stories."""
     encoder.eval()
     order = np.argsort(sets.layout.host_lengths, kind="stable")

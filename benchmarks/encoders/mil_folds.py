@@ -80,12 +80,7 @@ def instance_features(features: int, options: Training) -> nn.Module:
     """Return two layers for each instance."""
     dim, drop = options.dim, options.dropout
     return nn.Sequential(
-        nn.Linear(features, 2 * dim),
-        nn.ReLU(),
-        nn.Dropout(drop),
-        nn.Linear(2 * dim, dim),
-        nn.ReLU(),
-        nn.Dropout(drop),
+        nn.Linear(features, 2 * dim), nn.ReLU(), nn.Dropout(drop), nn.Linear(2 * dim, dim), nn.ReLU(), nn.Dropout(drop)
     )
 
 

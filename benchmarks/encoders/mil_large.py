@@ -152,13 +152,7 @@ def _known(images: Images, count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _fit(
-    pool: str,
-    way: str,
-    phi: nn.Module,
-    images: Images,
-    bags: list[np.ndarray],
-    sizes: Large,
-    rng: np.random.Generator,
+    pool: str, way: str, phi: nn.Module, images: Images, bags: list[np.ndarray], sizes: Large, rng: np.random.Generator
 ) -> tuple[MergeableEncoder, int | None]:
     """Return the encoder after both stages and, on a GPU, the peak memory of the second beyond the base."""
     device = images.pixels.device

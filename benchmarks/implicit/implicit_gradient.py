@@ -27,18 +27,7 @@ from torch import Tensor, nn
 
 from benchmarks.lib.machine import describe, describe_line
 from benchmarks.lib.tables import table
-from setgrad.functions import (
-    Bernoulli,
-    DeepSetFunction,
-    Exact,
-    ExtensionEstimator,
-    FreshNoise,
-    Gaussian,
-    HorseFunction,
-    InsetFunction,
-    Pathwise,
-    SecondDifference,
-)
+from setgrad import functions
 from setgrad.inference import AllItems, ImplicitMeanField, MeanFieldSolver, OneStepMeanField, mean_field
 from setgrad.sets import Sets
 
@@ -50,17 +39,17 @@ EXACT, CLOSE = 1e-6, 0.999
 TIGHT = ImplicitMeanField(tol=1e-12, max_steps=2000, on_failure="mask")
 SAMPLED = ImplicitMeanField(tol=1e-6, max_steps=1000, on_failure="mask")
 
-Network = DeepSetFunction | InsetFunction | HorseFunction
+Network = functions.DeepSetFunction | functions.InsetFunction | functions.HorseFunction
 NETWORKS: dict[str, Callable[[], Network]] = {
-    "DeepSetFunction, mlp": lambda: DeepSetFunction(2, "mlp", dim=32, hidden=(64, 64)),
-    "DeepSetFunction, context": lambda: DeepSetFunction(2, "context", dim=32, hidden=(64, 64)),
-    "InsetFunction": lambda: InsetFunction(2, dim=32, hidden=(64, 64)),
-    "HorseFunction": lambda: HorseFunction(2, dim=32, hidden=(64, 64)),
+    "DeepSetFunction, mlp": lambda: functions.DeepSetFunction(2, "mlp", dim=32, hidden=(64, 64)),
+    "DeepSetFunction, context": lambda: functions.DeepSetFunction(2, "context", dim=32, hidden=(64, 64)),
+    "InsetFunction": lambda: functions.InsetFunction(2, dim=32, hidden=(64, 64)),
+    "HorseFunction": lambda: functions.HorseFunction(2, dim=32, hidden=(64, 64)),
 }
-SMOOTH: dict[str, Callable[[int, FreshNoise], ExtensionEstimator]] = {
-    "Gaussian": Gaussian,
-    "Pathwise": Pathwise,
-    "SecondDifference": SecondDifference,
+SMOOTH: dict[str, Callable[[int, functions.FreshNoise], functions.ExtensionEstimator]] = {
+    "Gaussian": functions.Gaussian,
+    "Pathwise": functions.Pathwise,
+    "SecondDifference": functions.SecondDifference,
 }
 WAYS = (*SMOOTH, "one step, Exact", "one step, Bernoulli")
 
@@ -148,12 +137,14 @@ def make_problem(name: str, factor: float, seed: int, sizes: Sequence[int] = SIZ
 
 def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
     """Return cosine and relative distance of each way to the exact gradient."""
-    exact = solve(problem, Exact(), TIGHT)
+    exact = solve(problem, functions.Exact(), TIGHT)
     truth = enumerate_all(problem, exact.logits)
     psi = torch.sigmoid(truth.logits)
-    found = {name: solve(problem, make(samples, FreshNoise(seed)), SAMPLED) for name, make in SMOOTH.items()}
-    found["one step, Exact"] = solve(problem, Exact(), OneStepMeanField(), psi)
-    found["one step, Bernoulli"] = solve(problem, Bernoulli(samples, FreshNoise(seed)), OneStepMeanField(), psi)
+    found = {name: solve(problem, make(samples, functions.FreshNoise(seed)), SAMPLED) for name, make in SMOOTH.items()}
+    found["one step, Exact"] = solve(problem, functions.Exact(), OneStepMeanField(), psi)
+    found["one step, Bernoulli"] = solve(
+        problem, functions.Bernoulli(samples, functions.FreshNoise(seed)), OneStepMeanField(), psi
+    )
     return {
         "radius": truth.radius,
         "exact": distance(exact.gradient, truth.gradient),
@@ -164,7 +155,7 @@ def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
 
 
 def solve(
-    problem: Problem, estimator: ExtensionEstimator, solver: MeanFieldSolver, start: float | Tensor = 0.5
+    problem: Problem, estimator: functions.ExtensionEstimator, solver: MeanFieldSolver, start: float | Tensor = 0.5
 ) -> Inferred:
     """Infer, and return the logits with the gradient of the loss."""
     found = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
@@ -192,9 +183,7 @@ def enumerate_all(problem: Problem, start: Tensor, steps: int = 3) -> Truth:
     adjoint = torch.linalg.solve((one - jacobian).T, slope)
     z = z.detach()
     return Truth(
-        z,
-        gradient(adjoint @ _update(extension, z), problem.network),
-        float(torch.linalg.eigvals(jacobian).abs().max()),
+        z, gradient(adjoint @ _update(extension, z), problem.network), float(torch.linalg.eigvals(jacobian).abs().max())
     )
 
 

@@ -53,8 +53,7 @@ def time_in_turns(functions: Sequence[Callable[[], object]], device: torch.devic
             times.append(Timing(time.perf_counter() - clock, time.process_time() - processor))
     return [
         Timing(
-            statistics.median(t.clock for t in times[WARM_UP:]),
-            statistics.median(t.processor for t in times[WARM_UP:]),
+            statistics.median(t.clock for t in times[WARM_UP:]), statistics.median(t.processor for t in times[WARM_UP:])
         )
         for times in found
     ]

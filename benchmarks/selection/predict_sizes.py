@@ -143,13 +143,7 @@ def compare_mixed(selector: SubsetSelector, sizes: Sequence[int], device: torch.
         equal = torch.equal(own_logits.values, logits[number]) and torch.equal(own_picks.values, picks[number])
         same += int(equal)
         largest = max(largest, float((own_logits.values - logits[number]).abs().max()))
-    return {
-        "sizes": list(sizes),
-        "sets": len(sets),
-        "same": same,
-        "largest_difference": largest,
-        "seconds": together,
-    }
+    return {"sizes": list(sizes), "sets": len(sets), "same": same, "largest_difference": largest, "seconds": together}
 
 
 def make_set(items: int, seed: int = 1) -> Choices:

@@ -51,14 +51,7 @@ FULL = Plan(
     largest=1_000_000,
     repeats=5,
 )
-QUICK = Plan(
-    pairs=[(8, 20)],
-    targets=[None],
-    growth=[200, 2000],
-    growth_sets=1,
-    largest=3000,
-    repeats=1,
-)
+QUICK = Plan(pairs=[(8, 20)], targets=[None], growth=[200, 2000], growth_sets=1, largest=3000, repeats=1)
 # Steps on a GPU take milliseconds, so more of them are affordable.
 GPU_REPEATS = 30
 EXPONENT_LIMIT = 1.1
