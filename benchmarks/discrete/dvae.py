@@ -45,8 +45,8 @@ from typing import Any
 
 from benchmarks.discrete.dvae_methods import MODELS, NOISES
 from benchmarks.discrete.dvae_training import Trial, attempt
-from benchmarks.lib.pages import Report, results_paragraph
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.pages import Report
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
@@ -196,7 +196,7 @@ def _count(records: Sequence[Record], record: Record) -> int:
 def draw(records: Sequence[Record], page: Path) -> list[Path]:
     """Draw validation curves for both k, trained with elbo and one sample, each method with its best option."""
     shown = [r for r in records if r["loss"] == "elbo" and r["samples"] <= 2 and _usual(r)]
-    if not has_matplotlib() or not shown:
+    if not shown:
         return []
     figure = new_figure(12, 4.5)
     for k, axes in zip(KS, figure.subplots(1, 2), strict=True):
@@ -211,19 +211,10 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
         axes.set_ylabel("negative ELBO of validation images (nats)")
         if axes.lines:
             axes.legend(fontsize=6)
-    path = page.with_suffix(".png")
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, page.with_suffix(".png"))
 
 
 _PLANS = {"main": _main, "papers": _papers, "noise": _noise, "samples": _samples}
 
 
-REPORT = Report(
-    "dvae",
-    "Discrete VAE of MNIST",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks dvae --data-dir DATA --device cuda --jobs 15",
-    draw=draw,
-)
+REPORT = Report.of_module(__doc__, "Discrete VAE of MNIST", show, "dvae --data-dir DATA --device cuda --jobs 15", draw)

@@ -33,13 +33,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean
 from typing import Any
 
+from benchmarks.discrete.choosers import best_lambda
 from benchmarks.discrete.explain_data import FOLDER, PARTS
 from benchmarks.discrete.explain_fit import FIXED, LINEAR, Trial, attempt
 from benchmarks.discrete.explain_models import METHODS
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
@@ -137,18 +137,4 @@ def _worth_showing(part: str, head: str, cells: Sequence[str]) -> bool:
     return any(cells) and not (part == "planted" and head.endswith("recall"))
 
 
-def best_lambda(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the lambda with the lowest mean validation loss; all records where there is no lambda."""
-    groups: dict[float | None, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["lam"], []).append(record)
-    return min(groups.values(), key=lambda group: mean(r["validation"] for r in group), default=[])
-
-
-REPORT = Report(
-    "explain",
-    "Learning to explain",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks explain --data-dir DATA --device cuda --jobs 15",
-)
+REPORT = Report.of_module(__doc__, "Learning to explain", show, "explain --data-dir DATA --device cuda --jobs 15")

@@ -8,58 +8,32 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from benchmarks.discrete.choosers import SHARED, Chooser, Layer, choose_by, solver_layers
 from benchmarks.discrete.explain_data import Texts
 from setgrad import discrete
 
-# From theta and a function from points (S, B, items) to losses (S, B), to a loss with a gradient for both.
-Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 # How far below the mean a missing item scores: noise hardly ever lifts it, and norms stay moderate.
 _ABSENT = 5.0
+METHODS = (*SHARED, "ste", "softsub", "softsub hard", "relaxed", "relaxed hard", "simple", "sfess", "rloo")
 
 
 def make_chooser(method: str, k: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
-    """Return an estimator; all have the same number of samples, and noise as published."""
+    """Return a way to train; all have the same number of samples, and noise as published."""
     if method == "sfess":
         return discrete.SFESS(k, samples=samples)
     if method == "rloo":
         return discrete.ScoreFunction(lambda theta: discrete.KSubset(theta, k), samples=samples)
-    gamma, solver = discrete.SumOfGamma(k), discrete.TopK(k)
-    layers: dict[str, Callable[[], nn.Module]] = {
-        "imle f": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
-        "imle c": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
-        "aimle f": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples, central=False),
-        "aimle c": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples),
-        "identity": lambda: discrete.Identity(solver, noise=gamma, samples=samples),
-        "identity std": lambda: discrete.Identity(
-            solver, projection=discrete.StdProjection(), noise=gamma, samples=samples
-        ),
-        "ste": lambda: discrete.Identity(solver, noise=discrete.Gumbel(), samples=samples),
-        "softsub": lambda: discrete.SoftSub(k, samples=samples),
-        "softsub hard": lambda: discrete.SoftSub(k, samples=samples, hard=True),
-        "relaxed": lambda: discrete.RelaxedTopK(k, noise=discrete.Gumbel(), samples=samples),
-        "relaxed hard": lambda: discrete.RelaxedTopK(k, noise=discrete.Gumbel(), samples=samples, hard=True),
-        "simple": lambda: discrete.SIMPLE(k, samples=samples),
+    solver, gumbel = discrete.TopK(k), discrete.Gumbel()
+    layers: dict[str, Layer] = {
+        **solver_layers(solver, discrete.SumOfGamma(k), samples, lam),
+        "ste": discrete.Identity(solver, noise=gumbel, samples=samples),
+        "softsub": discrete.SoftSub(k, samples=samples),
+        "softsub hard": discrete.SoftSub(k, samples=samples, hard=True),
+        "relaxed": discrete.RelaxedTopK(k, noise=gumbel, samples=samples),
+        "relaxed hard": discrete.RelaxedTopK(k, noise=gumbel, samples=samples, hard=True),
+        "simple": discrete.SIMPLE(k, samples=samples),
     }
-    layer = layers[method]().to(device)
-    return lambda theta, loss: loss(layer(theta)).mean(0)
-
-
-METHODS = (
-    "imle f",
-    "imle c",
-    "aimle f",
-    "aimle c",
-    "identity",
-    "identity std",
-    "ste",
-    "softsub",
-    "softsub hard",
-    "relaxed",
-    "relaxed hard",
-    "simple",
-    "sfess",
-    "rloo",
-)
+    return choose_by(layers[method], device)
 
 
 @final

@@ -41,7 +41,7 @@ import torch
 from benchmarks.discrete.gradients_methods import ADAPTIVE, METHODS, NOISES, Setting, adapt, estimate
 from benchmarks.discrete.gradients_pages import draw, show
 from benchmarks.discrete.gradients_problems import TARGETS, judge, make_problem
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.selector import resolve_device
@@ -180,11 +180,4 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     return {"rows": rows, "summary": f"cosine {rows[-1]['cosine']:.2f}"}
 
 
-REPORT = Report(
-    "gradients",
-    "Gradients through choices",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks gradients --device cpu --jobs 15",
-    draw=draw,
-)
+REPORT = Report.of_module(__doc__, "Gradients through choices", show, "gradients --device cpu --jobs 15", draw)

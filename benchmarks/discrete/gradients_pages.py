@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from benchmarks.discrete.gradients_methods import METHODS
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.tables import table
 
@@ -132,7 +132,7 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
     by_calls, by_knob = curves(records, "samples"), curves(records, "knobs")
     swept = {problem: lines for problem, lines in by_calls.items() if problem in by_knob and problem[2] == "normal"}
     by_calls = swept or by_calls
-    if not has_matplotlib() or not by_calls:
+    if not by_calls:
         return []
     figure = new_figure(19, 5.5 * len(by_calls))
     for (problem, lines), axes in zip(by_calls.items(), figure.subplots(len(by_calls), 3, squeeze=False), strict=True):
@@ -146,9 +146,7 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
             knobs, style = [row["knob"] for row in line.rows], {"color": f"C{number % 10}", "marker": "."}
             axes[2].plot(knobs, [row["cosine"] for row in line.rows], label=label, **style)
         _label_axes(axes, _title(problem))
-    path = page.with_suffix(".png")
-    figure.savefig(path, dpi=80)
-    return [path]
+    return save_figure(figure, page.with_suffix(".png"), dpi=80)
 
 
 def _label_axes(axes: Sequence[Any], title: str) -> None:

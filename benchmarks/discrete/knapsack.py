@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from benchmarks.discrete import decisions
 from benchmarks.discrete.decisions import Criterion, Examples, Method, Training
 from benchmarks.lib.data import data_folder, read_arrays
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad import discrete
@@ -259,10 +259,6 @@ def _regress(method: str, features: Tensor, values: Tensor, wanted: Tensor, weig
     return torch.from_numpy(found).float().reshape(wanted.shape[:2])
 
 
-REPORT = Report(
-    "knapsack",
-    "Energy under a budget: regret on test days (%)",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks knapsack --data-dir DATA --device cpu --jobs 15",
+REPORT = Report.of_module(
+    __doc__, "Energy under a budget: regret on test days (%)", show, "knapsack --data-dir DATA --device cpu --jobs 15"
 )

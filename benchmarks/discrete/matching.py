@@ -32,7 +32,7 @@ from torch import Tensor
 from benchmarks.discrete import decisions
 from benchmarks.discrete.decisions import Criterion, Examples, Method, Training
 from benchmarks.discrete.keypoints import CrossEntropy, Matcher, Sinkhorn, nearest, pairs
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad import discrete
@@ -167,10 +167,4 @@ def show(records: Sequence[Record]) -> str:
     return decisions.show_rows(records, ALL, tasks, columns)
 
 
-REPORT = Report(
-    "matching",
-    "Matching keypoints",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks matching --device cpu --jobs 15",
-)
+REPORT = Report.of_module(__doc__, "Matching keypoints", show, "matching --device cpu --jobs 15")

@@ -34,7 +34,7 @@ from torch import Tensor
 from benchmarks.discrete import decisions
 from benchmarks.discrete.decisions import Examples, Method, Training
 from benchmarks.discrete.terrain import CostNetwork, maps
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.discrete import GridPath, NoiseMargin, Normal, NormProjection, SumOfGamma, Tempered
@@ -164,10 +164,4 @@ def show(records: Sequence[Record]) -> str:
     return decisions.show_rows(records, ALL, tasks, (("best", "best (%)", ".1f"), ("ratio", "ratio", ".2f")))
 
 
-REPORT = Report(
-    "paths",
-    "Cheapest paths across terrain",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks paths --device cuda --jobs 15",
-)
+REPORT = Report.of_module(__doc__, "Cheapest paths across terrain", show, "paths --device cuda --jobs 15")

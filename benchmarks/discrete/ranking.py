@@ -33,8 +33,8 @@ from typing import Any
 
 from benchmarks.discrete.ranking_methods import ALL, PLAIN, knobs_of
 from benchmarks.discrete.ranking_training import IMAGES, Trial, attempt
-from benchmarks.lib.pages import Report, results_paragraph
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.pages import Report
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
@@ -130,7 +130,7 @@ def show(records: Sequence[Record]) -> str:
 def draw(records: Sequence[Record], page: Path) -> list[Path]:
     """Draw the MAP of validation classes during training, for the best trial of the methods of `SHOWN`."""
     names = _collections(records)
-    if not has_matplotlib() or not names:
+    if not names:
         return []
     figure = new_figure(6 * len(names), 4.2)
     for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
@@ -144,16 +144,13 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
         axes.set_ylabel("MAP of validation classes (%)")
         if axes.lines:
             axes.legend(fontsize=7)
-    path = page.with_suffix(".png")
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, page.with_suffix(".png"))
 
 
-REPORT = Report(
-    "ranking",
+REPORT = Report.of_module(
+    __doc__,
     "Retrieval of classes that are not in training",
     show_all,
-    results_paragraph(__doc__),
-    "python -m benchmarks ranking --data-dir DATA --device cuda --jobs 15",
-    draw=draw,
+    "ranking --data-dir DATA --device cuda --jobs 15",
+    draw,
 )

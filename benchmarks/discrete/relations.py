@@ -36,12 +36,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean
 from typing import Any
 
+from benchmarks.discrete.choosers import best_lambda
 from benchmarks.discrete.relations_fit import FIXED, SUPERVISED, Trial, attempt
 from benchmarks.discrete.relations_models import METHODS
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
@@ -104,7 +104,7 @@ def show(records: Sequence[Record]) -> str:
         here = [record for record in records if tuple(record[name] for name in kinds) == kind]
         rows = []
         for method in ALL:
-            found = best_lambda([record for record in here if record["method"] == method])
+            found = best_lambda([record for record in here if record["method"] == method], best=max)
             if not found:
                 continue
             bound = "-" if method == SUPERVISED else _cell(found, "elbo", ".0f")
@@ -129,18 +129,4 @@ def _best_run(records: Sequence[Record]) -> str:
     return f"{best['elbo']:.0f}, {best['precision']:.1f} %"
 
 
-def best_lambda(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the lambda with the highest mean validation bound; all records where there is no lambda."""
-    groups: dict[float | None, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["lam"], []).append(record)
-    return max(groups.values(), key=lambda group: mean(r["validation"] for r in group), default=[])
-
-
-REPORT = Report(
-    "relations",
-    "Relations of particles",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks relations --device cuda --jobs 15",
-)
+REPORT = Report.of_module(__doc__, "Relations of particles", show, "relations --device cuda --jobs 15")

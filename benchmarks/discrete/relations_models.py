@@ -2,67 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.discrete.choosers import SHARED, Chooser, Layer, choose_by, solver_layers
 from setgrad import discrete
 
-# From theta and a function from trees (S, B, n, n) to losses (S, B), to a loss with a gradient for both.
-Chooser = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 # Log-weights of edges stay within this range: a certain tree has no gradient. The published code has a range too.
 RANGE = 10.0
-METHODS = (
-    "imle f",
-    "imle c",
-    "aimle f",
-    "aimle c",
-    "identity",
-    "identity std",
-    "perturbed",
-    "sst",
-    "sst hard",
-    "marginals",
-    "simple",
-    "rloo",
-)
+METHODS = (*SHARED, "perturbed", "sst", "sst hard", "marginals", "simple", "rloo")
 
 
 def make_chooser(method: str, particles: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
-    """Return an estimator. An edge has two entries in theta and z, so a tree has 2 (n - 1) draws of the noise."""
+    """Return a way to train. An edge has two entries in theta and z, so a tree has 2 (n - 1) draws of the noise."""
     if method == "rloo":
         return discrete.ScoreFunction(discrete.RandomSpanningTree, samples=samples)
     solver, gamma = discrete.SpanningTree(), discrete.SumOfGamma(2 * (particles - 1))
-    through = discrete.StraightThrough(solver, soft=_marginals)
+    perturbed = discrete.Perturbed(solver, noise=discrete.Gumbel(), samples=samples)
+    straight_through = discrete.StraightThrough(solver, soft=_marginals)
 
     def exact(theta: Tensor) -> Tensor:
         distribution = discrete.RandomSpanningTree(theta)
         means = distribution.marginals
         return distribution.sample(samples) + (means - means.detach())
 
-    layers: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
-        "imle f": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0),
-        "imle c": lambda: discrete.IMLE(solver, noise=gamma, samples=samples, lam=lam or 1.0, central=True),
-        "aimle f": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples, central=False),
-        "aimle c": lambda: discrete.AIMLE(solver, noise=gamma, samples=samples),
-        "identity": lambda: discrete.Identity(solver, noise=gamma, samples=samples),
-        "identity std": lambda: discrete.Identity(
-            solver, projection=discrete.StdProjection(), noise=gamma, samples=samples
-        ),
-        "perturbed": lambda: (
-            lambda theta: discrete.Perturbed(solver, noise=discrete.Gumbel(), samples=samples)(theta)[None]
-        ),
-        "sst": lambda: lambda theta: _marginals(with_gumbel(theta, samples)),
-        "sst hard": lambda: lambda theta: through(with_gumbel(theta, samples)),
-        "marginals": lambda: lambda theta: _marginals(theta)[None],
-        "simple": lambda: exact,
+    layers: dict[str, Layer] = {
+        **solver_layers(solver, gamma, samples, lam),
+        "perturbed": lambda theta: perturbed(theta)[None],
+        "sst": lambda theta: _marginals(with_gumbel(theta, samples)),
+        "sst hard": lambda theta: straight_through(with_gumbel(theta, samples)),
+        "marginals": lambda theta: _marginals(theta)[None],
+        "simple": exact,
     }
-    layer = layers[method]()
-    if isinstance(layer, nn.Module):
-        layer.to(device)
-    return lambda theta, loss: loss(layer(theta)).mean(0)
+    return choose_by(layers[method], device)
 
 
 def with_gumbel(theta: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from benchmarks.discrete import decisions
 from benchmarks.discrete.decisions import Criterion, Examples, Method, Training
 from benchmarks.lib.data import data_folder, read_arrays
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.discrete import TSP, Gumbel, NoiseMargin, Normal, StdProjection, Tempered
@@ -214,10 +214,4 @@ def show(records: Sequence[Record]) -> str:
     return decisions.show_rows(records, tuple(METHODS), tasks, columns)
 
 
-REPORT = Report(
-    "tsp",
-    "Tours of the globe",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks tsp --data-dir DATA --device cuda --jobs 15",
-)
+REPORT = Report.of_module(__doc__, "Tours of the globe", show, "tsp --data-dir DATA --device cuda --jobs 15")

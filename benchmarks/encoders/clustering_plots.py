@@ -1,4 +1,4 @@
-"""Figures of the clustering experiments, if Matplotlib is installed."""
+"""Figures of the clustering experiments."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 from benchmarks.encoders.clustering_fits import READS, Fit
 from benchmarks.encoders.clustering_models import CONTENDERS
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record
 
 
-def _figure(rows: int, columns: int) -> tuple[Any, Any] | None:
-    """Return a figure and its axes `[row][column]`, or None without Matplotlib."""
-    if not has_matplotlib():
-        return None
+def _figure(rows: int, columns: int) -> tuple[Any, Any]:
+    """Return a figure and its axes `[row][column]`."""
     figure = new_figure(3.6 * columns, 3.3 * rows)
     return figure, figure.subplots(rows, columns, squeeze=False, sharey=True)
 
@@ -33,10 +31,9 @@ def draw_gradients(records: Mapping[Fit, Record], path: Path) -> list[Path]:
             count = fit.points if fit.gradient == "full" else fit.chunk
             groups.setdefault((fit.model, fit.gradient), {}).setdefault(count, []).append(record)
     models = [model for model in CONTENDERS if (model, "sample") in groups]
-    drawing = _figure(1, max(1, len(models)))
-    if drawing is None or not models:
+    if not models:
         return []
-    figure, axes = drawing
+    figure, axes = _figure(1, len(models))
     for axis, model in zip(axes[0], models, strict=True):
         for (name, gradient), found in groups.items():
             if name != model:
@@ -50,16 +47,12 @@ def draw_gradients(records: Mapping[Fit, Record], path: Path) -> list[Path]:
         axis.set_xscale("log", base=2)
         axis.legend(fontsize=7)
     axes[0][0].set_ylabel("NLL, 1,024 points")
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, path)
 
 
 def draw_activations(records: Mapping[Fit, Record], path: Path, bound: float) -> list[Path]:
     """Draw NLL against the points read, for each activation."""
-    drawing = _figure(1, 1)
-    if drawing is None:
-        return []
-    figure, axes = drawing
+    figure, axes = _figure(1, 1)
     groups: dict[str, list[Record]] = {}
     for fit, record in records.items():
         groups.setdefault(fit.activation, []).append(record)
@@ -69,17 +62,13 @@ def draw_activations(records: Mapping[Fit, Record], path: Path, bound: float) ->
     axes[0][0].set(xlabel="points read", ylabel="NLL, 1,024 points")
     axes[0][0].set_xscale("log", base=2)
     axes[0][0].legend(fontsize=7)
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, path)
 
 
 def draw_streams(rows: Sequence[Mapping[str, Any]], path: Path, bound: float) -> list[Path]:
     """Draw NLL of the whole set against the points that have arrived, for each order of arrival."""
     orders = list(dict.fromkeys(row["order"] for row in rows))
-    drawing = _figure(1, len(orders))
-    if drawing is None:
-        return []
-    figure, axes = drawing
+    figure, axes = _figure(1, len(orders))
     for axis, order in zip(axes[0], orders, strict=True):
         for row in rows:
             if row["order"] == order:
@@ -90,20 +79,16 @@ def draw_streams(rows: Sequence[Mapping[str, Any]], path: Path, bound: float) ->
         axis.set_yscale("log")
     axes[0][0].set_ylabel("NLL of the whole set")
     axes[0][0].legend(fontsize=7)
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, path)
 
 
 def draw_sets(example: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw the points of one set and the predicted Gaussians at the end of each stream, one row for each model."""
     pictures = {(picture["title"], picture["order"]): picture for picture in example["pictures"]}
     titles, orders = (list(dict.fromkeys(key[i] for key in pictures)) for i in (0, 1))
-    drawing = _figure(max(1, len(titles)), max(1, len(orders)))
-    if drawing is None:
-        return []
     from matplotlib.patches import Ellipse
 
-    figure, axes = drawing
+    figure, axes = _figure(max(1, len(titles)), max(1, len(orders)))
     across, up = zip(*example["points"], strict=True)
     for (title, order), picture in pictures.items():
         axis = axes[titles.index(title)][orders.index(order)]
@@ -113,16 +98,12 @@ def draw_sets(example: Mapping[str, Any], path: Path) -> list[Path]:
             axis.add_patch(Ellipse(tuple(mean), 4 * wide, 4 * high, fill=False, linewidth=0.5 + 3 * weight))
         axis.set(xlim=(-6, 6), ylim=(-6, 6))
         axis.set_title(f"{title}: {order}", fontsize=7)
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, path)
 
 
 def draw_variances(found: Mapping[str, Mapping[str, float]], path: Path) -> list[Path]:
     """Draw the variance of codes against the number of chunks; rounding lies at the bottom."""
-    drawing = _figure(1, 1)
-    if drawing is None:
-        return []
-    figure, axes = drawing
+    figure, axes = _figure(1, 1)
     for name, row in found.items():
         style = "o-" if CONTENDERS[name].consistent else "s--"
         axes[0][0].plot(
@@ -135,5 +116,4 @@ def draw_variances(found: Mapping[str, Mapping[str, float]], path: Path) -> list
     axes[0][0].set_xscale("log", base=2)
     axes[0][0].set_yscale("log")
     axes[0][0].legend(fontsize=6)
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, path)

@@ -34,8 +34,8 @@ import numpy as np
 
 from benchmarks.encoders.completion_fits import CONTENDERS, SIZES, Trial, attempt, images_file
 from benchmarks.encoders.pixels import IMAGES
-from benchmarks.lib.pages import Report, results_paragraph
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.pages import Report
+from benchmarks.lib.plots import has_matplotlib, new_figure, save_figure
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import table
@@ -113,14 +113,11 @@ def show_score(records: Sequence[Record], name: str, score: str) -> str:
 
 def draw_scores(records: Sequence[Record], page: Path) -> list[Path]:
     """Draw the likelihood against the size of the context, one figure for each collection of images."""
-    if not has_matplotlib():
-        return []
     paths = []
     for name in IMAGES:
-        found = [record for record in records if record["images"] == name]
-        if found:
-            paths.append(page.with_name(f"{page.stem}-{name}.png"))
-            _draw_scores(found, name, paths[-1])
+        selected = [record for record in records if record["images"] == name]
+        if selected:
+            paths += _draw_scores(selected, name, page.with_name(f"{page.stem}-{name}.png"))
     return paths
 
 
@@ -138,7 +135,7 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
         return dict(archive)
 
 
-def _draw_scores(records: Sequence[Record], name: str, path: Path) -> None:
+def _draw_scores(records: Sequence[Record], name: str, path: Path) -> list[Path]:
     figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     for number, model in enumerate(CONTENDERS):
@@ -152,7 +149,7 @@ def _draw_scores(records: Sequence[Record], name: str, path: Path) -> None:
     axes.set_ylabel("nats per pixel")
     axes.set_title(name)
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=110)
+    return save_figure(figure, path)
 
 
 def _draw_images(arrays: dict[str, Any], name: str, path: Path) -> None:
@@ -185,11 +182,6 @@ def _draw_images(arrays: dict[str, Any], name: str, path: Path) -> None:
     figure.savefig(path, dpi=90)
 
 
-REPORT = Report(
-    "completion",
-    "Image completion",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks completion --data-dir DATA --device cuda --jobs 15",
-    draw_scores,
+REPORT = Report.of_module(
+    __doc__, "Image completion", show, "completion --data-dir DATA --device cuda --jobs 15", draw_scores
 )

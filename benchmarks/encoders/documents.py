@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.encoders.documents_fits import CONTENDERS, LINEAR, Trial, attempt
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import format_bytes, table
@@ -91,10 +91,4 @@ def show(records: Sequence[Record]) -> str:
     return table(["", "micro F1", "macro F1", "micro F1, long", "memory of a step", "runs"], rows)
 
 
-REPORT = Report(
-    "documents",
-    "Topics of Reuters-21578",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks documents --data-dir DATA --device cuda --jobs 15",
-)
+REPORT = Report.of_module(__doc__, "Topics of Reuters-21578", show, "documents --data-dir DATA --device cuda --jobs 15")

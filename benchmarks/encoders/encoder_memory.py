@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.machine import add_machine_options, announce, memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, relative_spread, serve_case
 from benchmarks.lib.tables import format_bytes, format_seconds, table
 from setgrad.encoders import UMBC, DeepUMBC, NpyChunks, stream
@@ -69,8 +69,7 @@ class Measured:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="most items of a set (default: 10,000,000)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser)
     parser.add_argument("--passes", type=int, default=1, help="1 for UMBC, more for DeepUMBC (default: 1)")
     parser.add_argument("--folder", type=Path, help="where the items are written (default: the folder for such files)")
 
@@ -78,10 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print one row for each number of items."""
     device = torch.device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    machine = describe(device)
-    print(describe_line(machine), flush=True)
+    machine = announce(device, options.threads)
     largest = min(options.largest, 100_000) if options.quick else options.largest
     results: list[dict[str, Any]] = []
     for items in [n for n in SIZES if n <= largest] or [largest]:

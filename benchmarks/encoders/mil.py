@@ -42,8 +42,8 @@ from benchmarks.encoders.mil_large import LARGE, QUICK, WAYS, Large, tune
 from benchmarks.encoders.mil_memory import GRADIENTS, LIMIT, measure
 from benchmarks.encoders.mil_models import POOLS
 from benchmarks.encoders.mil_published import ILSE, SPREAD, published_cell
-from benchmarks.lib.pages import Report, results_paragraph
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.pages import Report
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.summary import mean_cell
 from benchmarks.lib.tables import format_bytes, table
@@ -258,7 +258,7 @@ def _rows(records: Sequence[Record], data: Sequence[str], score: str) -> list[li
 def draw(records: Sequence[Record], page: Path) -> list[Path]:
     """Draw the memory of a step by the size of the bag, and the error after tuning, if there are records of both."""
     found = _by_part(records)
-    if not has_matplotlib() or not (found["memory"] and found["large"]):
+    if not (found["memory"] and found["large"]):
         return []
     figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2)
@@ -273,19 +273,12 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
         right.plot(errors, [row] * len(errors), "o", color=f"C{row % len(WAYS)}")
     right.set_yticks(range(len(LARGE)), LARGE)
     right.set_xlabel("error of a share (percentage points), one dot a seed")
-    path = page.with_suffix(".png")
-    figure.savefig(path, dpi=110)
-    return [path]
+    return save_figure(figure, page.with_suffix(".png"))
 
 
 _LARGE, _FORMS = ("error", "auroc", "before", "after"), (".2f", ".1f", ".1f", ".1f")
 SHOWN = {"folds": show_folds, "small": show_small, "large": show_large, "memory": show_memory}
 
-REPORT = Report(
-    "mil",
-    "Multiple-instance learning",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks mil --data-dir DATA --device cuda --jobs 15",
-    draw,
+REPORT = Report.of_module(
+    __doc__, "Multiple-instance learning", show, "mil --data-dir DATA --device cuda --jobs 15", draw
 )

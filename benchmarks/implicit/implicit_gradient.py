@@ -25,7 +25,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.lib.machine import describe, describe_line
+from benchmarks.lib.machine import add_machine_options, announce
 from benchmarks.lib.tables import table
 from setgrad import functions
 from setgrad.inference import AllItems, ImplicitMeanField, MeanFieldSolver, OneStepMeanField, mean_field
@@ -92,15 +92,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"networks for each row (default: {SEEDS})")
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"samples of estimators (default: {SAMPLES})")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser, device=False)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all networks; print cosines, then distances."""
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    machine = describe(torch.device("cpu"))
-    print(describe_line(machine), flush=True)
+    machine = announce(torch.device("cpu"), options.threads)
     factors, seeds, samples = ((1, 5), 1, 16) if options.quick else (FACTORS, options.seeds, options.samples)
     cases = []
     for name in NETWORKS:

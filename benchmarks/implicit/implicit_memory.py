@@ -32,9 +32,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.machine import add_machine_options, announce, memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.pages import PAGES
-from benchmarks.lib.plots import new_figure
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, relative_spread, serve_case
 from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.lib.timing import Peak
@@ -71,8 +71,7 @@ SHAPES: dict[str, tuple[Case, tuple[int, ...]]] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser)
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the figure of what --json wrote, run nothing")
 
 
@@ -83,10 +82,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         draw(results["rows"], PAGES / "implicit-memory.png")
         return results
     device = torch.device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    machine = describe(device)
-    print(describe_line(machine), flush=True)
+    machine = announce(device, options.threads)
     deep = measure("deep set", device, quick=options.quick)
     pairwise = measure("pairwise", device, quick=options.quick)
     # The figure shows the rows of the deep set.
@@ -101,7 +97,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.plot([row["iterations"] for row in rows], [row[way]["step"] / 1e6 for row in rows], "o-", label=way)
     axes.set(xscale="log", yscale="log", xlabel="fixed-point iterations K", ylabel="peak memory (MB)")
     axes.legend()
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path)
 
 
 def measure(model: str, device: torch.device, *, quick: bool) -> dict[str, Any]:

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.lib.machine import describe, describe_line
+from benchmarks.lib.machine import add_machine_options, announce
 from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.timing import Timing, time_in_turns
 from setgrad.implicit import quadratic
@@ -80,15 +80,12 @@ Layer = Callable[..., Tensor]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser, device=False)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print times and errors for each size."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    machine = describe(torch.device("cpu"))
-    print(describe_line(machine), flush=True)
+    machine = announce(torch.device("cpu"), options.threads)
     missing = [name for name, (needs, _) in WAYS.items() if not all(map(importlib.util.find_spec, needs))]
     if missing:
         print(f"left out, because not installed: {'; '.join(missing)}. {INSTALL}", flush=True)

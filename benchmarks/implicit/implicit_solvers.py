@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.implicit.one_krylov import solve_normal
-from benchmarks.lib.machine import describe, describe_line
+from benchmarks.lib.machine import announce
 from benchmarks.lib.tables import table
 from setgrad.implicit import CG, GMRES, LinearSolver, NormalCG, Picard, Status, fixed_point
 
@@ -105,8 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print one row for each strength of the couplings."""
-    machine = describe(torch.device("cpu"))
-    print(describe_line(machine), flush=True)
+    machine = announce(torch.device("cpu"))
     sets, items, strengths = (8, 20, QUICK) if options.quick else (64, 100, FULL)
     results: list[dict[str, Any]] = []
     for strength, mean in strengths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import resource
@@ -26,12 +27,24 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
-def describe_line(machine: dict[str, Any]) -> str:
-    """Return a description of the machine in one line."""
-    return (
+def announce(device: torch.device, threads: int | None = None) -> dict[str, Any]:
+    """Set the number of threads, if it is given, print the machine in one line, and return its description."""
+    if threads:
+        torch.set_num_threads(threads)
+    machine = describe(device)
+    print(
         f"{machine['device']}, {machine['threads']} threads (load {machine['load']} when started), "
-        f"torch {machine['torch']}, Python {machine['python']}"
+        f"torch {machine['torch']}, Python {machine['python']}",
+        flush=True,
     )
+    return machine
+
+
+def add_machine_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
+    """Add the options for the number of threads and, if wanted, for the device."""
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
 
 
 def synchronize(device: torch.device) -> None:

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from benchmarks.lib.plots import has_matplotlib
 from benchmarks.lib.records import Record
 
 RESULTS, PAGES = Path("benchmarks/results"), Path("docs/results")
+# From records to tables in Markdown, and from records and the path of the page to the paths of figures.
+Body = Callable[[Sequence[Record]], str]
+Draw = Callable[[Sequence[Record], Path], Sequence[Path]]
 
 
 @final
@@ -18,17 +22,25 @@ RESULTS, PAGES = Path("benchmarks/results"), Path("docs/results")
 class Report:
     """How the records of a benchmark become a page.
 
-    `body` returns the tables in Markdown. `notes` says in plain sentences what was run and what falls short,
-    usually the paragraph "Results:" of the module's docstring. `draw`
-    writes figures beside the page, whose path it gets, and returns their paths.
+    `body` returns the tables in Markdown. `notes` says in plain sentences what was run and what falls short. `draw`
+    writes figures beside the page, whose path it gets, and returns their paths; it is only called if Matplotlib is
+    installed.
     """
 
     name: str
     title: str
-    body: Callable[[Sequence[Record]], str]
+    body: Body
     notes: str
     command: str
-    draw: Callable[[Sequence[Record], Path], Sequence[Path]] | None = None
+    draw: Draw | None = None
+
+    @classmethod
+    def of_module(cls, doc: str | None, title: str, body: Body, command: str, draw: Draw | None = None) -> Report:
+        """Return the report of a module: its notes are the paragraph "Results:" of the docstring `doc`.
+
+        `command` follows `python -m benchmarks`; its first word is the name of the benchmark.
+        """
+        return cls(command.split()[0], title, body, results_paragraph(doc), f"python -m benchmarks {command}", draw)
 
     @property
     def results(self) -> Path:
@@ -44,8 +56,8 @@ def results_paragraph(docstring: str | None) -> str:
         'It is fast.'
     """
     paragraphs = (docstring or "").split("\n\n")
-    found = next(paragraph for paragraph in paragraphs if paragraph.startswith("Results: "))
-    return " ".join(found.removeprefix("Results: ").split())
+    results = next(paragraph for paragraph in paragraphs if paragraph.startswith("Results: "))
+    return " ".join(results.removeprefix("Results: ").split())
 
 
 def page_path(results: Path) -> Path:
@@ -59,7 +71,7 @@ def show_page(report: Report, records: Sequence[Record], page: Path | None) -> N
     figures: Sequence[Path] = []
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
-        figures = report.draw(records, page) if report.draw is not None else []
+        figures = report.draw(records, page) if report.draw is not None and has_matplotlib() else []
     text = render_page(
         report.title,
         "\n\n".join([report.body(records), *(f"![{figure.stem}]({figure.name})" for figure in figures)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 
@@ -17,3 +18,9 @@ def new_figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Any, path: Path, dpi: int = 110) -> list[Path]:
+    """Write a figure, and return its path as a list, as a report needs it."""
+    figure.savefig(path, dpi=dpi)
+    return [path]

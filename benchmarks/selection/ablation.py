@@ -39,7 +39,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record
 from benchmarks.lib.summary import Summary, mean_cell, paired_differences, summarise
 from benchmarks.lib.tables import table
@@ -167,10 +167,6 @@ def _signed(points: float, error: float) -> str:
     return f"{points:+.1f}" + ("" if math.isnan(error) else f" ({error:.1f})")
 
 
-REPORT = Report(
-    "ablation",
-    "What matters in the default",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks ablation --data-dir DATA --device cuda --jobs 15",
+REPORT = Report.of_module(
+    __doc__, "What matters in the default", show, "ablation --data-dir DATA --device cuda --jobs 15"
 )

@@ -20,7 +20,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.lib.pages import Report, results_paragraph, show_page
+from benchmarks.lib.pages import Report, show_page
 from benchmarks.lib.records import Record, read_records
 from benchmarks.lib.summary import summarise
 from benchmarks.lib.tables import table
@@ -92,10 +92,4 @@ def _limit(task: str) -> str:
     return "100" if task == "moons" else "-"
 
 
-REPORT = Report(
-    "demo-scores",
-    "Moons, Gaussian and digits",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks demo-scores --seeds 5 --device cuda",
-)
+REPORT = Report.of_module(__doc__, "Moons, Gaussian and digits", show, "demo-scores --seeds 5 --device cuda")

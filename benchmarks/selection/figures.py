@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lib.plots import has_matplotlib, new_figure
+from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record
 from benchmarks.selection.baselines import BASELINES
 from benchmarks.selection.models import MODELS
@@ -14,14 +14,11 @@ from benchmarks.selection.scores import collect, latest
 
 def draw_figures(records: Sequence[Record], page: Path) -> list[Path]:
     """Draw one figure for each family of tasks beside the page, and return their paths."""
-    if not has_matplotlib():
-        return []
     records = latest([record for record in records if not record["quick"]] or records)
     paths = []
     for family in sorted({_family(record["task"]) for record in records}):
         selected = [record for record in records if _family(record["task"]) == family]
-        paths.append(page.with_name(f"{page.stem}-{family.replace(':', '-')}.png"))
-        _draw_scores(selected, paths[-1], family)
+        paths += _draw_scores(selected, page.with_name(f"{page.stem}-{family.replace(':', '-')}.png"), family)
     return paths
 
 
@@ -33,7 +30,7 @@ def _family(task: str) -> str:
     return head if rest else "others"
 
 
-def _draw_scores(records: Sequence[Record], path: Path, title: str) -> None:
+def _draw_scores(records: Sequence[Record], path: Path, title: str) -> list[Path]:
     found = collect(records, "true_size")
     tasks = sorted(found)
     models = [m for m in (*MODELS, *BASELINES) if any(m in found[task] for task in tasks)]
@@ -55,4 +52,4 @@ def _draw_scores(records: Sequence[Record], path: Path, title: str) -> None:
     axes.set_ylabel("test Jaccard, true size (%)")
     axes.set_title(title)
     axes.legend(fontsize=7, ncols=1, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=110)
+    return save_figure(figure, path)

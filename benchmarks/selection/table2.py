@@ -35,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.pages import Report, results_paragraph, show_page
+from benchmarks.lib.pages import Report, show_page
 from benchmarks.lib.records import read_records
 from benchmarks.lib.trials import add_trial_options, answers, parse_names, results_file, run_context, run_trials
 from benchmarks.selection import fits
@@ -50,13 +50,8 @@ from benchmarks.selection.tasks import FOLDS, SPLITS, expand, splits_of
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS
 
 ALL = (*MODELS, *BASELINES)
-REPORT = Report(
-    "table2",
-    "All methods on all tasks",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks table2 --data-dir DATA --device cuda --jobs 15",
-    draw_figures,
+REPORT = Report.of_module(
+    __doc__, "All methods on all tasks", show, "table2 --data-dir DATA --device cuda --jobs 15", draw_figures
 )
 
 

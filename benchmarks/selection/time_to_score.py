@@ -36,9 +36,9 @@ from typing import Any, final
 
 import torch
 
+from benchmarks.lib.machine import add_machine_options, announce
 from benchmarks.lib.machine import describe as machine
-from benchmarks.lib.machine import describe_line
-from benchmarks.lib.pages import Report, results_paragraph
+from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
@@ -93,17 +93,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--categories", help="Amazon categories (default: all; with --quick: safety)")
     parser.add_argument("--protocols", default="farthest", help="farthest, random (default: farthest)")
     parser.add_argument("--baseline-lr", default="1e-4,1e-3", help="learning rates of the baseline (default: both)")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser, device=False)
     add_trial_options(parser, seeds=1)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trials that have no record, and show the page."""
     trials = trials_of(options)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     if options.table is None:
-        print(describe_line(machine(resolve_device(options.device))), flush=True)
+        announce(resolve_device(options.device), options.threads)
     folders = {"amazon_baby_registry": "the Amazon registries"}
     return run_and_show(options, trials, attempt, REPORT, folders=folders)
 
@@ -324,10 +322,6 @@ def _rates(text: str) -> tuple[float, ...]:
     return tuple(sorted(rates))
 
 
-REPORT = Report(
-    "time-to-score",
-    "Training time to the same score",
-    show,
-    results_paragraph(__doc__),
-    "python -m benchmarks time-to-score --data-dir DATA --device cuda",
+REPORT = Report.of_module(
+    __doc__, "Training time to the same score", show, "time-to-score --data-dir DATA --device cuda"
 )

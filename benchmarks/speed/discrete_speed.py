@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.lib.machine import describe, describe_line
+from benchmarks.lib.machine import announce
 from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.timing import Timing
 from benchmarks.speed import discrete_pyepo as pyepo
@@ -66,9 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all problems and print the ratios."""
-    torch.set_num_threads(options.threads)
-    machine = describe(torch.device("cpu"))
-    print(describe_line(machine), flush=True)
+    machine = announce(torch.device("cpu"), options.threads)
     has_pyepo = pyepo.is_installed()
     print(f"PyEPO {pyepo.version()}" if has_pyepo else "PyEPO is not installed and left out: see --help", flush=True)
     batches = [4] if options.quick else [int(batch) for batch in options.batches.split(",")]

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.lib.machine import describe, describe_line
+from benchmarks.lib.machine import announce
 from benchmarks.lib.tables import format_seconds, table
 from benchmarks.lib.timing import time_in_turns
 from benchmarks.selection.models import MEMBERS
@@ -55,8 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print."""
     device = resolve_device(options.device)
-    machine = describe(device)
-    print(describe_line(machine), flush=True)
+    machine = announce(device)
     counts = [1, 2] if options.quick else [int(count) for count in options.members.split(",")]
     batch = make_batch(4 if options.quick else 64, device)
     predicted = make_batch(10 * len(batch.sets), device).sets

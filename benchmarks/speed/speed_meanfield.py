@@ -23,7 +23,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.lib.machine import describe, describe_line
+from benchmarks.lib.machine import add_machine_options, announce
 from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.lib.timing import growth_exponent, time_in_turns
 from benchmarks.speed.step_memory import peak_of
@@ -60,8 +60,7 @@ LARGEST_LIMIT = 6e9
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser)
     parser.add_argument(
         "--repeats", type=int, help=f"timed steps of each kind (default: {FULL.repeats}, {GPU_REPEATS} on a GPU)"
     )
@@ -73,14 +72,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run and print all parts."""
     device = torch.device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     plan = QUICK if options.quick else FULL
     repeats = options.repeats or (GPU_REPEATS if device.type == "cuda" and not options.quick else plan.repeats)
     plan = replace(plan, repeats=repeats)
     parts = {"speed": measure_speed, "growth": measure_growth, "largest": measure_largest}
-    machine = describe(device)
-    print(describe_line(machine), flush=True)
+    machine = announce(device, options.threads)
     results: dict[str, Any] = {"machine": machine, "repeats": plan.repeats}
     for name in options.parts.split(","):
         if name not in parts:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.discrete.explain import best_lambda
+from benchmarks.discrete.choosers import best_lambda
 from benchmarks.discrete.explain_data import LENGTH, plant, read_reviews
 from benchmarks.discrete.explain_fit import Trial, fit_linear, fit_network, fixed_choice, scores
 from benchmarks.discrete.explain_models import METHODS, Explainer, make_chooser
