@@ -1,9 +1,9 @@
-"""Learning to predict what a solver needs: what the experiments on paths, tours, matchings and knapsacks share.
+"""Learning to predict the inputs of a solver: shared code of the experiments on paths, tours, matchings and knapsacks.
 
-A network turns inputs into theta, a solver theta into an answer. A criterion is a way to learn from right answers (or
-true thetas): one loss for each example. Losses of a batch are added up, not averaged, so that lambda of Blackbox and
-IMLE means the same for batches of every size; Adam does not mind the scale. A published lambda, where losses were
-averaged, is to be divided by the published batch.
+A network maps inputs to theta, a solver maps theta to an answer. A criterion returns one loss for each example, from
+the right answers or the true thetas. Losses of a batch are added, not averaged, so that lambda of Blackbox and IMLE
+means the same for batches of every size; Adam ignores the scale. A published lambda, where losses were averaged, must
+be divided by the published batch size.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from setgrad.discrete import (
     regret,
 )
 
-# From answers, an example and its solver to one number for each answer.
+# From answers, the examples of a batch and their solver to one loss for each answer.
 Loss = Callable[[Tensor, "Examples", CombinatorialSolver], Tensor]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs of the network, the right answers, and the true thetas whose solutions these are."""
+    """Inputs of the network, the right answers, and the true thetas, which the right answers solve."""
 
     inputs: Tensor
     answers: Tensor
@@ -71,12 +71,12 @@ Method = Callable[[CombinatorialSolver, torch.Generator], Criterion]
 
 
 def l1(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
-    """Return the published loss for paths and tours. Its gradient points from the answer to the right one."""
+    """Return the L1 distance, the published loss for paths and tours. Its gradient is 0 at right entries."""
     return (z - batch.answers).abs().flatten(z.ndim - solver.dims).sum(-1)
 
 
 def linear_hamming(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tensor:
-    """Return the same value from a linear loss: the gradient is never 0, also at right entries."""
+    """Return the Hamming loss: the value of `l1` with a gradient that is not 0 at right entries."""
     return hamming_loss(z, batch.answers, dims=solver.dims)
 
 
@@ -87,7 +87,7 @@ def regret_loss(z: Tensor, batch: Examples, solver: CombinatorialSolver) -> Tens
 
 @final
 class EstimatorLoss(Criterion):
-    """The loss of an estimator's answers. Estimators without projection and margin get them here."""
+    """The loss of an estimator's answers. Projection and margin come before estimators that do not have them."""
 
     def __init__(
         self, estimator: Any, loss: Loss, *, projection: Projection | None = None, margin: Margin | None = None
@@ -136,7 +136,7 @@ class FenchelYoungLoss(Criterion):
 
 @final
 class TwoStage(Criterion):
-    """Regression on the true theta, which the other losses except regret do not get."""
+    """Regression on the true theta. Of the other losses only SPO+ and the regret use it."""
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
         """Return the squared error."""
@@ -145,14 +145,14 @@ class TwoStage(Criterion):
 
 @final
 class SPOPlus(Criterion):
-    """The convex bound on the regret of Elmachtoub and Grigas (2022), one call of the solver for a batch."""
+    """The convex bound on the regret by Elmachtoub and Grigas (2022), with one call of the solver for a batch."""
 
     def __init__(self, solver: CombinatorialSolver) -> None:
         super().__init__()
         self.solver = solver
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Return, for a minimisation, <2 theta - c, z* - z(2 theta - c)>, which is linear in theta once z is known."""
+        """Return <2 theta - c, z* - z(2 theta - c)> for a minimisation, and minus that for a maximisation."""
         sign = 1 if self.solver.sense == "min" else -1
         shifted = 2 * theta - batch.truth
         z = self.solver(shifted.detach())
@@ -167,7 +167,7 @@ def identity(
     projection: Projection | None = None,
     margin: Margin | None = None,
 ) -> Criterion:
-    """Return the loss of Identity, with or without projection and margin."""
+    """Return the loss of Identity."""
     return EstimatorLoss(Identity(solver, projection=projection, margin=margin, generator=generator), loss)
 
 
@@ -180,7 +180,7 @@ def blackbox(
     projection: Projection | None = None,
     margin: Margin | None = None,
 ) -> Criterion:
-    """Return the loss of Blackbox; projection and margin come before it."""
+    """Return the loss of Blackbox, which projection and margin come before."""
     return EstimatorLoss(Blackbox(solver, lam=lam), loss, projection=projection, margin=margin)
 
 
@@ -206,7 +206,7 @@ def fenchel_young(
 
 
 def two_stage(solver: CombinatorialSolver, generator: torch.Generator) -> Criterion:
-    """Return the loss of a regression."""
+    """Return the squared error of theta. Solver and generator are not used."""
     return TwoStage()
 
 
@@ -218,7 +218,7 @@ def spo_plus(solver: CombinatorialSolver, generator: torch.Generator) -> Criteri
 @final
 @dataclass(frozen=True)
 class Training:
-    """Options of training. `drop` and `margin` are shares of the epochs: where the rate falls, where margins end."""
+    """Options of training. After a share `drop` of the epochs the rate falls, after a share `margin` margins end."""
 
     epochs: int
     batch: int
@@ -236,10 +236,10 @@ def learn(
     *,
     validate: Callable[[nn.Module], float] | None = None,
 ) -> None:
-    """Train in place. With `validate` (smaller is better, once an epoch) the best epoch is kept, else the last."""
+    """Train in place. With `validate` (smaller is better) the weights of the best epoch are restored at the end."""
     optimiser = torch.optim.Adam([*network.parameters(), *criterion.parameters()], lr=training.rate)
     device = examples.inputs.device
-    best, kept = float("inf"), None
+    best, best_weights = float("inf"), None
     for epoch in range(training.epochs):
         if epoch == round(training.drop * training.epochs):
             for group in optimiser.param_groups:
@@ -257,9 +257,9 @@ def learn(
             network.eval()
             score = validate(network)
             if score < best:
-                best, kept = score, deepcopy(network.state_dict())
-    if kept is not None:
-        network.load_state_dict(kept)
+                best, best_weights = score, deepcopy(network.state_dict())
+    if best_weights is not None:
+        network.load_state_dict(best_weights)
     network.eval()
 
 
@@ -274,6 +274,12 @@ def generators(seed: int, device: torch.device) -> tuple[torch.Generator, torch.
     return torch.Generator().manual_seed(seed), torch.Generator(device=device).manual_seed(seed)
 
 
+def make_record(scores: Record, solver: CombinatorialSolver, task: str, summary: str) -> Record:
+    """Return the record of a trial: the scores, and the work of the solver in training."""
+    work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
+    return {**scores, **work, "task": task, "summary": summary}
+
+
 def show_rows(
     records: Sequence[Record], methods: Sequence[str], tasks: Sequence[str], columns: Sequence[tuple[str, str, str]]
 ) -> str:
@@ -283,10 +289,10 @@ def show_rows(
     """
     rows = []
     for method in methods:
-        found = [[r for r in records if (r["method"], r["task"]) == (method, task)] for task in tasks]
-        if any(found):
-            cells = [_cell([r[key] for r in group], form) for group in found for key, _, form in columns]
-            rows.append([method, *cells, str(max(map(len, found)))])
+        groups = [[r for r in records if (r["method"], r["task"]) == (method, task)] for task in tasks]
+        if any(groups):
+            cells = [_cell([r[key] for r in group], form) for group in groups for key, _, form in columns]
+            rows.append([method, *cells, str(max(map(len, groups)))])
     heads = [f"{task}: {head}" for task in tasks for _, head, _ in columns]
     return table(["", *heads, "runs"], rows)
 

@@ -16,7 +16,7 @@ The publications train for 100 epochs (--epochs).
 "Negative ELBO" is a bound for every method: exact samples of the k-subset distribution of the logits and its exact
 divergence from the prior. Top-k of perturbed logits draws from a distribution without a closed form; the ELBO replaces
 it by the k-subset distribution of c times the logits, with the c that fits its marginals (about 7 for sum-of-gamma
-noise, which is NOT the distribution of the logits themselves). "Scaled" multiplies the logits by the one of six factors
+noise, so it is NOT the distribution of the logits themselves). "Scaled" multiplies the logits by the one of six factors
 that validation images prefer; options are chosen by it. "Papers" is the published loss on test images: points as in
 training, soft ones too, plus the divergence of a softmax from the uniform distribution. For k = 10 that is NOT the
 divergence of the distribution, and no bound. Training losses: "elbo", "papers", and "papers / S", which divides the
@@ -28,7 +28,7 @@ together in one process; their weights, batches and noise differ.
 
 Results: Nats per test image, mean ± standard deviation over seeds. negative ELBO: a bound for every method, less is
 better. scaled: the same after the logits are multiplied by the best of six factors by validation. papers: the published
-loss, which is no bound for k = 10. knob: the chosen value of the one tuned option. AIMLE matches IMLE with the best
+loss, which is no bound for k = 10. option: the chosen value of the one tuned option. AIMLE matches IMLE with the best
 lambda for k = 1; for k = 10 it is 5 nats worse, 6 with the published loss. Published, after 100 epochs and more: SIMPLE
 has a negative ELBO of about 170.5 for k = 10 and 235.3 for k = 1, Gumbel-softmax 245.0 for k = 1 (one seed); AIMLE with
 ten samples has 60.2 for k = 10 by the published loss with the divergence divided by ten.
@@ -85,52 +85,54 @@ def plan(options: argparse.Namespace) -> list[Trial]:
         raise OptionError(f"--epochs and --seeds must be at least 1, not {options.epochs} and {options.seeds}")
     parts = parse_names(options.parts, PARTS, "part")
     wanted = parse_names(options.models or ",".join(MODELS), MODELS, "model")
-    made = dict.fromkeys(t for part in parts for t in _PLANS[part](options) if t.model in wanted)
+    trials = dict.fromkeys(t for part in parts for t in _PLANS[part](options) if t.model in wanted)
     if options.quick:
         # One value of each method is enough to show that it runs.
-        first = {(t.k, t.model, t.loss, t.samples): t for t in reversed(made)}
-        made = dict.fromkeys(reversed(first.values()))
-    return sorted(made, key=lambda t: -t.samples * (4 if t.model in ("simple", "sfess", "rloo") else 1) - t.k)
+        first = {(t.k, t.model, t.loss, t.samples): t for t in reversed(trials)}
+        trials = dict.fromkeys(reversed(first.values()))
+    return sorted(trials, key=lambda t: -t.samples * (4 if t.model in ("simple", "sfess", "rloo") else 1) - t.k)
 
 
-def _trial(options: argparse.Namespace, k: int, model: str, knob: float, noise: str, loss: str, samples: int) -> Trial:
+def _trial(
+    options: argparse.Namespace, k: int, model: str, option: float, noise: str, loss: str, samples: int
+) -> Trial:
     # For k = 1 the published divergence is the right one, so both losses are the same.
     loss = "elbo" if (k, loss) == (1, "papers") else loss
     samples = max(samples, MODELS[model].fewest)
     if options.quick:
         return Trial(
-            k, model, knob, noise, loss, samples, 1, 1, batch=20, trained=60, tested=60, drawn=1, widths=(64, 32)
+            k, model, option, noise, loss, samples, 1, 1, batch=20, trained=60, tested=60, drawn=1, widths=(64, 32)
         )
-    return Trial(k, model, knob, noise, loss, samples, options.seeds, options.epochs)
+    return Trial(k, model, option, noise, loss, samples, options.seeds, options.epochs)
 
 
 def _main(options: argparse.Namespace) -> Iterator[Trial]:
     for k in KS:
         for name, model in MODELS.items():
-            for knob in model.knobs if k in model.ks else ():
+            for option in model.option_values if k in model.ks else ():
                 for noise in MODELS[name].noises[k]:
-                    yield _trial(options, k, name, knob, noise, "elbo", 1)
+                    yield _trial(options, k, name, option, noise, "elbo", 1)
 
 
 def _papers(options: argparse.Namespace) -> Iterator[Trial]:
     for name in (*PAPERS, "identity (ste)", "simple"):
         for noise in PAPERS_NOISES if name != "simple" else ("",):
-            for knob in MODELS[name].knobs:
-                yield _trial(options, 10, name, knob, noise, "papers", 1)
+            for option in MODELS[name].option_values:
+                yield _trial(options, 10, name, option, noise, "papers", 1)
 
 
 def _noise(options: argparse.Namespace) -> Iterator[Trial]:
-    for name, knob in NOISY.items():
+    for name, option in NOISY.items():
         for noise in NOISES:
             for loss in ("elbo", "papers"):
-                yield _trial(options, 10, name, knob, noise, loss, 1)
+                yield _trial(options, 10, name, option, noise, loss, 1)
 
 
 def _samples(options: argparse.Namespace) -> Iterator[Trial]:
     for k in KS:
-        for name, knob in SAMPLED.items():
+        for name, option in SAMPLED.items():
             if k in MODELS[name].ks:
-                yield _trial(options, k, name, knob, MODELS[name].noises[k][0], "elbo", MANY)
+                yield _trial(options, k, name, option, MODELS[name].noises[k][0], "elbo", MANY)
         for samples in (1, MANY):
             for loss in ("elbo", "papers", "papers / S"):
                 if loss != "papers / S" or samples > 1:
@@ -143,12 +145,12 @@ def show(records: Sequence[Record]) -> str:
     for k in KS:
         for loss in ("elbo", "papers", "papers / S"):
             for many in (False, True):
-                found = [r for r in records if (r["k"], r["loss"], r["samples"] > 2) == (k, loss, many)]
-                found = found if loss != "elbo" else [r for r in found if _usual(r)]
-                if found:
+                selected = [r for r in records if (r["k"], r["loss"], r["samples"] > 2) == (k, loss, many)]
+                selected = selected if loss != "elbo" else [r for r in selected if _usual(r)]
+                if selected:
                     samples = f"{MANY} samples" if many else "one sample (two for score functions)"
-                    pages.append(f"## k = {k}, trained with {loss}, {samples}\n\n{_best_table(found)}")
-    noisy = [r for r in records if r["k"] == 10 and r["samples"] == 1 and NOISY.get(r["model"]) == r["knob"]]
+                    pages.append(f"## k = {k}, trained with {loss}, {samples}\n\n{_best_table(selected)}")
+    noisy = [r for r in records if r["k"] == 10 and r["samples"] == 1 and NOISY.get(r["model"]) == r["option"]]
     if len({r["noise"] for r in noisy}) > 2:
         pages.append(f"## Noise, k = 10, one sample\n\n{_noise_table(noisy)}")
     return "\n\n".join(pages)
@@ -161,10 +163,10 @@ def _best_table(records: Sequence[Record]) -> str:
         for name in dict.fromkeys(r["model"] for r in records)
     ]
     rows = [
-        [r["model"], _knob(r), *(mean_cell(r[name], ".1f") for name, _ in COLUMNS), f"{_count(records, r)}"]
+        [r["model"], _option(r), *(mean_cell(r[name], ".1f") for name, _ in COLUMNS), f"{_count(records, r)}"]
         for r in sorted(best, key=_validation)
     ]
-    return table(["nats of an image", "knob", *(title for _, title in COLUMNS), "tried"], rows)
+    return table(["nats of an image", "option", *(title for _, title in COLUMNS), "tried"], rows)
 
 
 def _noise_table(records: Sequence[Record]) -> str:
@@ -185,8 +187,10 @@ def _validation(record: Record) -> float:
     return mean if math.isfinite(mean) else math.inf
 
 
-def _knob(record: Record) -> str:
-    return ", ".join([*([f"{record['knob']:g}"] if record["knob"] else []), *filter(None, [record["noise"]])]) or "-"
+def _option(record: Record) -> str:
+    return (
+        ", ".join([*([f"{record['option']:g}"] if record["option"] else []), *filter(None, [record["noise"]])]) or "-"
+    )
 
 
 def _count(records: Sequence[Record], record: Record) -> int:

@@ -1,7 +1,7 @@
 """The divergence of a k-subset distribution from the uniform one, in few operations, because every step needs it.
 
-`KSubset.kl` is exact for any n, by a tree of some two thousand small operations. Here n is 20, and the number of coins
-that come up has a distribution that roots of unity give at once. The tests hold the two to each other.
+`KSubset.kl` is exact for any n, with about two thousand small operations. Here n is 20, and a discrete Fourier
+transform gives the distribution of the number of chosen items at once. The tests compare the two.
 """
 
 from __future__ import annotations

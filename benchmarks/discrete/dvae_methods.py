@@ -1,4 +1,4 @@
-"""Contenders of the discrete VAE: from logits and a loss of samples to a loss with a gradient for the logits."""
+"""Methods of the discrete VAE: from logits and a loss of samples to a loss with a gradient for the logits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EstimatorSampler(Sampler):
 class ScoreFunctionSampler(Sampler):
     """Exact samples with the score function. All groups of an image share one loss, so their scores are added.
 
-    `SFESS` takes one choice at a time; here is the same control variate for the groups of an image together.
+    `SFESS` takes one choice at a time; this is its control variate for all groups of an image together.
     """
 
     def __init__(self, k: int, samples: int, *, linear: bool) -> None:
@@ -83,13 +83,13 @@ class ScoreFunctionSampler(Sampler):
         z = q.sample(self.samples)
         if not self.linear:
             return discrete.rloo(losses(z), q.log_prob(z).sum(-1))
-        found = losses(z.requires_grad_())
-        (slopes,) = torch.autograd.grad(found.sum(), z, retain_graph=True)
+        values = losses(z.requires_grad_())
+        (slopes,) = torch.autograd.grad(values.sum(), z, retain_graph=True)
         z = z.detach()
-        baseline = _others(found.detach()) + (_others(slopes) * (z - _others(z))).sum((-1, -2))
+        baseline = _others(values.detach()) + (_others(slopes) * (z - _others(z))).sum((-1, -2))
         means = q.marginals
         exact = (slopes.mean(0) * (means - means.detach())).sum((-1, -2))
-        return discrete.reinforce(found, q.log_prob(z).sum(-1), baseline=baseline) + exact
+        return discrete.reinforce(values, q.log_prob(z).sum(-1), baseline=baseline) + exact
 
 
 def _others(values: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Setting:
     """The options that a sampler is built from."""
 
     k: int
-    knob: float
+    option: float
     noise: discrete.Noise
     samples: int
 
@@ -122,7 +122,7 @@ class Model:
     """
 
     make: Callable[[Setting], discrete.GradientEstimator | Sampler]
-    knobs: tuple[float, ...] = (0.0,)
+    option_values: tuple[float, ...] = (0.0,)
     ks: tuple[int, ...] = (1, 10)
     noises: dict[int, tuple[str, ...]] = field(default_factory=lambda: {1: ("",), 10: ("",)})
     fewest: int = 1
@@ -131,16 +131,16 @@ class Model:
 
 def _imle(central: bool) -> Model:
     def make(s: Setting) -> discrete.GradientEstimator:
-        return discrete.IMLE(s.solver, noise=s.noise, samples=s.samples, lam=s.knob, central=central)
+        return discrete.IMLE(s.solver, noise=s.noise, samples=s.samples, lam=s.option, central=central)
 
-    return Model(make, knobs=(1.0, 10.0, 100.0), noises=SOLVER_NOISES)
+    return Model(make, option_values=(1.0, 10.0, 100.0), noises=SOLVER_NOISES)
 
 
 def _aimle(central: bool, mode: discrete.StepRule, targets: tuple[float, ...]) -> Model:
     def make(s: Setting) -> discrete.GradientEstimator:
-        return discrete.AIMLE(s.solver, noise=s.noise, samples=s.samples, central=central, mode=mode, target=s.knob)
+        return discrete.AIMLE(s.solver, noise=s.noise, samples=s.samples, central=central, mode=mode, target=s.option)
 
-    return Model(make, knobs=targets, noises=SOLVER_NOISES, stateful=True)
+    return Model(make, option_values=targets, noises=SOLVER_NOISES, stateful=True)
 
 
 def _identity(projection: discrete.Projection | None) -> Model:
@@ -152,16 +152,16 @@ def _identity(projection: discrete.Projection | None) -> Model:
 
 def _relaxed(kind: type[discrete.SoftSub] | type[discrete.RelaxedTopK], hard: bool) -> Model:
     def make(s: Setting) -> discrete.GradientEstimator:
-        return kind(s.k, temperature=s.knob, hard=hard, noise=discrete.Gumbel(), samples=s.samples)
+        return kind(s.k, temperature=s.option, hard=hard, noise=discrete.Gumbel(), samples=s.samples)
 
-    return Model(make, knobs=TEMPERATURES, ks=(10,), noises={10: ("gumbel",)})
+    return Model(make, option_values=TEMPERATURES, ks=(10,), noises={10: ("gumbel",)})
 
 
 def _gumbel_softmax(hard: bool) -> Model:
     def make(s: Setting) -> discrete.GradientEstimator:
-        return discrete.GumbelSoftmax(temperature=s.knob, hard=hard, samples=s.samples)
+        return discrete.GumbelSoftmax(temperature=s.option, hard=hard, samples=s.samples)
 
-    return Model(make, knobs=TEMPERATURES, ks=(1,))
+    return Model(make, option_values=TEMPERATURES, ks=(1,))
 
 
 TEMPERATURES = (0.3, 0.6, 1.0)
@@ -181,7 +181,9 @@ MODELS = {
     "identity (ste)": _identity(None),
     "gumbel-softmax": _gumbel_softmax(False),
     "straight-through gumbel": _gumbel_softmax(True),
-    "reinmax": Model(lambda s: discrete.ReinMax(temperature=s.knob, samples=s.samples), knobs=(1.0, 1.3), ks=(1,)),
+    "reinmax": Model(
+        lambda s: discrete.ReinMax(temperature=s.option, samples=s.samples), option_values=(1.0, 1.3), ks=(1,)
+    ),
     "softsub": _relaxed(discrete.SoftSub, False),
     "softsub hard": _relaxed(discrete.SoftSub, True),
     "relaxed top-k": _relaxed(discrete.RelaxedTopK, False),
@@ -189,16 +191,16 @@ MODELS = {
 }
 
 
-def make_sampler(name: str, *, k: int, knob: float, noise: str, samples: int, replicas: int) -> Sampler:
+def make_sampler(name: str, *, k: int, option: float, noise: str, samples: int, replicas: int) -> Sampler:
     """Return the sampler of this name. Estimators with a state are built once for each replica."""
     model = MODELS[name]
     drawn = NOISES[noise][0](k) if noise else discrete.Gumbel()
-    made = [model.make(Setting(k, knob, drawn, samples)) for _ in range(replicas if model.stateful else 1)]
-    first = made[0]
+    samplers = [model.make(Setting(k, option, drawn, samples)) for _ in range(replicas if model.stateful else 1)]
+    first = samplers[0]
     return (
         first
         if isinstance(first, Sampler)
-        else EstimatorSampler([one for one in made if isinstance(one, discrete.GradientEstimator)])
+        else EstimatorSampler([one for one in samplers if isinstance(one, discrete.GradientEstimator)])
     )
 
 

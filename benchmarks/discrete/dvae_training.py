@@ -38,7 +38,7 @@ class Trial:
 
     k: int
     model: str
-    knob: float
+    option: float
     noise: str
     loss: str
     samples: int
@@ -46,7 +46,7 @@ class Trial:
     epochs: int
     batch: int = 100
     rate: float = 1e-3
-    # The most images for training, and for validation and test.
+    # At most this many images for training, and for validation and test.
     trained: int = 50_000
     tested: int = 10_000
     # Exact samples of a test image.
@@ -61,8 +61,8 @@ class Trial:
     @property
     def label(self) -> str:
         """The name that is printed while it runs."""
-        knob = f" {self.knob:g}" if self.knob else ""
-        return f"k = {self.k}, {self.model}{knob}, {self.noise or 'exact'}, S = {self.samples}, {self.loss}"
+        option = f" {self.option:g}" if self.option else ""
+        return f"k = {self.k}, {self.model}{option}, {self.noise or 'exact'}, S = {self.samples}, {self.loss}"
 
 
 @final
@@ -83,29 +83,29 @@ class Autoencoder(nn.Module):
     def losses(self, z: Tensor, images: Tensor) -> Tensor:
         """Return cross-entropies (S, replicas, images) of pixels for choices (S, replicas, images, groups, items)."""
         samples, replicas, count = z.shape[:3]
-        made = self.decoder(z.movedim(0, 1).reshape(replicas, samples * count, -1))
+        logits = self.decoder(z.movedim(0, 1).reshape(replicas, samples * count, -1))
         truth = images[:, None].expand(-1, samples, -1, -1)
-        made = made.unflatten(1, (samples, count))
-        each = nn.functional.binary_cross_entropy_with_logits(made, truth, reduction="none").sum(-1)
+        logits = logits.unflatten(1, (samples, count))
+        each = nn.functional.binary_cross_entropy_with_logits(logits, truth, reduction="none").sum(-1)
         return each.movedim(1, 0)
 
 
 def penalty(theta: Tensor, trial: Trial) -> Tensor:
-    """Return the divergence of a loss for each image: the true one, the published one, or the published one over S."""
+    """Return the divergence that a loss adds for each image: the true one, the published one, or the latter over S."""
     if trial.loss == "elbo":
         return quick_divergence(theta * distribution_scale(trial.noise, trial.k), trial.k).sum(-1)
-    found = softmax_divergence(theta).sum(-1)
-    return found / trial.samples if trial.loss == "papers / S" else found
+    divergences = softmax_divergence(theta).sum(-1)
+    return divergences / trial.samples if trial.loss == "papers / S" else divergences
 
 
 def read_parts(trial: Trial, data_dir: str | Path | None, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return training, validation and test images, (n, pixels) in bytes: 50,000, 10,000 and 10,000 as published."""
     path = data_folder(data_dir, "mnist", "the images of MNIST") / "mnist.npz"
-    known, asked = (torch.from_numpy(part).flatten(1) for part in read_arrays(path, ("x_train", "x_test")))
+    known, unseen = (torch.from_numpy(part).flatten(1) for part in read_arrays(path, ("x_train", "x_test")))
     held = min(HELD_OUT, len(known) // 6)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(known)))
     train, validation = known[order[held:]][: trial.trained], known[order[:held]][: trial.tested]
-    return train.to(device), validation.to(device), asked[: trial.tested].to(device)
+    return train.to(device), validation.to(device), unseen[: trial.tested].to(device)
 
 
 def batches(images: Tensor, trial: Trial) -> Iterator[Tensor]:
@@ -125,7 +125,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     train, validation, test = read_parts(trial, context.data_dir, device)
     model = Autoencoder(trial.widths, trial.replicas).to(device)
     sampler = make_sampler(
-        trial.model, k=trial.k, knob=trial.knob, noise=trial.noise, samples=trial.samples, replicas=trial.replicas
+        trial.model, k=trial.k, option=trial.option, noise=trial.noise, samples=trial.samples, replicas=trial.replicas
     ).to(device)
     try:
         curve = fit(model, sampler, train, validation[:2000], trial)
@@ -164,7 +164,7 @@ def examine(model: Autoencoder, sampler: Sampler, validation: Tensor, test: Tens
     factor = torch.tensor(SCALES, device=test.device)[which]
     exact, tuned = (bound(model, test, trial.k, scale, drawn=trial.drawn) for scale in (own, factor * own))
     error, soft = as_published(model, sampler, test)
-    found = {
+    scores = {
         "nelbo": exact,
         "tuned": tuned,
         "validation": best,
@@ -174,8 +174,8 @@ def examine(model: Autoencoder, sampler: Sampler, validation: Tensor, test: Tens
         "papers / S": error + soft / trial.samples,
         "alpha": torch.stack([one.alpha for one in _adaptive(sampler)]) if _adaptive(sampler) else torch.tensor([]),
     }
-    said = f"negative ELBO {statistics.fmean(exact.tolist()):.1f}, scaled {statistics.fmean(tuned.tolist()):.1f}"
-    return {**{name: values.tolist() for name, values in found.items()}, "summary": said}
+    summary = f"negative ELBO {statistics.fmean(exact.tolist()):.1f}, scaled {statistics.fmean(tuned.tolist()):.1f}"
+    return {**{name: values.tolist() for name, values in scores.items()}, "summary": summary}
 
 
 def _adaptive(sampler: Sampler) -> list[AIMLE]:
@@ -189,9 +189,9 @@ def bound(model: Autoencoder, images: Tensor, k: int, scale: Tensor, *, drawn: i
     """Return the mean negative ELBO of each replica, with exact samples and divergence of the logits scale * theta."""
     total = torch.zeros_like(scale)
     for part in images.split(500):
-        seen = _shared(part, len(scale))
-        theta = model.theta(seen) * scale[:, None, None, None]
-        errors = model.losses(choice_distribution(theta, k).sample(drawn), seen).mean(0)
+        batch = _shared(part, len(scale))
+        theta = model.theta(batch) * scale[:, None, None, None]
+        errors = model.losses(choice_distribution(theta, k).sample(drawn), batch).mean(0)
         total += (errors + divergence(theta, k).sum(-1)).sum(-1)
     return total / len(images)
 
@@ -203,9 +203,9 @@ def as_published(model: Autoencoder, sampler: Sampler, images: Tensor) -> tuple[
     replicas = len(model.encoder.biases[0])
     errors, soft = torch.zeros(2, replicas, device=images.device)
     for part in images.split(500):
-        seen = _shared(part, replicas)
-        theta = model.theta(seen)
-        errors += model.losses(sampler.draw(theta), seen).mean(0).sum(-1)
+        batch = _shared(part, replicas)
+        theta = model.theta(batch)
+        errors += model.losses(sampler.draw(theta), batch).mean(0).sum(-1)
         soft += softmax_divergence(theta).sum((-1, -2))
     return errors / len(images), soft / len(images)
 

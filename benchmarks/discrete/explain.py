@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def plan(options: argparse.Namespace) -> list[Trial]:
     """Return all trials of the options, the longest first. Deterministic methods run once."""
-    made = []
+    trials = []
     for part in parse_names(options.parts, PARTS, "part"):
         sizes = [int(k) for k in options.k.split(",")] if options.k else SIZES[part][: 1 if options.quick else None]
         for k in sizes:
@@ -79,9 +79,9 @@ def plan(options: argparse.Namespace) -> list[Trial]:
                     continue  # a regression has no class to favour
                 once = options.quick or (method in LINEAR and part != "planted")
                 for seed in range(1 if once else options.seeds):
-                    made += [_trial(part, k, method, seed, lam, options) for lam in _lambdas(method, options)]
-    made = list(dict.fromkeys(made))
-    return sorted(made, key=lambda trial: (trial.part == "planted", -_SLOW.get(trial.method, 1)))
+                    trials += [_trial(part, k, method, seed, lam, options) for lam in _lambdas(method, options)]
+    trials = list(dict.fromkeys(trials))
+    return sorted(trials, key=lambda trial: (trial.part == "planted", -_SLOW.get(trial.method, 1)))
 
 
 def _lambdas(method: str, options: argparse.Namespace) -> Sequence[float | None]:
@@ -111,9 +111,9 @@ def show(records: Sequence[Record]) -> str:
     """Return a table for each part, with a row for each method and columns for each k."""
     pages = []
     for part in PARTS:
-        here = [record for record in records if record["part"] == part]
-        sizes = sorted({record["k"] for record in here})
-        if not here:
+        selected = [record for record in records if record["part"] == part]
+        sizes = sorted({record["k"] for record in selected})
+        if not selected:
             continue
         score = "square error %" if part == "planted" else "accuracy %"
         heads = [f"k={k}: {name}" for k in sizes for name in (score, "precision", "recall", "lambda")]
@@ -121,9 +121,9 @@ def show(records: Sequence[Record]) -> str:
         for method in ALL:
             cells: list[str] = []
             for k in sizes:
-                found = best_lambda([r for r in here if r["method"] == method and r["k"] == k])
-                cells += [mean_cell([r[name] for r in found], ".1f") for name in ("score", "precision", "recall")]
-                cells.append(f"{found[0]['lam']:g}" if found and found[0]["lam"] is not None else "")
+                runs = best_lambda([r for r in selected if r["method"] == method and r["k"] == k])
+                cells += [mean_cell([r[name] for r in runs], ".1f") for name in ("score", "precision", "recall")]
+                cells.append(f"{runs[0]['lam']:g}" if runs and runs[0]["lam"] is not None else "")
             if any(cell not in ("-", "") for cell in cells):
                 rows.append([method, *cells])
         keep = [i for i, head in enumerate(heads) if _worth_showing(part, head, [row[i + 1] for row in rows])]

@@ -1,4 +1,4 @@
-"""Texts with items to choose from: film reviews with human rationales, and planted words that alone decide."""
+"""Texts with items to choose from: film reviews with human rationales, and texts with planted words."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Texts:
     """Texts of several words, each of which belongs to an item (a sentence, or the word itself).
 
     Attributes:
-        words: (texts, words) numbers of words; 0 is unknown, or nothing.
-        owner: (texts, words) the item of each word; where there is no word, the number of items.
-        count: (texts,) how many items a text has.
-        target: (texts,) what is to be predicted: 0 or 1, or a number.
+        words: (texts, words) indices of words; 0 is an unknown word, or padding.
+        owner: (texts, words) the item of each word; for padding, the number of items.
+        count: (texts,) the number of items of a text.
+        target: (texts,) the number to predict: 0 or 1 in a classification.
         relevant: (texts, items) of bool: the items that a human marked, or that were planted.
     """
 
@@ -110,19 +110,19 @@ def read_reviews(data_dir: str | None, part: str, most: int | None = None) -> Co
     if most is not None:
         kinds = [[[r for r in split if r["label"] == label] for label in ("NEG", "POS")] for split in splits]
         splits = [[*first[: most // 2], *second[: most // 2]] for first, second in kinds]
-    seen = Counter(word for review in splits[0] for word in {w for s in review["sentences"] for w in s.split()})
-    known = {word: i + 1 for i, word in enumerate(sorted(w for w, times in seen.items() if times >= _FEWEST))}
-    made = [[(_by_word if part == "words" else _by_sentence)(review, known) for review in split] for split in splits]
-    room = max(len(relevant) for split in made for _, _, relevant in split)
-    longest = max(len(words) for split in made for words, _, _ in split)
+    frequency = Counter(word for review in splits[0] for word in {w for s in review["sentences"] for w in s.split()})
+    known = {word: i + 1 for i, word in enumerate(sorted(w for w, times in frequency.items() if times >= _FEWEST))}
+    read = [[(_by_word if part == "words" else _by_sentence)(review, known) for review in split] for split in splits]
+    room = max(len(relevant) for split in read for _, _, relevant in split)
+    longest = max(len(words) for split in read for words, _, _ in split)
     parts = []
-    for split, found in zip(splits, made, strict=True):
-        words, owner = np.zeros((len(found), longest), int), np.full((len(found), longest), room)
-        relevant = np.zeros((len(found), room), bool)
-        for row, (numbers, owners, marked) in enumerate(found):
+    for split, items in zip(splits, read, strict=True):
+        words, owner = np.zeros((len(items), longest), int), np.full((len(items), longest), room)
+        relevant = np.zeros((len(items), room), bool)
+        for row, (numbers, owners, marked) in enumerate(items):
             words[row, : len(numbers)], owner[row, : len(numbers)] = numbers, owners
             relevant[row, : len(marked)] = marked
-        count = np.array([len(marked) for _, _, marked in found])
+        count = np.array([len(marked) for _, _, marked in items])
         target = np.array([review["label"] == "POS" for review in split])
         parts.append(_texts(words, owner, count, target, relevant))
     train, validation, test = parts

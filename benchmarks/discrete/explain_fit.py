@@ -48,20 +48,20 @@ class Trial:
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Train, and test the weights that validate best. All scores are percentages."""
+    """Train, and test the weights with the best validation loss. All scores are percentages."""
     if trial.part == "planted":
         corpus = plant(trial.k, trial.seed) if trial.texts is None else plant(trial.k, trial.seed, [trial.texts] * 3)
     else:
         corpus = read_reviews(context.data_dir, trial.part, trial.texts)
     if trial.method in LINEAR:
-        found = fit_linear(trial, corpus)
+        result = fit_linear(trial, corpus)
     else:
-        found = fit_network(trial, corpus, resolve_device(context.device))
-    return {**found, "summary": f"{found['score']:.1f}, precision {found['precision']:.1f}"}
+        result = fit_network(trial, corpus, resolve_device(context.device))
+    return {**result, "summary": f"{result['score']:.1f}, precision {result['precision']:.1f}"}
 
 
 def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:
-    """Train a network with any way to choose, and return its scores."""
+    """Train a network with an estimator or with fixed choices, and return its scores."""
     train, validation, test = (part.to(device) for part in (corpus.train, corpus.validation, corpus.test))
     network = Explainer(corpus.vocabulary, trial.dim, trial.dropout).to(device)
     chooser = make_chooser(trial.method, trial.k, trial.samples, trial.lam, device) if trial.method in METHODS else None
@@ -69,7 +69,7 @@ def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, trial.steps)
     rng = np.random.default_rng(trial.seed)
     order = np.zeros(0, int)
-    best, kept, number = np.inf, copy.deepcopy(network.state_dict()), 0
+    best, best_weights, number = np.inf, copy.deepcopy(network.state_dict()), 0
     for step in range(1, trial.steps + 1):
         if len(order) < trial.batch:
             order = np.concatenate([order, rng.permutation(len(train))])
@@ -94,8 +94,8 @@ def fit_network(trial: Trial, corpus: Corpus, device: torch.device) -> Record:
             predicted, _ = predict(network, validation, trial)
             reached = each_loss(predicted, validation.target, regression=corpus.regression).mean().item()
             if reached < best:
-                best, kept, number = reached, copy.deepcopy(network.state_dict()), step
-    network.load_state_dict(kept)
+                best, best_weights, number = reached, copy.deepcopy(network.state_dict()), step
+    network.load_state_dict(best_weights)
     predicted, chosen = predict(network, test, trial)
     return {**scores(predicted, chosen, test, regression=corpus.regression), "validation": best, "best_step": number}
 
@@ -110,15 +110,15 @@ def each_loss(predicted: Tensor, target: Tensor, *, regression: bool) -> Tensor:
 
 def fixed_choice(method: str, texts: Texts, k: int) -> Tensor:
     """Return weights of items, (B, items), by a rule."""
-    there = texts.there
+    mask = texts.there
     if method == "whole text":
-        return there.float()
+        return mask.float()
     if method == "random":
-        rank = torch.rand(there.shape, device=there.device)
+        rank = torch.rand(mask.shape, device=mask.device)
     else:
-        place = torch.arange(texts.items, device=there.device, dtype=torch.float32).expand(there.shape)
+        place = torch.arange(texts.items, device=mask.device, dtype=torch.float32).expand(mask.shape)
         rank = place if method == "last" else -place
-    return TopK(k)(torch.where(there, rank, -1e9))
+    return TopK(k)(torch.where(mask, rank, -1e9))
 
 
 @torch.no_grad()
@@ -139,21 +139,21 @@ def predict(network: Explainer, texts: Texts, trial: Trial) -> tuple[Tensor, Ten
 
 
 def scores(predicted: Tensor, chosen: Tensor, texts: Texts, *, regression: bool) -> Record:
-    """Score of the prediction, and how chosen and relevant items overlap, averaged over texts that have some."""
+    """Return the score of the prediction, and precision and recall, averaged over texts with relevant items."""
     if regression:
         score = (predicted - texts.target).square().mean()
     else:
         score = ((predicted > 0) == (texts.target > 0.5)).float().mean()
     hits = (chosen & texts.relevant).sum(1)
-    some = texts.relevant.any(1)
-    precision = (hits / chosen.sum(1).clamp(min=1))[some].mean()
-    recall = (hits / texts.relevant.sum(1).clamp(min=1))[some].mean()
+    marked = texts.relevant.any(1)
+    precision = (hits / chosen.sum(1).clamp(min=1))[marked].mean()
+    recall = (hits / texts.relevant.sum(1).clamp(min=1))[marked].mean()
     return {
         name: 100 * value.item() for name, value in {"score": score, "precision": precision, "recall": recall}.items()
     }
 
 
-# ---- rivals without a network
+# ---- methods without a network
 
 
 def fit_linear(trial: Trial, corpus: Corpus) -> Record:
@@ -170,9 +170,9 @@ def fit_linear(trial: Trial, corpus: Corpus) -> Record:
     for strength in (0.1, 1.0, 10.0, 100.0):
         model = Ridge(alpha=strength) if corpus.regression else LogisticRegression(C=strength, solver="liblinear")
         model.fit(train, corpus.train.target.numpy())
-        found = each_loss(_linear(model, validation), corpus.validation.target, regression=corpus.regression)
-        if found.mean() < best[0]:
-            best = (found.mean().item(), model)
+        losses = each_loss(_linear(model, validation), corpus.validation.target, regression=corpus.regression)
+        if losses.mean() < best[0]:
+            best = (losses.mean().item(), model)
     model = best[1]
     test = corpus.test
     whole = _linear(model, weigh.transform(_counts(test, corpus.vocabulary)))
@@ -181,25 +181,25 @@ def fit_linear(trial: Trial, corpus: Corpus) -> Record:
     coefficients = torch.from_numpy(np.ravel(model.coef_)).float()
     if not corpus.regression:
         coefficients = coefficients * torch.from_numpy(weigh.idf_).float()
-    given = torch.zeros(len(test), test.items + 1).scatter_add_(1, test.owner, coefficients[test.words])[:, :-1]
-    rank = given.abs() if trial.method == "linear strongest" else given * whole.sign()[:, None]
+    weights = torch.zeros(len(test), test.items + 1).scatter_add_(1, test.owner, coefficients[test.words])[:, :-1]
+    rank = weights.abs() if trial.method == "linear strongest" else weights * whole.sign()[:, None]
     chosen = (TopK(trial.k)(torch.where(test.there, rank, -1e9)) > 0) & test.there
     predicted = _linear(model, weigh.transform(_counts(test, corpus.vocabulary, chosen)))
     return {**scores(predicted, chosen, test, regression=corpus.regression), "validation": best[0], "best_step": 0}
 
 
 def _linear(model: object, x: object) -> Tensor:
-    ask = getattr(model, "decision_function", None) or model.predict  # type: ignore[attr-defined]
-    return torch.from_numpy(np.asarray(ask(x))).float()
+    predict = getattr(model, "decision_function", None) or model.predict  # type: ignore[attr-defined]
+    return torch.from_numpy(np.asarray(predict(x))).float()
 
 
 def _counts(texts: Texts, vocabulary: int, chosen: Tensor | None = None) -> object:
     """Return how often each word occurs in each text, or in its chosen items, as a sparse matrix."""
     from scipy.sparse import csr_matrix
 
-    kept = texts.owner < texts.items
+    mask = texts.owner < texts.items
     if chosen is not None:
-        kept &= nn.functional.pad(chosen, (0, 1)).gather(1, texts.owner)
-    rows, places = kept.nonzero(as_tuple=True)
+        mask &= nn.functional.pad(chosen, (0, 1)).gather(1, texts.owner)
+    rows, places = mask.nonzero(as_tuple=True)
     ones = np.ones(len(rows))
     return csr_matrix((ones, (rows.numpy(), texts.words[rows, places].numpy())), (len(texts), vocabulary))

@@ -56,12 +56,12 @@ class Explainer(nn.Module):
 
     def theta(self, texts: Texts) -> Tensor:
         """Return scores of items, (B, items)."""
-        items, there = self._items(self.choosing, texts), texts.there
+        items, mask = self._items(self.choosing, texts), texts.there
         whole = items.sum(1) / texts.count[:, None]
         hidden = self.beside(items.mT).mT + self.mix(whole)[:, None]
         scores = self.score(hidden)[..., 0]
-        mean = (scores * there).sum(1) / texts.count
-        return torch.where(there, scores, mean.detach()[:, None] - _ABSENT)
+        mean = (scores * mask).sum(1) / texts.count
+        return torch.where(mask, scores, mean.detach()[:, None] - _ABSENT)
 
     def read(self, texts: Texts) -> Callable[[Tensor], Tensor]:
         """Return a function from weights of items (..., B, items), which sum to k, to predictions (..., B)."""

@@ -18,7 +18,7 @@ for Algorithm 1 ("paper central") also 1,000 up to S = 100, for n = 20 and for k
 with their default options; other step sizes are not tried. `perturbed` gets the loss of its mean point, the rivals the
 mean loss of points. For one of n items the mean loss is known exactly after n calls, so estimators are compared there,
 not needed. On points of k ones |z - b|^2 is linear, which suits the control variate of `sfess`; its derivative is not
-constant, so `simple` and the relaxations are biased all the same.
+constant, so `simple` and the relaxations are still biased.
 
 `samples` has S from 1 to 100,000 (AIMLE to 1,000), lambda and temperature 1. `knobs` has S = 1,000 and both from 0.05
 to 5, the same number of values for all: the best of them are chosen by the true gradient, which training does not know.
@@ -61,7 +61,10 @@ ADAPTIVE_MOST, LONG_MOST = 1_000, 100
 @final
 @dataclass(frozen=True)
 class Trial:
-    """One method on all runs of one problem: several S with one knob, or one S with several knobs."""
+    """One method on all runs of one problem: several S with one value of its option, or one S with several values.
+
+    `knobs` has the values; part and field have that name because the records do, and the label seeds the noise.
+    """
 
     part: str
     n: int
@@ -117,7 +120,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
                     }
                     if "samples" in parts:
                         trials += _by_samples(shared, largest, quick=options.quick)
-                    if "knobs" in parts and (n, k) in swept and METHODS[name].knob:
+                    if "knobs" in parts and (n, k) in swept and METHODS[name].option:
                         samples = min(1_000, largest) if METHODS[name].least else 0
                         trials.append(Trial("knobs", samples=(samples,), knobs=KNOBS, warm_ups=(), **shared))
     return sorted(trials, key=_work, reverse=True)
@@ -162,21 +165,21 @@ def _work(trial: Trial) -> float:
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Estimate and compare. Each row has S, the knob or the warm-up, the calls and the quality."""
+    """Estimate and compare. Each row has S, the option or the warm-up, the calls and the quality."""
     device = resolve_device(context.device)
     problem = make_problem(trial.n, trial.k, trial.target, trial.runs, seed=trial.seed, device=device)
     exact, method = problem.gradient(), METHODS[trial.method]
     generator = torch.Generator(device).manual_seed(zlib.crc32(trial.label.encode()))
     rows: list[Record] = []
     for samples in trial.samples:
-        for knob in trial.knobs:
-            setting = Setting(trial.k, samples, trial.noise or "gumbel", knob)
-            found, calls = estimate(method, problem, setting, generator)
-            rows.append({"samples": samples, "knob": knob, "calls": calls, **asdict(judge(found, exact))})
+        for option in trial.knobs:
+            setting = Setting(trial.k, samples, trial.noise or "gumbel", option)
+            estimates, calls = estimate(method, problem, setting, generator)
+            rows.append({"samples": samples, "option": option, "calls": calls, **asdict(judge(estimates, exact))})
         if trial.warm_ups:
             setting = Setting(trial.k, samples, trial.noise)
-            for mark, found, calls in adapt(method, problem, setting, trial.warm_ups, generator):
-                rows.append({"samples": samples, "warm_up": mark, "calls": calls, **asdict(judge(found, exact))})
+            for mark, estimates, calls in adapt(method, problem, setting, trial.warm_ups, generator):
+                rows.append({"samples": samples, "warm_up": mark, "calls": calls, **asdict(judge(estimates, exact))})
     return {"rows": rows, "summary": f"cosine {rows[-1]['cosine']:.2f}"}
 
 

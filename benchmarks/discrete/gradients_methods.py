@@ -1,4 +1,4 @@
-"""Estimators of the gradient of a mean loss over k of n items, all asked in the same way, with what they cost."""
+"""Estimators of the gradient of a mean loss over k of n items, with the same interface, and their costs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ SIDES = {"forward": False, "central": True}
 @final
 @dataclass(frozen=True)
 class Setting:
-    """The options of a layer: k items, the number of samples, the noise, and the method's one option.
-
-    The number is the lambda of a difference, or the temperature of a relaxation.
-    """
+    """The options of a layer: k items, the number of samples, the noise, and the lambda or temperature (`option`)."""
 
     k: int
     samples: int
     noise: str = "gumbel"
-    knob: float = 1.0
+    option: float = 1.0
 
     def make_noise(self) -> discrete.Noise:
         """Return the noise of this name."""
@@ -47,17 +44,17 @@ class Method:
     """A way to estimate a gradient.
 
     Attributes:
-        make: Its layer.
+        make: A function that builds the layer.
         noisy: Whether the noise can be chosen.
-        knob: The name of its one option: "lambda", "temperature" or nothing.
-        least: The fewest samples; 0 where there are no samples.
+        option: The name of its one option: "lambda", "temperature" or nothing.
+        least: The smallest number of samples; 0 if the method draws none.
         scored: Whether the layer takes the loss, instead of returning points.
-        only: "categorical" or "top-k" if it is made for one of them.
+        only: "categorical" or "top-k" if it supports only one of them.
     """
 
     make: Callable[[Setting], nn.Module]
     noisy: bool = False
-    knob: str = ""
+    option: str = ""
     least: int = 1
     scored: bool = False
     only: str = ""
@@ -77,7 +74,7 @@ def _identity(projection: discrete.Projection | None) -> Callable[[Setting], nn.
 
 def _imle(central: bool) -> Callable[[Setting], nn.Module]:
     return lambda s: discrete.IMLE(
-        discrete.TopK(s.k), noise=s.make_noise(), samples=s.samples, lam=s.knob, central=central
+        discrete.TopK(s.k), noise=s.make_noise(), samples=s.samples, lam=s.option, central=central
     )
 
 
@@ -119,9 +116,9 @@ ADAPTIVE: dict[str, Method] = {
     for side, central in SIDES.items()
 }
 METHODS: dict[str, Method] = {
-    **{f"imle {side}": Method(_imle(central), noisy=True, knob="lambda") for side, central in SIDES.items()},
+    **{f"imle {side}": Method(_imle(central), noisy=True, option="lambda") for side, central in SIDES.items()},
     **ADAPTIVE,
-    "blackbox": Method(lambda s: discrete.Blackbox(discrete.TopK(s.k), lam=s.knob), knob="lambda", least=0),
+    "blackbox": Method(lambda s: discrete.Blackbox(discrete.TopK(s.k), lam=s.option), option="lambda", least=0),
     "ste (identity)": Method(_identity(None), noisy=True),
     **{f"identity {name}": Method(_identity(p), noisy=True) for name, p in PROJECTIONS.items()},
     "sfe": Method(_score(False), scored=True),
@@ -130,28 +127,30 @@ METHODS: dict[str, Method] = {
     "simple": Method(lambda s: discrete.SIMPLE(s.k, samples=s.samples)),
     "perturbed": Method(lambda s: discrete.Perturbed(discrete.TopK(s.k), noise=discrete.Gumbel(), samples=s.samples)),
     "gumbel-softmax": Method(
-        lambda s: discrete.GumbelSoftmax(temperature=s.knob, samples=s.samples), knob="temperature", only="categorical"
+        lambda s: discrete.GumbelSoftmax(temperature=s.option, samples=s.samples),
+        option="temperature",
+        only="categorical",
     ),
     "st-gumbel": Method(
-        lambda s: discrete.GumbelSoftmax(temperature=s.knob, hard=True, samples=s.samples),
-        knob="temperature",
+        lambda s: discrete.GumbelSoftmax(temperature=s.option, hard=True, samples=s.samples),
+        option="temperature",
         only="categorical",
     ),
     "reinmax": Method(lambda s: discrete.ReinMax(samples=s.samples), only="categorical"),
     "softsub": Method(
-        lambda s: discrete.SoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"
+        lambda s: discrete.SoftSub(s.k, temperature=s.option, samples=s.samples), option="temperature", only="top-k"
     ),
     "softsub hard": Method(
-        lambda s: discrete.SoftSub(s.k, temperature=s.knob, hard=True, samples=s.samples),
-        knob="temperature",
+        lambda s: discrete.SoftSub(s.k, temperature=s.option, hard=True, samples=s.samples),
+        option="temperature",
         only="top-k",
     ),
     "softsub as copied": Method(
-        lambda s: CopiedSoftSub(s.k, temperature=s.knob, samples=s.samples), knob="temperature", only="top-k"
+        lambda s: CopiedSoftSub(s.k, temperature=s.option, samples=s.samples), option="temperature", only="top-k"
     ),
     "relaxed top-k": Method(
-        lambda s: discrete.RelaxedTopK(s.k, temperature=s.knob, noise=discrete.Gumbel(), samples=s.samples),
-        knob="temperature",
+        lambda s: discrete.RelaxedTopK(s.k, temperature=s.option, noise=discrete.Gumbel(), samples=s.samples),
+        option="temperature",
         only="top-k",
     ),
 }
@@ -160,13 +159,13 @@ METHODS: dict[str, Method] = {
 def estimate(method: Method, problem: Problem, setting: Setting, generator: torch.Generator) -> tuple[Tensor, int]:
     """Return gradients (runs, n), and the instances that were solved or drawn for each run."""
     count = max(1, ROOM // (max(1, setting.samples) * problem.n))
-    found, calls = [], 0
+    gradients, calls = [], 0
     for first in range(0, len(problem.theta), count):
         part = problem.part(first, count)
         layer = method.make(setting)
-        found.append(gradient_of(layer, part, generator, scored=method.scored))
+        gradients.append(gradient_of(layer, part, generator, scored=method.scored))
         calls = _cost(layer, setting.samples) // (len(part.theta) if _counts(layer) else 1)
-    return torch.cat(found), calls
+    return torch.cat(gradients), calls
 
 
 def adapt(
@@ -174,24 +173,24 @@ def adapt(
 ) -> Iterator[tuple[int, Tensor, int]]:
     """Yield for each mark (a number of warm-up steps) the gradients after it, with fixed alpha, and all calls so far.
 
-    Every run has a layer of its own, because alpha is one for all instances of a layer. What an estimate at an earlier
-    mark cost is no part of a later one's calls.
+    Every run has a separate layer, because all instances of a layer share one alpha. The calls of a mark do not include
+    those of the estimates at earlier marks.
     """
-    found: dict[int, list[Tensor]] = {mark: [] for mark in marks}
+    gradients: dict[int, list[Tensor]] = {mark: [] for mark in marks}
     calls: dict[int, int] = {}
     for run in range(len(problem.theta)):
         layer, part, measured = method.make(setting), problem.part(run, 1), 0
         for step in range(max(marks) + 1):
-            if step in found:
+            if step in gradients:
                 before = _cost(layer, setting.samples)
-                found[step].append(gradient_of(layer.eval(), part, generator))
+                gradients[step].append(gradient_of(layer.eval(), part, generator))
                 after = _cost(layer.train(), setting.samples)
                 calls[step] = after - measured
                 measured += after - before
             if step < max(marks):
                 gradient_of(layer, part, generator)
     for mark in marks:
-        yield mark, torch.cat(found[mark]), calls[mark]
+        yield mark, torch.cat(gradients[mark]), calls[mark]
 
 
 def gradient_of(layer: nn.Module, problem: Problem, generator: torch.Generator, *, scored: bool = False) -> Tensor:

@@ -19,7 +19,7 @@ TARGET_TITLES = {"normal": "b ~ N", "absolute": "b = |N|"}
 @final
 @dataclass(frozen=True)
 class Curve:
-    """One line of a table or figure: a method with its noise and warm-up, and its results by calls or by knob."""
+    """One line of a table or figure: a method with its noise and warm-up, and its results by calls or by option."""
 
     name: str
     method: str
@@ -32,7 +32,7 @@ class Curve:
 
 def curves(records: Sequence[Record], part: str) -> dict[tuple[int, int, str], list[Curve]]:
     """Map each problem (n, k, target) to its curves, in the order of the methods."""
-    found: dict[tuple[int, int, str], dict[tuple[str, str], list[Record]]] = {}
+    groups: dict[tuple[int, int, str], dict[tuple[str, str], list[Record]]] = {}
     for record in records:
         if record["part"] != part:
             continue
@@ -41,14 +41,14 @@ def curves(records: Sequence[Record], part: str) -> dict[tuple[int, int, str], l
         for row in record["rows"]:
             warm_up = f", {row['warm_up']} steps" if "warm_up" in row else ""
             key = (record["method"], record["method"] + noise + warm_up)
-            found.setdefault(problem, {}).setdefault(key, []).append(row)
+            groups.setdefault(problem, {}).setdefault(key, []).append(row)
     order = list(METHODS)
     return {
         problem: [
-            Curve(name, method, tuple(sorted(rows, key=lambda row: (row["calls"], row.get("knob", 0)))))
+            Curve(name, method, tuple(sorted(rows, key=lambda row: (row["calls"], row.get("option", 0)))))
             for (method, name), rows in sorted(lines.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
         ]
-        for problem, lines in sorted(found.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))
+        for problem, lines in sorted(groups.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))
     }
 
 
@@ -61,7 +61,7 @@ def show(records: Sequence[Record]) -> str:
             _by_samples(problem, lines, "cosine"),
             _by_samples(problem, lines, "zeros"),
         ]
-    texts += [_by_knob(problem, lines) for problem, lines in curves(records, "knobs").items()]
+    texts += [_by_option(problem, lines) for problem, lines in curves(records, "knobs").items()]
     return "\n\n".join(texts)
 
 
@@ -112,15 +112,17 @@ def _cell(row: Record | None, column: str) -> str:
     )
 
 
-def _by_knob(problem: tuple[int, int, str], lines: Sequence[Curve]) -> str:
-    knobs = sorted({row["knob"] for line in lines for row in line.rows})
+def _by_option(problem: tuple[int, int, str], lines: Sequence[Curve]) -> str:
+    values = sorted({row["option"] for line in lines for row in line.rows})
     rows = []
     for line in lines:
-        cells = {row["knob"]: row for row in line.rows}
+        cells = {row["option"]: row for row in line.rows}
         best = max(line.rows, key=lambda row: row["cosine"])
-        shown = (f"{cells[knob]['cosine']:.2f} ({cells[knob]['zeros']:.0f})" for knob in knobs)
-        rows.append([f"{line.name}, {METHODS[line.method].knob}", *shown, f"{best['cosine']:.3f} at {best['knob']:g}"])
-    heads = ["", *(f"{knob:g}" for knob in knobs), "best"]
+        shown = (f"{cells[option]['cosine']:.2f} ({cells[option]['zeros']:.0f})" for option in values)
+        rows.append(
+            [f"{line.name}, {METHODS[line.method].option}", *shown, f"{best['cosine']:.3f} at {best['option']:g}"]
+        )
+    heads = ["", *(f"{option:g}" for option in values), "best"]
     return f"## {_title(problem)}: cosine (zero entries, %) by lambda or temperature\n\n{table(heads, rows)}"
 
 
@@ -129,8 +131,8 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
 
     Only problems with a normal b and a sweep are drawn, if there are any: the others look much the same.
     """
-    by_calls, by_knob = curves(records, "samples"), curves(records, "knobs")
-    swept = {problem: lines for problem, lines in by_calls.items() if problem in by_knob and problem[2] == "normal"}
+    by_calls, by_option = curves(records, "samples"), curves(records, "knobs")
+    swept = {problem: lines for problem, lines in by_calls.items() if problem in by_option and problem[2] == "normal"}
     by_calls = swept or by_calls
     if not by_calls:
         return []
@@ -141,10 +143,10 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
             calls = [row["calls"] for row in line.rows]
             axes[0].plot(calls, [row["cosine"] for row in line.rows], label=line.name, **style)
             axes[1].plot(calls, [row["zeros"] for row in line.rows], **style)
-        for number, line in enumerate(by_knob.get(problem, [])):
-            label = f"{line.name}, {METHODS[line.method].knob}"
-            knobs, style = [row["knob"] for row in line.rows], {"color": f"C{number % 10}", "marker": "."}
-            axes[2].plot(knobs, [row["cosine"] for row in line.rows], label=label, **style)
+        for number, line in enumerate(by_option.get(problem, [])):
+            label = f"{line.name}, {METHODS[line.method].option}"
+            values, style = [row["option"] for row in line.rows], {"color": f"C{number % 10}", "marker": "."}
+            axes[2].plot(values, [row["cosine"] for row in line.rows], label=label, **style)
         _label_axes(axes, _title(problem))
     return save_figure(figure, page.with_suffix(".png"), dpi=80)
 

@@ -1,4 +1,4 @@
-"""Small problems of which the gradient is known: the mean of |z - b|^2 over an exponential family of k of n items."""
+"""Small problems with a known gradient: the mean of |z - b|^2 over an exponential family of k of n items."""
 
 from __future__ import annotations
 

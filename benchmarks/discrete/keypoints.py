@@ -1,4 +1,4 @@
-"""Pairs of made-up images with keypoints to match: noisy features, rotated places, clutter."""
+"""Generated pairs of images with keypoints to match: noisy features, rotated positions, clutter."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CLUTTER = 5
 def pairs(count: int, generator: torch.Generator, *, noise: float = 0.4, nuisance: float = 1.5) -> Examples:
     """Return pairs of images: POINTS keypoints in the first, the same and CLUTTER others, shuffled, in the second.
 
-    Inputs are (count, POINTS + POINTS + CLUTTER, FEATURES + 2): features, then places. What is known of the world (the
-    kinds, and how telling features and nuisance are mixed) is fixed; an object is a choice of kinds, each at a place
-    that is typical of its kind, seen twice, turned and moved at random.
+    Inputs are (count, POINTS + POINTS + CLUTTER, FEATURES + 2): features, then positions. The kinds and the mixing of
+    informative features and nuisance are fixed. An object is a choice of kinds, each at a position that is typical of
+    its kind; each image shows it rotated and moved at random.
     """
     world = torch.Generator().manual_seed(0)
     kinds = torch.randn(KINDS, TELLING, generator=world)
@@ -33,16 +33,16 @@ def pairs(count: int, generator: torch.Generator, *, noise: float = 0.4, nuisanc
     chosen = torch.rand(count, KINDS, generator=generator).argsort(1)[:, : POINTS + CLUTTER]
     second = torch.rand(count, POINTS + CLUTTER, generator=generator).argsort(1)
     order = torch.cat([torch.arange(POINTS).expand(count, -1), second], 1)
-    seen = chosen.gather(1, order)
+    shown = chosen.gather(1, order)
 
-    telling = kinds[seen] + noise * torch.randn(*seen.shape, TELLING, generator=generator)
-    useless = nuisance * torch.randn(*seen.shape, NUISANCE, generator=generator)
+    telling = kinds[shown] + noise * torch.randn(*shown.shape, TELLING, generator=generator)
+    useless = nuisance * torch.randn(*shown.shape, NUISANCE, generator=generator)
     features = torch.cat([telling, useless], -1) @ mixing
-    first = torch.arange(seen.shape[1]) < POINTS
+    first = torch.arange(shown.shape[1]) < POINTS
     angle = 2 * math.pi * torch.rand(count, 2, generator=generator)[:, (~first).long()]
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], -1).unflatten(-1, (2, 2))
     shift = torch.randn(count, 2, 2, generator=generator)[:, (~first).long()]
-    places = home[seen] + 0.3 * torch.randn(*seen.shape, 2, generator=generator)
+    places = home[shown] + 0.3 * torch.randn(*shown.shape, 2, generator=generator)
     places = (turn @ places[..., None])[..., 0] + shift
     answers = (order[:, :POINTS, None] == second[:, None]).float()
     return Examples(torch.cat([features, places], -1), answers, answers)
@@ -51,7 +51,7 @@ def pairs(count: int, generator: torch.Generator, *, noise: float = 0.4, nuisanc
 class Matcher(nn.Module):
     """Scores all pairs of points, with an embedding of each point that includes messages from its image.
 
-    How far two points are apart does not change when an image is turned or moved, so attention sees distances alone.
+    Rotations and shifts do not change the distance of two points, so messages depend on distances, not on positions.
     """
 
     def __init__(self, dim: int = 64) -> None:
@@ -73,16 +73,16 @@ class Matcher(nn.Module):
 
 
 def nearest(inputs: Tensor) -> Tensor:
-    """Return scores without learning: minus the distance of features."""
+    """Return scores without training: minus the distance of features."""
     left, right = inputs[..., :FEATURES].split((POINTS, POINTS + CLUTTER), dim=1)
     return -torch.cdist(left, right)
 
 
 class CrossEntropy(Criterion):
-    """Each point of the first image chooses among those of the second independently: no solver in training."""
+    """Cross-entropy of each row: a point of the first image chooses a point of the second. No solver is called."""
 
     def forward(self, theta: Tensor, batch: Examples) -> Tensor:
-        """Return minus the logarithm of the right choices."""
+        """Return minus the log-probability of the right choices."""
         return -(theta.log_softmax(-1) * batch.answers).flatten(1).sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""Half-hours of energy chosen under a budget: prices predicted for the choice, or for their own sake.
+"""Half-hours of energy chosen under a budget: prices learned through the solver, or by regression.
 
 Claims checked: networks trained through the knapsack solver (Identity, Blackbox, IMLE, AIMLE, Fenchel-Young) lose less
 than the same networks fitted to prices by squared error ("two-stage"), and no more than with SPO+, the usual loss for
@@ -54,7 +54,7 @@ PYEPO = "pyepo spo+"
 
 @final
 class PyEPOLoss(Criterion):
-    """PyEPO's SPO+ around the same solver, which it calls for one instance at a time."""
+    """PyEPO's SPO+ with the same solver, which it calls for one instance at a time."""
 
     def __init__(self, solver: discrete.CombinatorialSolver) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     """Fit, and return the regret on test days."""
     device = resolve_device(context.device)
     data = read_days(context.data_dir, trial.features)
-    # The second solver does everything outside of training, which does not count.
+    # The second solver is for validation and test, whose calls are not counted.
     solver, judge = (discrete.Knapsack(data.weights, trial.budget, on_failure="mask") for _ in range(2))
     features, values = (part[: trial.days].to(device) for part in data.learnt)
     test = _examples(data.tested[0].to(device), data.tested[1].to(device), judge)
@@ -180,7 +180,9 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     else:
         rows = torch.randperm(len(features), generator=order).to(device)
         last = len(rows) // 5
-        validation, train = (_examples(features[some], values[some], judge) for some in (rows[:last], rows[last:]))
+        validation, train = (
+            _examples(features[part_rows], values[part_rows], judge) for part_rows in (rows[:last], rows[last:])
+        )
         make, model = METHODS[trial.method]
         network = make_network(model, features.shape[-1], float(values.mean())).to(device)
         criterion = make(solver, noise).to(device)
@@ -188,10 +190,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
         score = partial(_score, examples=validation, solver=judge)
         decisions.learn(network, criterion, train, training, order, validate=score)
         theta = decisions.predict(network, test.inputs)
-    error = float((theta - test.truth).square().mean())
-    work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
-    found = {**measure(theta, test, judge), "error": error, **work}
-    return {**found, "task": trial.task, "summary": f"regret {found['regret']:.2f} %"}
+    scores = {**measure(theta, test, judge), "error": float((theta - test.truth).square().mean())}
+    return decisions.make_record(scores, solver, trial.task, f"regret {scores['regret']:.2f} %")
 
 
 def read_days(data_dir: str | None, features: str) -> Days:
@@ -202,14 +202,16 @@ def read_days(data_dir: str | None, features: str) -> Days:
     mean, deviation, scale = x[:, 1:].mean(0), x[:, 1:].std(0), y.std()  # the first column is the index of the day
 
     def part(inputs: Any, values: Any) -> tuple[Tensor, Tensor]:
-        made = ((inputs[:, 1:] - mean) / np.where(deviation > 0, deviation, 1)).reshape(-1, SLOTS, inputs.shape[1] - 1)
+        scaled = ((inputs[:, 1:] - mean) / np.where(deviation > 0, deviation, 1)).reshape(
+            -1, SLOTS, inputs.shape[1] - 1
+        )
         if features == "weights":
             kinds = (weights[:, None] == np.unique(weights)).astype(float)
-            apart = (np.pad(made, ((0, 0), (0, 0), (0, 1)), constant_values=1)[..., None] * kinds[:, None]).reshape(
-                len(made), SLOTS, -1
+            apart = (np.pad(scaled, ((0, 0), (0, 0), (0, 1)), constant_values=1)[..., None] * kinds[:, None]).reshape(
+                len(scaled), SLOTS, -1
             )
-            made = np.concatenate([made, apart], -1)
-        return torch.from_numpy(made).float(), torch.from_numpy(values.reshape(-1, SLOTS) / scale).float()
+            scaled = np.concatenate([scaled, apart], -1)
+        return torch.from_numpy(scaled).float(), torch.from_numpy(values.reshape(-1, SLOTS) / scale).float()
 
     return Days(part(x, y), part(x_test, y_test), torch.from_numpy(weights))
 
@@ -255,8 +257,8 @@ def _regress(method: str, features: Tensor, values: Tensor, wanted: Tensor, weig
 
     model = RidgeCV(np.logspace(-3, 3, 13)) if method == "ridge" else HistGradientBoostingRegressor(random_state=0)
     model.fit(features.flatten(0, 1).cpu().numpy(), values.flatten().cpu().numpy())
-    found = model.predict(wanted.flatten(0, 1).cpu().numpy())
-    return torch.from_numpy(found).float().reshape(wanted.shape[:2])
+    predicted = model.predict(wanted.flatten(0, 1).cpu().numpy())
+    return torch.from_numpy(predicted).float().reshape(wanted.shape[:2])
 
 
 REPORT = Report.of_module(

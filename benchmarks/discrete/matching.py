@@ -50,15 +50,15 @@ def _sinkhorn(solver: discrete.CombinatorialSolver, generator: torch.Generator) 
     return Sinkhorn()
 
 
-def _margins(name: str, way: Any, **given: Any) -> dict[str, Method]:
+def _margins(name: str, way: Any, **options: Any) -> dict[str, Method]:
     """Return a method without a margin, and with margins of each kind and width."""
-    made: dict[str, Method] = {name: partial(way, loss=decisions.l1, **given)}
+    methods: dict[str, Method] = {name: partial(way, loss=decisions.l1, **options)}
     for kind, margin in (("noise", discrete.NoiseMargin), ("informed", discrete.InformedMargin)):
-        made |= {
-            f"{name} {kind} {width:g}": partial(way, loss=decisions.l1, margin=margin(width), **given)
+        methods |= {
+            f"{name} {kind} {width:g}": partial(way, loss=decisions.l1, margin=margin(width), **options)
             for width in WIDTHS
         }
-    return made
+    return methods
 
 
 METHODS: dict[str, Method] = {
@@ -145,9 +145,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
         criterion = METHODS[trial.method](solver, noise).to(device)
         decisions.learn(network, criterion, train, Training(trial.epochs, trial.batch, trial.rate, drop=0.7), order)
         theta = decisions.predict(network, test.inputs)
-    work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
-    found = {**measure(theta, test), **work}
-    return {**found, "task": trial.task, "summary": f"points {found['points']:.1f} %"}
+    scores = measure(theta, test)
+    return decisions.make_record(scores, solver, trial.task, f"points {scores['points']:.1f} %")
 
 
 def measure(theta: Tensor, test: Examples) -> Record:

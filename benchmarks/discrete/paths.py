@@ -45,7 +45,7 @@ SIZES = (12, 20, 32)
 
 
 def methods(size: int) -> dict[str, Method]:
-    """Return all methods. The gamma noise depends on the approximate length of a path, as in the code of IMLE."""
+    """Return all methods. The gamma noise depends on the approximate length of a path, as in the published code."""
     gamma = SumOfGamma(int(1.3 * size))
     return {
         "two-stage (oracle)": decisions.two_stage,
@@ -141,9 +141,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     criterion = methods(trial.size)[trial.method](solver, noise).to(device)
     training = Training(trial.epochs, trial.batch, trial.rate, drop=0.6)
     decisions.learn(network, criterion, train, training, order)
-    work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
-    found = {**measure(decisions.predict(network, test.inputs), test), **work}
-    return {**found, "task": trial.task, "summary": f"best {found['best']:.1f} %"}
+    scores = measure(decisions.predict(network, test.inputs), test)
+    return decisions.make_record(scores, solver, trial.task, f"best {scores['best']:.1f} %")
 
 
 def measure(theta: Tensor, test: Examples) -> Record:

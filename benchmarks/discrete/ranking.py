@@ -12,13 +12,13 @@ of the tasks. Every test image is a query to all other test images: mean average
 
 All methods get the same batches, steps, weight decay and two learning rates. Each has one tuned option with up to four
 values (lambda of Blackbox, width of a margin, temperature, components). The best value, rate and stopping time are
-chosen by the MAP of validation classes. Blackbox with a margin has lambda 2, from a few short runs on Olivetti. There
-is no memory of past batches, so a query is ranked against its batch alone. "std" is the projection; "recall" counts
+chosen by the MAP of validation classes. Blackbox with a margin has lambda 2, from a few short runs on Olivetti. Past
+batches are not stored, so a query is ranked against its batch alone. "std" is the projection; "recall" counts
 irrelevant items in front up to 8. "lda" has shrinkage; "pca" and "pixels" use no labels. "lda" and "pca" are fitted to
 at most 500 images of a class, unchanged; networks get all images, and on Olivetti shifted copies of them.
 
 Results: Mean average precision (MAP) and recall at 1 in percent, of test classes, mean ± standard deviation over the
-drawn classes. knob: the chosen value of the one tuned option of a method. tried: runs from which value and learning
+drawn classes. option: the chosen value of the one tuned option of a method. tried: runs from which value and learning
 rate were chosen by validation MAP. The figure shows validation MAP during training. The publication uses CUB-200, which
 is not available, so its figures are not shown.
 """
@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.discrete.ranking_methods import ALL, PLAIN, knobs_of
+from benchmarks.discrete.ranking_methods import ALL, PLAIN, option_values_of
 from benchmarks.discrete.ranking_training import IMAGES, Trial, attempt
 from benchmarks.lib.pages import Report
 from benchmarks.lib.plots import new_figure, save_figure
@@ -87,44 +87,48 @@ def plan(options: argparse.Namespace) -> list[Trial]:
     """Return all trials of the options; quick runs have one value and one rate."""
     if options.steps < 1 or options.seeds < 1:
         raise OptionError(f"--steps and --seeds must be at least 1, not {options.steps} and {options.seeds}")
-    made = []
+    trials = []
     for images in parse_names(options.images, IMAGES, "images"):
         for model in parse_names(options.models or ",".join(ALL), ALL, "model"):
             rates = (0.0,) if model in PLAIN else RATES
             if options.quick:
                 steps = 0 if model in PLAIN else min(options.steps, 2)
-                made.append(Trial(images, model, knobs_of(model)[0], rates[-1], steps, 1, hidden=32, dim=8, asked=20))
+                trials.append(
+                    Trial(images, model, option_values_of(model)[0], rates[-1], steps, 1, hidden=32, dim=8, asked=20)
+                )
                 continue
             steps = 0 if model in PLAIN else options.steps
-            made += [
-                Trial(images, model, knob, rate, steps, options.seeds) for knob in knobs_of(model) for rate in rates
+            trials += [
+                Trial(images, model, option, rate, steps, options.seeds)
+                for option in option_values_of(model)
+                for rate in rates
             ]
     # Discriminant analysis is slow, and runs on the CPU.
-    return sorted(made, key=lambda trial: trial.model != "lda")
+    return sorted(trials, key=lambda trial: trial.model != "lda")
 
 
 def best(records: Sequence[Record], model: str) -> Record | None:
     """Return the trial of a method that validation classes prefer."""
-    found = [r for r in records if r["model"] == model]
-    return max(found, key=lambda r: statistics.fmean(r["validation"])) if found else None
+    selected = [r for r in records if r["model"] == model]
+    return max(selected, key=lambda r: statistics.fmean(r["validation"])) if selected else None
 
 
 def show(records: Sequence[Record]) -> str:
     """Return a table with one row for each method, the best MAP of validation classes first."""
-    kept = [record for record in (best(records, model) for model in ALL) if record is not None]
+    shown = [record for record in (best(records, model) for model in ALL) if record is not None]
     rows = [
         [
             r["model"],
             mean_cell(r["map"], ".1f"),
             mean_cell(r["recall"], ".1f"),
             mean_cell(r["validation"], ".1f"),
-            f"{r['knob']:g}" if r["knob"] else "-",
+            f"{r['option']:g}" if r["option"] else "-",
             f"{r['rate']:g}" if r["rate"] else "-",
             str(sum(other["model"] == r["model"] for other in records)),
         ]
-        for r in sorted(kept, key=lambda r: -statistics.fmean(r["validation"]))
+        for r in sorted(shown, key=lambda r: -statistics.fmean(r["validation"]))
     ]
-    return table(["percent", "MAP", "recall at 1", "validation MAP", "knob", "rate", "tried"], rows)
+    return table(["percent", "MAP", "recall at 1", "validation MAP", "option", "rate", "tried"], rows)
 
 
 def draw(records: Sequence[Record], page: Path) -> list[Path]:
@@ -135,9 +139,9 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
     figure = new_figure(6 * len(names), 4.2)
     for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
         for model in SHOWN:
-            found = best([r for r in records if r["images"] == name], model)
-            if found is not None:
-                means = [statistics.fmean(look) for look in found["curve"]]
+            record = best([r for r in records if r["images"] == name], model)
+            if record is not None:
+                means = [statistics.fmean(scores) for scores in record["curve"]]
                 axes.plot([(i + 1) / len(means) for i in range(len(means))], means, label=model)
         axes.set_title(name)
         axes.set_xlabel("share of the training")

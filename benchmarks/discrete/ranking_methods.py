@@ -18,7 +18,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 RECALL = 8
 LAMBDAS = (0.2, 2.0, 20.0, 200.0)
 WIDTHS = (0.01, 0.05, 0.1, 0.3)
-# Blackbox with a margin: a lambda that was good in a few short runs on Olivetti, so that each contender has one knob.
+# Blackbox with a margin: a lambda that was good in a few short runs on Olivetti, so that each method has one option.
 FIXED_LAMBDA = 2.0
 
 
@@ -33,8 +33,8 @@ def _rank_loss(name: str) -> Loss:
 class Ranked:
     """A loss of ranks, with the gradient of an estimator.
 
-    Projection and margin come before the solver, for Blackbox too. An informed margin is put on similarities, of which
-    the relevant should be large: the solver's own answer is a rank, which should be small.
+    Projection and margin come before the solver, for Blackbox too. An informed margin is added to similarities, which
+    should be large for relevant items; the answer of the solver is a rank, which should be small.
     """
 
     estimator: discrete.GradientEstimator
@@ -51,21 +51,21 @@ class Ranked:
 
 
 def _ranked(way: str, loss: str, project: bool, margin: str) -> Callable[[float], Loss]:
-    def make(knob: float) -> Loss:
-        lam = FIXED_LAMBDA if margin else knob
+    def make(option: float) -> Loss:
+        lam = FIXED_LAMBDA if margin else option
         estimator = (
             discrete.Blackbox(discrete.Ranking(), lam=lam)
             if way == "blackbox"
             else discrete.Identity(discrete.Ranking())
         )
-        kept = {"": None, "noise": discrete.NoiseMargin(knob), "informed": discrete.InformedMargin(knob)}[margin]
-        return Ranked(estimator, _rank_loss(loss), project, kept)
+        chosen = {"": None, "noise": discrete.NoiseMargin(option), "informed": discrete.InformedMargin(option)}[margin]
+        return Ranked(estimator, _rank_loss(loss), project, chosen)
 
     return make
 
 
 def soft_ranks(temperature: float) -> Loss:
-    """The loglog loss with sigmoids of differences for comparisons, as in SmoothAP: no solver at all."""
+    """Return the loglog loss with sigmoids of differences instead of comparisons, as in SmoothAP, without a solver."""
 
     def loss(similarities: Tensor, relevant: Tensor) -> Tensor:
         ahead = ((similarities[..., None, :] - similarities[..., :, None]) / temperature).sigmoid()
@@ -77,18 +77,18 @@ def soft_ranks(temperature: float) -> Loss:
 
 
 def triplet(margin: float) -> Loss:
-    """The farthest relevant item against the nearest irrelevant one (hardest of the batch), by cosine."""
+    """Return the triplet loss of the farthest relevant item and the nearest irrelevant one of the batch, by cosine."""
 
     def loss(similarities: Tensor, relevant: Tensor) -> Tensor:
-        far = similarities.masked_fill(~relevant, torch.inf).amin(-1)
-        near = similarities.masked_fill(relevant, -torch.inf).amax(-1)
-        return relu(near - far + margin)
+        farthest = similarities.masked_fill(~relevant, torch.inf).amin(-1)
+        nearest = similarities.masked_fill(relevant, -torch.inf).amax(-1)
+        return relu(nearest - farthest + margin)
 
     return loss
 
 
 def contrastive(margin: float) -> Loss:
-    """Squared distances of relevant pairs; irrelevant ones are pushed to the margin. Means, so that pairs balance."""
+    """Return the mean squared distance of relevant pairs plus the mean squared gap of the others to the margin."""
 
     def loss(similarities: Tensor, relevant: Tensor) -> Tensor:
         square = (2 - 2 * similarities).clamp(min=1e-8)
@@ -130,21 +130,21 @@ class Model:
     """A method: a constructor of its loss, and values of its one option."""
 
     make: Callable[[float], Loss]
-    knobs: tuple[float, ...]
+    option_values: tuple[float, ...]
 
 
 def _solver_models() -> dict[str, Model]:
-    found = {}
+    models = {}
     for loss in ("loglog", "recall"):
         for way in ("blackbox", "identity"):
             for project in (False, True):
                 for margin in ("", "noise", "informed"):
-                    knobs = WIDTHS if margin else LAMBDAS if way == "blackbox" else (0.0,)
+                    option_values = WIDTHS if margin else LAMBDAS if way == "blackbox" else (0.0,)
                     name = " ".join(filter(None, [way, "std" * project, margin and f"{margin} margin", loss]))
                     # There is no published recall loss with noise; it is only compared with loglog.
                     if loss == "loglog" or margin != "noise":
-                        found[name] = Model(_ranked(way, loss, project, margin), knobs)
-    return found
+                        models[name] = Model(_ranked(way, loss, project, margin), option_values)
+    return models
 
 
 # Trained by a loss of similarities.
@@ -163,10 +163,10 @@ TEMPERATURES = (0.05, 0.1, 0.2, 0.5)
 PLAIN = {"pixels": (0.0,), "pca": (8.0, 16.0, 32.0, 64.0), "lda": (4.0, 9.0, 16.0, 19.0), "random network": (0.0,)}
 
 
-def knobs_of(name: str) -> tuple[float, ...]:
+def option_values_of(name: str) -> tuple[float, ...]:
     """Return the values to try."""
     if name in MODELS:
-        return MODELS[name].knobs
+        return MODELS[name].option_values
     return TEMPERATURES if name == CLASSIFIER else PLAIN[name]
 
 

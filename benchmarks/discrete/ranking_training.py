@@ -1,4 +1,4 @@
-"""One trial of retrieval: learn an embedding on some classes, for all seeds side by side; rank images of others."""
+"""One trial of retrieval: train an embedding on a part of the classes, for all seeds together; rank other classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from setgrad.discrete import Ranking, recall_at_k
 from setgrad.selector import resolve_device
 
 # How often a training run is validated.
-LOOKS = 10
+EVALUATIONS = 10
 
 
 @final
@@ -50,7 +50,7 @@ class Trial:
 
     images: str
     model: str
-    knob: float
+    option: float
     rate: float
     steps: int
     replicas: int
@@ -68,8 +68,8 @@ class Trial:
     @property
     def label(self) -> str:
         """The name that is printed while it runs."""
-        knob = f" {self.knob:g}" if self.knob else ""
-        return f"{self.images}, {self.model}{knob}" + (f", rate {self.rate:g}" if self.rate else "")
+        option = f" {self.option:g}" if self.option else ""
+        return f"{self.images}, {self.model}{option}" + (f", rate {self.rate:g}" if self.rate else "")
 
 
 @final
@@ -134,9 +134,9 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     device = resolve_device(context.device)
     read = partial(read_split, trial.images, context.data_dir, device=device, asked=trial.asked)
     splits = [read(seed) for seed in range(trial.replicas)]
-    found = examine_plain(trial, splits) if trial.model in PLAIN else learn(trial, splits)
-    said = f"MAP {statistics.fmean(found['map']):.1f}, r@1 {statistics.fmean(found['recall']):.1f}"
-    return {**found, "summary": said}
+    scores = examine_plain(trial, splits) if trial.model in PLAIN else learn(trial, splits)
+    summary = f"MAP {statistics.fmean(scores['map']):.1f}, r@1 {statistics.fmean(scores['recall']):.1f}"
+    return {**scores, "summary": summary}
 
 
 def learn(trial: Trial, splits: list[Split]) -> Record:
@@ -147,17 +147,17 @@ def learn(trial: Trial, splits: list[Split]) -> Record:
     model = Embedding(features, trial).to(device)
     adam = make_adam(model, trial.rate, decay=trial.decay)
     validation, test = (gather(splits, part) for part in (1, 2))
-    looks = {round((i + 1) * trial.steps / LOOKS) for i in range(LOOKS)}
-    seen = []
+    evaluated = {round((i + 1) * trial.steps / EVALUATIONS) for i in range(EVALUATIONS)}
+    history = []
     for step in range(1, trial.steps + 1):
         kinds, images = draw_batch(splits, IMAGES[trial.images].batch, draw)
         adam.zero_grad()
         objective(model, images, kinds, trial).backward()
         adam.step()
-        if step in looks:
+        if step in evaluated:
             with torch.no_grad():
-                seen.append([*score(model(validation[0]), validation[1]), *score(model(test[0]), test[1])])
-    scores = torch.stack([torch.stack(row) for row in seen])
+                history.append([*score(model(validation[0]), validation[1]), *score(model(test[0]), test[1])])
+    scores = torch.stack([torch.stack(row) for row in history])
     best = scores[:, 0].argmax(0)
     map_, recall, validated = (scores[best, i, torch.arange(len(best), device=device)] for i in (2, 3, 0))
     curve = [row.tolist() for row in scores[:, 0]]
@@ -182,11 +182,11 @@ def objective(model: Embedding, images: Tensor, kinds: Tensor, trial: Trial) -> 
     codes = model(images)
     count = images.shape[1] // kinds.shape[1]
     if trial.model == CLASSIFIER:
-        logits = codes @ normalize(model.classes, dim=-1).mT / trial.knob
+        logits = codes @ normalize(model.classes, dim=-1).mT / trial.option
         return cross_entropy(logits.flatten(0, 1), kinds.repeat_interleave(count, 1).flatten(), reduction="sum")
     labels = torch.arange(kinds.shape[1], device=images.device).repeat_interleave(count)
     similarities, relevant = without_self(codes @ codes.mT, labels)
-    return MODELS[trial.model].make(trial.knob)(similarities, relevant).sum()
+    return MODELS[trial.model].make(trial.option)(similarities, relevant).sum()
 
 
 def without_self(similarities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,17 +226,17 @@ def average_precision(ranks: Tensor, relevant: Tensor) -> Tensor:
 
 def examine_plain(trial: Trial, splits: list[Split]) -> Record:
     """Return the scores of features that are not trained by a loss of similarities."""
-    found: dict[str, list[float]] = {"map": [], "recall": [], "validation": []}
+    scores: dict[str, list[float]] = {"map": [], "recall": [], "validation": []}
     for seed, split in enumerate(splits):
         train, labels = gather_some(split, 500)
         validation, test = (gather([split], part) for part in (1, 2))
         encode = _plain(trial, seed, train, labels)
         with torch.no_grad():
-            found["validation"].append(float(score(encode(validation[0]), validation[1])[0]))
+            scores["validation"].append(float(score(encode(validation[0]), validation[1])[0]))
             map_, recall = score(encode(test[0]), test[1])
-        found["map"].append(float(map_))
-        found["recall"].append(float(recall))
-    return {**found, "curve": []}
+        scores["map"].append(float(map_))
+        scores["recall"].append(float(recall))
+    return {**scores, "curve": []}
 
 
 def gather_some(split: Split, most: int) -> tuple[Tensor, Tensor]:
@@ -253,11 +253,11 @@ def _plain(trial: Trial, seed: int, train: Tensor, labels: Tensor) -> partial[Te
         network = Replicas((train.shape[-1], trial.hidden, trial.dim), (seed,)).to(train.device)
         return partial(_random, network=network)
     if trial.model == "pca":
-        directions = torch.linalg.svd(train - mean, full_matrices=False).Vh[: int(trial.knob)].mT
+        directions = torch.linalg.svd(train - mean, full_matrices=False).Vh[: int(trial.option)].mT
         return partial(_centred, mean=mean, directions=directions)
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-    most = min(int(trial.knob), len(labels.unique()) - 1)
+    most = min(int(trial.option), len(labels.unique()) - 1)
     lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto", n_components=most)
     lda.fit(train.cpu().double().numpy(), labels.numpy())
     directions = torch.from_numpy(np.ascontiguousarray(lda.scalings_[:, :most])).to(train)

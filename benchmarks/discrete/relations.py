@@ -1,4 +1,4 @@
-"""Neural relational inference: which particles pull at each other? A latent spanning tree, with all estimators.
+"""Neural relational inference: a latent spanning tree of the particles that attract each other, by all estimators.
 
 Claims checked: a hard spanning tree inside a variational auto-encoder can be trained by IMLE, AIMLE and Identity, and
 AIMLE finds more edges and a better bound than IMLE and the stochastic softmax trick (Minervini et al., 2023,
@@ -28,7 +28,7 @@ run with the highest validation bound. published: ELBO, precision / recall of Mi
 table 2). With help at every step (horizon 1) AIMLE is level with IMLE (forward) or worse (central), and the stochastic
 softmax trick is best. With horizon 9 and one seed AIMLE is far above IMLE, and the score function is best. "nearest"
 finds 81 % of the edges without learning, more than any published method. Spreads are large: the decoder may start with
-the reading "these do not pull" of an edge, and then some runs find hardly any edge.
+the opposite meaning of an edge, and then a run finds hardly any edge.
 """
 
 from __future__ import annotations
@@ -62,11 +62,13 @@ PUBLISHED = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--times", default="10", help="places seen: 10, 20 or both (default: 10)")
+    parser.add_argument("--times", default="10", help="positions of a system: 10, 20 or both (default: 10)")
     parser.add_argument("--methods", default=",".join(ALL), help=f"default: all: {', '.join(ALL)}")
     parser.add_argument("--steps", type=int, default=Trial.steps, help=f"of training (default: {Trial.steps})")
     parser.add_argument("--particles", type=int, default=Trial.particles, help="in a system (default: 10)")
-    parser.add_argument("--horizon", type=int, default=Trial.horizon, help="steps without the true places (default: 1)")
+    parser.add_argument(
+        "--horizon", type=int, default=Trial.horizon, help="steps without the true positions (default: 1)"
+    )
     add_trial_options(parser, seeds=3)
 
 
@@ -77,15 +79,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def plan(options: argparse.Namespace) -> list[Trial]:
     """Return all trials of the options, those with a distribution of trees in every step first."""
-    made = []
+    trials = []
     for times in (int(text) for text in options.times.split(",")):
         if times < 2 or options.horizon < 1 or (times - 1) % options.horizon:
-            raise OptionError(f"{times} places have {times - 1} steps, which --horizon {options.horizon} must divide")
+            raise OptionError(
+                f"{times} positions have {times - 1} steps, which --horizon {options.horizon} must divide"
+            )
         for method in parse_names(options.methods, ALL, "method"):
             lambdas = LAMBDAS if method.startswith("imle") else (None,)
             for lam in lambdas[:1] if options.quick else lambdas:
-                made += [_trial(times, method, s, lam, options) for s in range(1 if options.quick else options.seeds)]
-    return sorted(made, key=lambda trial: trial.method in (*FIXED, SUPERVISED))
+                trials += [_trial(times, method, s, lam, options) for s in range(1 if options.quick else options.seeds)]
+    return sorted(trials, key=lambda trial: trial.method in (*FIXED, SUPERVISED))
 
 
 def _trial(times: int, method: str, seed: int, lam: float | None, options: argparse.Namespace) -> Trial:
@@ -101,17 +105,17 @@ def show(records: Sequence[Record]) -> str:
     kinds = ("times", "horizon", "particles")
     for kind in sorted({tuple(record[name] for name in kinds) for record in records}):
         times, horizon, particles = kind
-        here = [record for record in records if tuple(record[name] for name in kinds) == kind]
+        selected = [record for record in records if tuple(record[name] for name in kinds) == kind]
         rows = []
         for method in ALL:
-            found = best_lambda([record for record in here if record["method"] == method], best=max)
-            if not found:
+            runs = best_lambda([record for record in selected if record["method"] == method], best=max)
+            if not runs:
                 continue
-            bound = "-" if method == SUPERVISED else _cell(found, "elbo", ".0f")
-            cells = [bound, *(_cell(found, name, ".1f") for name in ("precision", "sampled", "published"))]
-            lam = "" if found[0]["lam"] is None else f"{found[0]['lam']:g}"
+            bound = "-" if method == SUPERVISED else _cell(runs, "elbo", ".0f")
+            cells = [bound, *(_cell(runs, name, ".1f") for name in ("precision", "sampled", "published"))]
+            lam = "" if runs[0]["lam"] is None else f"{runs[0]['lam']:g}"
             paper = PUBLISHED.get(method, "-") if kind == (10, 9, 10) else "-"
-            rows.append([method, *cells, _best_run(found), lam, paper, str(len(found))])
+            rows.append([method, *cells, _best_run(runs), lam, paper, str(len(runs))])
         head = ["", "bound", "precision", "of samples", "published form", "best run", "lambda", "published", "runs"]
         pages.append(f"## T = {times}, horizon {horizon}, {particles} particles\n\n{table(head, rows)}")
     return "\n\n".join(pages)
@@ -122,7 +126,7 @@ def _cell(records: Sequence[Record], name: str, form: str) -> str:
 
 
 def _best_run(records: Sequence[Record]) -> str:
-    """Return bound and precision of the run that validates best, for which no edge need be known."""
+    """Return bound and precision of the run with the best validation bound, which needs no true edges."""
     best = max(records, key=lambda record: record["validation"])
     if best["method"] == SUPERVISED or best["precision"] is None:
         return "-"

@@ -31,7 +31,7 @@ class Systems:
 
 
 def simulate(count: int, times: int, generator: torch.Generator, *, particles: int = 10) -> Systems:
-    """Draw trees and let the layout run from normal places; the first of its iterations is not shown.
+    """Return trees and the positions after each iteration of the layout, which starts at normal positions.
 
     Trees are maximum spanning trees of Gumbel weights, as published. They are not uniform over all trees.
     """

@@ -52,7 +52,7 @@ class Trial:
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
-    """Train, and test the weights that validate best."""
+    """Train, and test the weights with the best validation bound."""
     device = resolve_device(context.device)
     source = torch.Generator(device).manual_seed(trial.seed)
     train, validation, test = (
@@ -62,7 +62,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     model = Model(trial, device).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=trial.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, trial.steps)
-    best, kept, number = -math.inf, copy.deepcopy(model.state_dict()), 0
+    best, best_weights, number = -math.inf, copy.deepcopy(model.state_dict()), 0
     for step in range(1, trial.steps + 1):
         rows = torch.randint(len(train), (trial.batch,), device=device, generator=source)
         loss = model.loss(train[rows], 1 + trial.warm * max(0.0, 1 - 2 * step / trial.steps))
@@ -74,12 +74,12 @@ def attempt(trial: Trial, context: RunContext) -> Record:
         if step % max(1, trial.steps // 10) == 0:
             reached = measure(model, validation, source)["elbo"]
             if reached > best:
-                best, kept, number = reached, copy.deepcopy(model.state_dict()), step
-    model.load_state_dict(kept)
-    found = measure(model, test, source)
-    edges = "" if found["precision"] is None else f", precision {found['precision']:.1f}"
-    said = f"bound {found['elbo']:.0f}{edges}"
-    return {**found, "validation": best, "best_step": number, "summary": said}
+                best, best_weights, number = reached, copy.deepcopy(model.state_dict()), step
+    model.load_state_dict(best_weights)
+    scores = measure(model, test, source)
+    edges = "" if scores["precision"] is None else f", precision {scores['precision']:.1f}"
+    summary = f"bound {scores['elbo']:.0f}{edges}"
+    return {**scores, "validation": best, "best_step": number, "summary": summary}
 
 
 @final
@@ -112,8 +112,8 @@ class Model(nn.Module):
 
     def negative_log(self, places: Tensor, tree: Tensor) -> Tensor:
         """Return -log p(positions after the first | first, tree), (S, B)."""
-        made, truth = self.decoder.unroll(places, tree, self.trial.horizon)
-        each = (made - truth).square() / (2 * VARIANCE) + 0.5 * math.log(2 * math.pi * VARIANCE)
+        predicted, truth = self.decoder.unroll(places, tree, self.trial.horizon)
+        each = (predicted - truth).square() / (2 * VARIANCE) + 0.5 * math.log(2 * math.pi * VARIANCE)
         return each.flatten(2).sum(-1)
 
 
@@ -139,43 +139,43 @@ def measure(model: Model, systems: Systems, generator: torch.Generator) -> Recor
     for rows in torch.arange(len(systems), device=systems.trees.device).split(500):
         for name, value in _test_batch(model, systems[rows], generator).items():
             sums[name] = sums.get(name, 0.0) + float(value.sum())
-    found: Record = {name: total / len(systems) for name, total in sums.items()}
-    return {"elbo": None, "published": None, "precision": None, "sampled": None, **found}
+    means: Record = {name: total / len(systems) for name, total in sums.items()}
+    return {"elbo": None, "published": None, "precision": None, "sampled": None, **means}
 
 
 def _test_batch(model: Model, batch: Systems, generator: torch.Generator) -> dict[str, Tensor]:
     n, method = batch.trees.shape[-1], model.trial.method
     if method in FIXED:
         trees = given(method, batch)
-        # A certain tree is as far from the uniform distribution as one of n^(n-2) can be; without edges there is none.
-        far = 0.0 if method == "no edges" else (n - 2) * math.log(n)
-        found = {"elbo": -model.negative_log(batch.places, trees[None])[0] - far}
-        return found if method == "no edges" else {**found, "precision": agreement(trees, batch.trees)}
+        # A certain tree has the divergence log(n^(n-2)) from the uniform distribution; without edges there is no tree.
+        kl = 0.0 if method == "no edges" else (n - 2) * math.log(n)
+        scores = {"elbo": -model.negative_log(batch.places, trees[None])[0] - kl}
+        return scores if method == "no edges" else {**scores, "precision": agreement(trees, batch.trees)}
     theta = model.encoder(batch.places)
     distribution = RandomSpanningTree(theta)
     drawn = distribution.sample(_SHOWN, generator=generator)
-    found = {"precision": agreement(distribution.mode, batch.trees), "sampled": agreement(drawn, batch.trees).mean(0)}
+    scores = {"precision": agreement(distribution.mode, batch.trees), "sampled": agreement(drawn, batch.trees).mean(0)}
     if method == SUPERVISED:
         # Its decoder is untrained, so it is validated by the log-probability of the trees.
-        return {**found, "elbo": distribution.log_prob(batch.trees)}
-    found["elbo"] = -model.negative_log(batch.places, drawn).mean(0) - divergence(theta)
-    found["published"] = published_bound(model, theta, batch, generator)
-    return found
+        return {**scores, "elbo": distribution.log_prob(batch.trees)}
+    scores["elbo"] = -model.negative_log(batch.places, drawn).mean(0) - divergence(theta)
+    scores["published"] = published_bound(model, theta, batch, generator)
+    return scores
 
 
 def published_bound(model: Model, theta: Tensor, batch: Systems, generator: torch.Generator) -> Tensor:
     """Return the ELBO of the published code: trees of Gumbel weights, the KL of these weights, no constant, over n."""
     trees = SpanningTree()(with_gumbel(theta, 1, generator))
-    made, truth = model.decoder.unroll(batch.places, trees, model.trial.horizon)
-    error = ((made - truth).square() / (2 * VARIANCE)).flatten(2).sum(-1)[0]
+    predicted, truth = model.decoder.unroll(batch.places, trees, model.trial.horizon)
+    error = ((predicted - truth).square() / (2 * VARIANCE)).flatten(2).sum(-1)[0]
     n = theta.shape[-1]
     apart = 1 - torch.eye(n, device=theta.device)
     weights = 2 * theta
     # A shift of all weights changes no tree; the best shift for this divergence makes the mean of exp(-u) 1.
     shift = ((-weights).exp() * apart).sum((1, 2), keepdim=True).div(n * (n - 1)).log()
     # Both directions of an edge are counted.
-    far = ((weights + shift) * apart).sum((1, 2))
-    return -(error + far) / n
+    divergences = ((weights + shift) * apart).sum((1, 2))
+    return -(error + divergences) / n
 
 
 def agreement(trees: Tensor, truth: Tensor) -> Tensor:

@@ -54,8 +54,8 @@ def _marginals(theta: Tensor) -> Tensor:
 class Encoder(nn.Module):
     """Maps positions (B, n, times, 2) to theta (B, n, n), half the log-weight of each edge.
 
-    As published: nodes, pairs, nodes, pairs, with what pairs knew the first time; made symmetric. Here pairs are also
-    given their distances, which the published networks have to find out.
+    As published: nodes, pairs, nodes, pairs, with the first features of the pairs; then symmetrised. Pairs also get
+    their distances, which the published networks have to learn.
     """
 
     def __init__(self, times: int, dim: int) -> None:
@@ -65,7 +65,7 @@ class Encoder(nn.Module):
         self.out = nn.Linear(dim, 1)
 
     def forward(self, places: Tensor) -> Tensor:
-        """Score all pairs."""
+        """Return theta of all pairs."""
         apart = torch.linalg.vector_norm(places[:, :, None] - places[:, None], dim=-1)
         first = self.pair(torch.cat([_pairs(self.node(places.flatten(2))), apart], -1))
         second = _pairs(self.again(first.mean(2)))
@@ -99,21 +99,21 @@ class Decoder(nn.Module):
         else:
             along = torch.einsum("sbij,sbtijh->sbtih", tree, along)
         place = place.expand(*along.shape[:-1], 2)
-        heard = torch.cat([place, every.expand_as(along), along], -1)
-        return place + self.out(self.move(heard))
+        messages = torch.cat([place, every.expand_as(along), along], -1)
+        return place + self.out(self.move(messages))
 
     def unroll(self, places: Tensor, tree: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
         """Return predictions and truth, of one shape; every `horizon` steps start from the true positions."""
         truth = places.transpose(1, 2)
         steps = truth.shape[1] - 1
         if steps % horizon:
-            raise ValueError(f"{steps} steps cannot be cut into pieces of {horizon}")
-        place, found = truth[None, :, :-1:horizon], []
+            raise ValueError(f"{steps} steps cannot be cut into chunks of {horizon}")
+        place, predictions = truth[None, :, :-1:horizon], []
         for _ in range(horizon):
             place = self(place, tree)
-            found.append(place)
-        made = torch.stack(found, 3).flatten(2, 3)
-        return made, truth[:, 1:].expand_as(made)
+            predictions.append(place)
+        predicted = torch.stack(predictions, 3).flatten(2, 3)
+        return predicted, truth[:, 1:].expand_as(predicted)
 
 
 def _pairs(nodes: Tensor) -> Tensor:

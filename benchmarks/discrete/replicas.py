@@ -1,4 +1,4 @@
-"""Small networks trained side by side: one stack of weights, one launch for all seeds. A GPU is idle with one alone."""
+"""Small networks trained side by side in one stack of weights, because one alone would not use a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class Replicas(nn.Module):
     """One multilayer perceptron for each seed, with ReLUs between layers; they share nothing.
 
-    Each replica has the weights that a generator of its own seed draws, by the rule of `nn.Linear`.
+    The weights of each replica are drawn with its seed, by the rule of `nn.Linear`.
 
     Examples:
         >>> Replicas((4, 8, 2), seeds=(0, 1, 2))(torch.zeros(3, 5, 4)).shape

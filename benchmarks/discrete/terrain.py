@@ -1,4 +1,4 @@
-"""Maps of made-up terrain: smooth fields cut into kinds of ground, drawn as small coloured tiles, with hidden costs."""
+"""Generated maps of terrain: smooth fields cut into kinds of ground, drawn as small tiles, with hidden costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COSTS = (0.8, 1.2, 5.3, 7.7, 9.2)
 COLOURS = ((0.78, 0.72, 0.45), (0.45, 0.68, 0.30), (0.20, 0.48, 0.24), (0.52, 0.49, 0.45), (0.24, 0.40, 0.66))
 SHARES = (0.2, 0.25, 0.25, 0.15, 0.15)
 TILE = 8
-# Tiles of each kind; the last are for the test, so no texture is in both parts.
+# Tiles of each kind. The last ones are for the test, so no texture is in both parts.
 VARIANTS = 48
 UNSEEN = 12
 
@@ -23,14 +23,14 @@ def textures(seed: int = 0) -> Tensor:
     """Return the tiles, (kind, variant, 3, TILE, TILE): a colour, a grain that is typical of the kind, and noise."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:TILE, 0:TILE] / TILE
-    made = np.empty((len(COSTS), VARIANTS, 3, TILE, TILE), dtype=np.float32)
+    tiles = np.empty((len(COSTS), VARIANTS, 3, TILE, TILE), dtype=np.float32)
     for kind, colour in enumerate(COLOURS):
         phase = rng.uniform(0, 2 * np.pi, (VARIANTS, 1, 1, 1))
         grain = np.sin(2 * np.pi * ((1 + kind % 3) * rows + (kind // 2) * columns) + phase)
         shade = rng.normal(0, 0.04, (VARIANTS, 3, 1, 1))
         noise = rng.normal(0, 0.08, (VARIANTS, 3, TILE, TILE))
-        made[kind] = np.array(colour)[:, None, None] + 0.08 * grain + shade + noise
-    return torch.from_numpy(made.clip(0, 1))
+        tiles[kind] = np.array(colour)[:, None, None] + 0.08 * grain + shade + noise
+    return torch.from_numpy(tiles.clip(0, 1))
 
 
 def terrain(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -62,7 +62,7 @@ def maps(count: int, size: int, seed: int, *, test: bool = False) -> Examples:
 class CostNetwork(nn.Module):
     """Draws the maps and predicts a positive cost of each cell: convolutions down to one output for each cell.
 
-    Drawing is part of the network, so that no image need be kept; the convolutions see pixels alone.
+    Drawing is part of the network, so that images need no memory; the inputs of the convolutions are pixels alone.
     """
 
     tiles: Tensor

@@ -1,4 +1,4 @@
-"""Round trips on the globe: a network learns from tours alone where countries lie, from images of their flags.
+"""Round trips on the globe: from images of flags a network learns the positions of countries, from tours alone.
 
 Claims checked: a noise margin in the first half of training keeps Identity with standardised costs from the collapse of
 costs, and then it finds nearly all tours (Sahoo et al., 2023, arXiv:2205.15213, table 6, the figures in italics). How
@@ -130,9 +130,8 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     criterion = METHODS[trial.method](solver, noise).to(device)
     training = Training(trial.epochs, trial.batch, trial.rate, drop=0.8, margin=0.5)
     decisions.learn(network, criterion, train, training, order)
-    work = {"calls": solver.counter.calls, "instances": solver.counter.instances}
-    found = {**measure(decisions.predict(network, test.inputs), test), **work}
-    return {**found, "task": trial.task, "summary": f"tours {found['tours']:.1f} %"}
+    scores = measure(decisions.predict(network, test.inputs), test)
+    return decisions.make_record(scores, solver, trial.task, f"tours {scores['tours']:.1f} %")
 
 
 def read_globe(data_dir: str | None) -> tuple[Tensor, Tensor]:
@@ -140,8 +139,8 @@ def read_globe(data_dir: str | None) -> tuple[Tensor, Tensor]:
     path = data_folder(data_dir, "globe_tsp_ingredients", "the flags") / "flags40x20_latlng.npz"
     flags, xyz = read_arrays(path, ("flags", "xyz"))
     rows = np.random.default_rng(0).permutation(len(flags))[:FLAGS]
-    pictures = torch.from_numpy(flags[rows]).permute(0, 3, 1, 2).float() / 255
-    return pictures, torch.from_numpy(xyz[rows]).float()
+    images = torch.from_numpy(flags[rows]).permute(0, 3, 1, 2).float() / 255
+    return images, torch.from_numpy(xyz[rows]).float()
 
 
 def draw_sets(count: int, cities: int, seed: int) -> Tensor:

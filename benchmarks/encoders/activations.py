@@ -1,4 +1,4 @@
-"""Five ways to weigh items for a slot: UMBC with a Set Transformer on amortised clustering.
+"""Five activations of the attention of a slot to items: UMBC with a Set Transformer on amortised clustering.
 
 Claims checked: softmax attention has the lowest negative log-likelihood, and slot-sigmoid, the activation of the slot
 set encoder, is behind it (Willette et al., 2023, arXiv:2208.12401, figure 7 and table 15).
@@ -70,7 +70,7 @@ def _same(fit: Fit) -> Fit:
 def show(records: Mapping[Fit, Record]) -> str:
     """Return the table, best activation first."""
     groups = sorted(grouped(records).items(), key=lambda group: statistics.fmean(r["nll"]["1024"] for r in group[1]))
-    rows = [[fit.activation, *(cell(found, reads) for reads in READS)] for fit, found in groups]
+    rows = [[fit.activation, *(cell(runs, reads) for reads in READS)] for fit, runs in groups]
     return table(["activation", *(f"{reads} points read" for reads in READS)], rows)
 
 

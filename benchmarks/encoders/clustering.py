@@ -130,16 +130,16 @@ def known_bounds(fit: Fit, device: torch.device, results: Path) -> dict[str, flo
     for record in read_records(results):
         if key.items() <= record.items():
             return dict(record["bounds"])
-    found = bounds(fit, device)
-    append_record(results, {**key, "bounds": found})
-    return found
+    values = bounds(fit, device)
+    append_record(results, {**key, "bounds": values})
+    return values
 
 
 @torch.no_grad()
 def bounds(fit: Fit, device: torch.device) -> dict[str, float]:
     """Return the NLL of the true mixtures, of EM from the true mixtures, and of EM from random points."""
     generator = torch.Generator(device).manual_seed(0)
-    found: dict[str, list[float]] = {"True mixtures": [], "EM from the truth": [], f"EM, best of {STARTS} starts": []}
+    totals: dict[str, list[float]] = {"True mixtures": [], "EM from the truth": [], f"EM, best of {STARTS} starts": []}
     for sets in evaluation_sets(fit, device):
         points = sets.points
         values = (
@@ -147,9 +147,9 @@ def bounds(fit: Fit, device: torch.device) -> dict[str, float]:
             em(points, sets.truth, EM_STEPS).nll(points),
             em_from_scratch(points, generator, starts=STARTS, steps=EM_STEPS),
         )
-        for nlls, value in zip(found.values(), values, strict=True):
+        for nlls, value in zip(totals.values(), values, strict=True):
             nlls.extend(value.tolist())
-    return {name: statistics.fmean(values) for name, values in found.items()}
+    return {name: statistics.fmean(values) for name, values in totals.items()}
 
 
 def grouped(records: Mapping[Fit, Record]) -> dict[Fit, list[Record]]:
@@ -160,10 +160,10 @@ def grouped(records: Mapping[Fit, Record]) -> dict[Fit, list[Record]]:
     return groups
 
 
-def usual_rate(found: Mapping[Fit, _Value]) -> dict[Fit, _Value]:
+def usual_rate(by_fit: Mapping[Fit, _Value]) -> dict[Fit, _Value]:
     """Return the values of fits with the larger rate, the only one that gradients are compared with."""
-    usual = max((fit.rate for fit in found), default=0.0)
-    return {fit: value for fit, value in found.items() if fit.rate == usual}
+    usual = max((fit.rate for fit in by_fit), default=0.0)
+    return {fit: value for fit, value in by_fit.items() if fit.rate == usual}
 
 
 def best_rates(groups: Mapping[Fit, list[Record]]) -> dict[Fit, list[Record]]:
@@ -186,16 +186,16 @@ def tables(records: Mapping[Fit, Record], limits: Mapping[str, float]) -> list[s
     usual = usual_rate(groups)
     rows, ways = [], []
     for fit in sorted(groups, key=_order):
-        contender, found = CONTENDERS[fit.model], groups[fit]
-        mean = statistics.fmean(record["nll"]["1024"] for record in found)
-        numbers = [cell(found, 512), cell(found, 1024)]
+        contender, runs = CONTENDERS[fit.model], groups[fit]
+        mean = statistics.fmean(record["nll"]["1024"] for record in runs)
+        numbers = [cell(runs, 512), cell(runs, 1024)]
         # Peaks of a process on the CPU and of tensors on a GPU cannot be compared.
-        mark = " (CPU)" if found[0]["device"].startswith("cpu") else ""
-        peak = format_bytes(statistics.fmean(record["peak_memory"] for record in found)) + mark
+        mark = " (CPU)" if runs[0]["device"].startswith("cpu") else ""
+        peak = format_bytes(statistics.fmean(record["peak_memory"] for record in runs)) + mark
         if fit in shown and (fit.gradient == "full" or (fit.gradient == "subset" and not contender.consistent)):
             how = "mean of codes" if fit.gradient == "subset" else READS[min(contender.passes, 2)]
             published = contender.published if contender.consistent or fit.gradient == "subset" else None
-            cost = [f"{fit.rate:g}", str(found[0]["parameters"]), peak]
+            cost = [f"{fit.rate:g}", str(runs[0]["parameters"]), peak]
             rows.append(
                 (mean, [contender.title, how, *numbers, "" if published is None else f"{published:.2f}", *cost])
             )
@@ -236,15 +236,15 @@ def claims(records: Mapping[Fit, Record]) -> list[str]:
     means = _means(usual_rate(groups))
     whole = means.get(("umbc-st", "full", 8))
     for gradient in ("sample", "unweighted", "subset"):
-        if (found := means.get(("umbc-st", gradient, 8))) is not None and whole is not None:
+        if (loss := means.get(("umbc-st", gradient, 8))) is not None and whole is not None:
             sentences.append(
-                f"UMBC + Set Transformer, {gradient} gradient of 8 points: {found:.3f} ({found - whole:+.3f})"
+                f"UMBC + Set Transformer, {gradient} gradient of 8 points: {loss:.3f} ({loss - whole:+.3f})"
             )
     return ["\n".join(f"- {sentence}" for sentence in sentences)]
 
 
 def _means(groups: Mapping[Fit, Sequence[Record]]) -> dict[tuple[str, str, int], float]:
     return {
-        (fit.model, fit.gradient, fit.chunk): statistics.fmean(record["nll"]["1024"] for record in found)
-        for fit, found in groups.items()
+        (fit.model, fit.gradient, fit.chunk): statistics.fmean(record["nll"]["1024"] for record in runs)
+        for fit, runs in groups.items()
     }

@@ -176,9 +176,9 @@ def code_of(model: Clusterer, points: Tensor, chunk: int | None) -> Tensor:
 
 def evaluation_sets(fit: Fit, device: torch.device) -> Iterator[Draw]:
     """Yield the test sets in batches, the same on every device."""
-    for found in _drawn(fit.tests, fit.deviations):
-        truth = Mixture(*(t.to(device) for t in (found.truth.log_weights, found.truth.means, found.truth.deviations)))
-        yield Draw(found.points.to(device), found.labels.to(device), truth)
+    for sets in _drawn(fit.tests, fit.deviations):
+        truth = Mixture(*(t.to(device) for t in (sets.truth.log_weights, sets.truth.means, sets.truth.deviations)))
+        yield Draw(sets.points.to(device), sets.labels.to(device), truth)
 
 
 @lru_cache(maxsize=1)

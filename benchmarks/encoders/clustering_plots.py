@@ -35,10 +35,10 @@ def draw_gradients(records: Mapping[Fit, Record], path: Path) -> list[Path]:
         return []
     figure, axes = _figure(1, len(models))
     for axis, model in zip(axes[0], models, strict=True):
-        for (name, gradient), found in groups.items():
+        for (name, gradient), by_count in groups.items():
             if name != model:
                 continue
-            values = {count: _mean(seeds, 1024) for count, seeds in sorted(found.items())}
+            values = {count: _mean(seeds, 1024) for count, seeds in sorted(by_count.items())}
             if gradient == "full":
                 axis.axhline(*values.values(), color="black", label="full")
             else:
@@ -56,8 +56,8 @@ def draw_activations(records: Mapping[Fit, Record], path: Path, bound: float) ->
     groups: dict[str, list[Record]] = {}
     for fit, record in records.items():
         groups.setdefault(fit.activation, []).append(record)
-    for name, found in groups.items():
-        axes[0][0].plot(READS, [_mean(found, reads) for reads in READS], "o-", label=name)
+    for name, runs in groups.items():
+        axes[0][0].plot(READS, [_mean(runs, reads) for reads in READS], "o-", label=name)
     axes[0][0].axhline(bound, color="0.5", linestyle=":", label="true mixtures")
     axes[0][0].set(xlabel="points read", ylabel="NLL, 1,024 points")
     axes[0][0].set_xscale("log", base=2)
@@ -101,10 +101,10 @@ def draw_sets(example: Mapping[str, Any], path: Path) -> list[Path]:
     return save_figure(figure, path)
 
 
-def draw_variances(found: Mapping[str, Mapping[str, float]], path: Path) -> list[Path]:
+def draw_variances(variances: Mapping[str, Mapping[str, float]], path: Path) -> list[Path]:
     """Draw the variance of codes against the number of chunks; rounding lies at the bottom."""
     figure, axes = _figure(1, 1)
-    for name, row in found.items():
+    for name, row in variances.items():
         style = "o-" if CONTENDERS[name].consistent else "s--"
         axes[0][0].plot(
             [int(count) for count in row],

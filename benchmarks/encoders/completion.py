@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     folders = {trial.images: "the images to be completed" for trial in trials}
     is_temporary = options.quick and options.results is None
     work = partial(attempt, results=None if is_temporary else str(results))
-    found = run_and_show(options, trials, work, REPORT, folders=folders)
+    output = run_and_show(options, trials, work, REPORT, folders=folders)
     if has_matplotlib() and not is_temporary:
         draw_images(results)
-    return found
+    return output
 
 
 def plan(options: argparse.Namespace) -> list[Trial]:

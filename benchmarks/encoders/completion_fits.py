@@ -115,13 +115,17 @@ def measure(trial: Trial, context: RunContext) -> tuple[Record, dict[str, np.nda
         predict = partial(predict_network, model.eval(), sizes=sizes, chunk=trial.chunk, in_chunks=gradient == "subset")
     # The same streams of pixels for all models and seeds.
     order = draw_order(len(test), test[0].numel(), torch.Generator().manual_seed(0)).to(device)
-    scores, made = score_contexts(test, order, predict, len(sizes))
+    scores, completed = score_contexts(test, order, predict, len(sizes))
     # Ten images of a person follow each other in Olivetti.
-    some = slice(0, None, 10 if trial.images == "olivetti" else 1)
-    truth, order, made = test.flatten(1)[some][:PICTURES], order[some][:PICTURES], made[:, some][:, :PICTURES]
-    images = {"truth": _bytes(truth), "order": order.cpu().numpy(), "made": _bytes(made)}
-    said = ", ".join(f"{scores['nll'][sizes.index(n)]:.3f} at {n}" for n in (100, 500))
-    return {**scores, "sizes": list(sizes), "loss": loss, "summary": said}, images
+    shown = slice(0, None, 10 if trial.images == "olivetti" else 1)
+    truth, order, completed = (
+        test.flatten(1)[shown][:PICTURES],
+        order[shown][:PICTURES],
+        completed[:, shown][:, :PICTURES],
+    )
+    images = {"truth": _bytes(truth), "order": order.cpu().numpy(), "made": _bytes(completed)}
+    summary = ", ".join(f"{scores['nll'][sizes.index(n)]:.3f} at {n}" for n in (100, 500))
+    return {**scores, "sizes": list(sizes), "loss": loss, "summary": summary}, images
 
 
 def fit(model: Completion, train: Tensor, trial: Trial, gradient: str) -> float:
@@ -131,7 +135,7 @@ def fit(model: Completion, train: Tensor, trial: Trial, gradient: str) -> float:
     where = places(*train.shape[1:]).to(device)
     optimizer = torch.optim.Adam(model.parameters(), trial.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, trial.steps)
-    lately = []
+    last_losses = []
     for step in range(trial.steps):
         images = train[torch.randint(len(train), (trial.batch,), generator=generator, device=device)]
         if trial.images == "olivetti":
@@ -146,8 +150,8 @@ def fit(model: Completion, train: Tensor, trial: Trial, gradient: str) -> float:
         optimizer.step()
         schedule.step()
         if step >= trial.steps - 100:
-            lately.append(loss.detach())
-    return float(torch.stack(lately).mean())
+            last_losses.append(loss.detach())
+    return float(torch.stack(last_losses).mean())
 
 
 def fit_gaussian(train: Tensor, floor: float) -> Gaussian:
@@ -156,17 +160,17 @@ def fit_gaussian(train: Tensor, floor: float) -> Gaussian:
     few = train[-held:][:100]
     order = draw_order(len(few), few[0].numel(), torch.Generator().manual_seed(1)).to(train.device)[:, :200]
     model = Gaussian(train[:-held], floor)
-    found = {}
+    scores = {}
     for noise in [noise for noise in NOISES if noise >= floor]:
         model.noise = noise
-        found[noise] = float(nll(*model.predict(few, order), few.flatten(1)).mean())
-    return Gaussian(train, min(found, key=found.__getitem__))
+        scores[noise] = float(nll(*model.predict(few, order), few.flatten(1)).mean())
+    return Gaussian(train, min(scores, key=scores.__getitem__))
 
 
 @torch.no_grad()
 def score_contexts(test: Tensor, order: Tensor, predict: Predict, sizes: int) -> tuple[dict[str, list[float]], Tensor]:
     """Return the scores for every size of the context, and the predicted images `(sizes, n, pixels)`."""
-    surprise, square, made = torch.zeros(sizes), torch.zeros(sizes), []
+    surprise, square, completed = torch.zeros(sizes), torch.zeros(sizes), []
     step = max(1, 200_000 // order.shape[1])
     for start in range(0, len(test), step):
         part, values = test[start : start + step], test[start : start + step].flatten(1)
@@ -175,9 +179,9 @@ def score_contexts(test: Tensor, order: Tensor, predict: Predict, sizes: int) ->
             surprise[number] += float(nll(mean, deviation, values).sum())
             square[number] += float((mean - values).square().sum())
             means.append(mean)
-        made.append(torch.stack(means))
+        completed.append(torch.stack(means))
     scores = {"nll": surprise / test.numel(), "rmse": (square / test.numel()).sqrt()}
-    return {name: [round(float(v), 5) for v in values] for name, values in scores.items()}, torch.cat(made, 1)
+    return {name: [round(float(v), 5) for v in values] for name, values in scores.items()}, torch.cat(completed, 1)
 
 
 def predict_network(

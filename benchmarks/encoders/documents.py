@@ -63,12 +63,12 @@ def plan(options: argparse.Namespace) -> list[Trial]:
     """Return all trials of the options, the longest first. Linear classifiers have no seed."""
     if options.epochs < 1:
         raise OptionError(f"--epochs must be at least 1, not {options.epochs}")
-    made = [
+    trials = [
         _trial(model, seed, options)
         for model in parse_names(options.models, ALL, "model")
         for seed in range(1 if options.quick or model in LINEAR else options.seeds)
     ]
-    return sorted(made, key=lambda trial: -(9 if trial.model in LINEAR else _COST.get(trial.model, 1)))
+    return sorted(trials, key=lambda trial: -(9 if trial.model in LINEAR else _COST.get(trial.model, 1)))
 
 
 def _trial(model: str, seed: int, options: argparse.Namespace) -> Trial:
@@ -83,11 +83,11 @@ def show(records: Sequence[Record]) -> str:
     """Return the table with one row for each model."""
     rows = []
     for model in ALL:
-        found = [record for record in records if record["model"] == model]
-        if found:
-            peaks = [record["peak_memory"] for record in found if record["peak_memory"]]
-            scores = [mean_cell([record[name] for record in found], ".2f") for name in ("micro", "macro", "long")]
-            rows.append([model, *scores, format_bytes(max(peaks)) if peaks else "-", str(len(found))])
+        runs = [record for record in records if record["model"] == model]
+        if runs:
+            peaks = [record["peak_memory"] for record in runs if record["peak_memory"]]
+            scores = [mean_cell([record[name] for record in runs], ".2f") for name in ("micro", "macro", "long")]
+            rows.append([model, *scores, format_bytes(max(peaks)) if peaks else "-", str(len(runs))])
     return table(["", "micro F1", "macro F1", "micro F1, long", "memory of a step", "runs"], rows)
 
 

@@ -79,14 +79,14 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     chosen, truth = test > threshold, news.labels[tested]
     known = news.labels[train].any(0) & truth.any(0)
     long = np.array([len(news.words[i]) > LONG for i in tested])
-    found = {
+    scores = {
         "micro": 100 * micro_f1(chosen, truth),
         "macro": 100 * macro_f1(chosen[:, known], truth[:, known]),
         "long": 100 * micro_f1(chosen[long], truth[long]),
         "validation": 100 * micro_f1(validation > threshold, news.labels[held]),
     }
-    said = f"micro {found['micro']:.2f}, macro {found['macro']:.2f}"
-    return {**found, "threshold": float(threshold), "best_epoch": epoch, "peak_memory": peak, "summary": said}
+    summary = f"micro {scores['micro']:.2f}, macro {scores['macro']:.2f}"
+    return {**scores, "threshold": float(threshold), "best_epoch": epoch, "peak_memory": peak, "summary": summary}
 
 
 def micro_f1(chosen: np.ndarray, truth: np.ndarray) -> float:
@@ -121,7 +121,7 @@ def best_threshold(scores: np.ndarray, truth: np.ndarray) -> float:
 class Words(nn.Module):
     """Maps items (index of the word, position in the story) to features.
 
-    A word is its own row and nothing else: behind a normalisation and layers of its own it is learnt far more slowly.
+    The features of a word are one row of a table. With a normalisation and layers after it, training is far slower.
     """
 
     def __init__(self, words: int, dim: int, *, places: bool, dropout: float) -> None:
@@ -148,7 +148,7 @@ def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, plac
     dim = trial.dim
     phi = Words(words, dim, places=places, dropout=trial.dropout)
     last = nn.Linear(dim * trial.slots if name == "sse" else dim, len(frequency))
-    # Topics are rare, and no step should be needed to learn that.
+    # The network starts with the frequencies of the topics, which are rare.
     last.bias.data = torch.logit(frequency.clamp(1e-4, 1 - 1e-4))
     end = nn.Sequential(nn.Dropout(trial.dropout), last)
     if name == "deepsets":
@@ -165,7 +165,7 @@ def make_network(name: str, words: int, frequency: Tensor, trial: Trial, *, plac
 
 
 def as_sets(news: News, part: np.ndarray, known: dict[str, int], most: int | None) -> Sets:
-    """Return the stories of a part as sets of (index of the word, context)."""
+    """Return the stories of a part as sets of (index of the word, position)."""
     items = []
     for story in part:
         numbers = [known.get(word, 0) for word in news.words[story][:most]]
@@ -177,12 +177,12 @@ def batches(lengths: np.ndarray, size: int, rng: np.random.Generator) -> Iterato
     """Yield stories in random batches of similar lengths: sorted by length within pools of 16 batches."""
     order = rng.permutation(len(lengths))
     pools = [order[i : i + 16 * size] for i in range(0, len(order), 16 * size)]
-    made = []
+    groups = []
     for pool in pools:
         pool = pool[np.argsort(lengths[pool], kind="stable")]
-        made += [pool[i : i + size] for i in range(0, len(pool), size)]
-    for number in rng.permutation(len(made)):
-        yield made[number]
+        groups += [pool[i : i + size] for i in range(0, len(pool), size)]
+    for number in rng.permutation(len(groups)):
+        yield groups[number]
 
 
 def random_chunks(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets]:
@@ -194,13 +194,13 @@ def random_chunks(sets: Sets, chunk: int, rng: np.random.Generator) -> list[Sets
     owner = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((rng.random(len(owner)), owner))
     count = max(1, math.ceil(sets.layout.longest / chunk))
-    made = []
+    chunks = []
     for number in range(count):
         start, stop = (lengths * k // count for k in (number, number + 1))
         layout = Layout.from_lengths(stop - start, sets.device)
         rows = np.repeat(offsets[:-1] + start - layout.host_offsets[:-1], stop - start) + np.arange(layout.total)
-        made.append(Sets(sets.values[layout.to_device(order[rows])], layout))
-    return made
+        chunks.append(Sets(sets.values[layout.to_device(order[rows])], layout))
+    return chunks
 
 
 def logits(encoder: encoders.SetEncoder, sets: Sets, gradient: str, chunk: int, rng: np.random.Generator) -> Tensor:
@@ -235,7 +235,7 @@ def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndar
     steps = trial.epochs * sum(1 for _ in batches(train.layout.host_lengths, trial.batch, rng))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     score = partial(predict, encoder, batch=8 * trial.batch)
-    best, kept, number = -1.0, copy.deepcopy(encoder.state_dict()), 0
+    best, best_weights, number = -1.0, copy.deepcopy(encoder.state_dict()), 0
     base: int | None = None
     peak: int | None = None
     for epoch in range(1, trial.epochs + 1):
@@ -254,12 +254,12 @@ def fit_network(trial: Trial, news: News, device: torch.device) -> tuple[np.ndar
         if peak is None and base is not None:
             # The first epoch has batches of all lengths; later on the peak would be that of validation.
             peak = memory_peak(device) - base
-        found = score(validation)
+        scores = score(validation)
         truth = news.labels[news.parts[1]]
-        reached = micro_f1(found > best_threshold(found, truth), truth)
+        reached = micro_f1(scores > best_threshold(scores, truth), truth)
         if reached > best:
-            best, kept, number = reached, copy.deepcopy(encoder.state_dict()), epoch
-    encoder.load_state_dict(kept)
+            best, best_weights, number = reached, copy.deepcopy(encoder.state_dict()), epoch
+    encoder.load_state_dict(best_weights)
     return score(validation), score(test), number, peak
 
 
@@ -269,12 +269,12 @@ def predict(encoder: encoders.SetEncoder, sets: Sets, *, batch: int) -> np.ndarr
     encoder.eval()
     order = np.argsort(sets.layout.host_lengths, kind="stable")
     out = [encoder(sets.take(order[i : i + batch].tolist())).cpu() for i in range(0, len(order), batch)]
-    found = np.empty((len(order), out[0].shape[1]), np.float32)
-    found[order] = torch.cat(out).numpy()
-    return found
+    scores = np.empty((len(order), out[0].shape[1]), np.float32)
+    scores[order] = torch.cat(out).numpy()
+    return scores
 
 
-# ---- linear rivals
+# ---- linear classifiers
 
 
 def fit_linear(name: str, news: News) -> tuple[np.ndarray, np.ndarray, int]:
@@ -289,14 +289,14 @@ def fit_linear(name: str, news: News) -> tuple[np.ndarray, np.ndarray, int]:
     labels, truth = news.labels[news.parts[0]], news.labels[news.parts[1]]
     best = (-1.0, np.zeros(0), np.zeros(0))
     for strength in (1.0, 10.0, 100.0) if name == "tf-idf logistic" else (0.3, 1.0, 3.0):
-        found = [np.full((x.shape[0], labels.shape[1]), -1e9) for x in (validation, test)]
+        scores = [np.full((x.shape[0], labels.shape[1]), -1e9) for x in (validation, test)]
         # A topic without an example is never chosen.
         for topic in np.flatnonzero(labels.any(0) & ~labels.all(0)):
             kind = LogisticRegression(C=strength, solver="liblinear") if "logistic" in name else LinearSVC(C=strength)
             kind.fit(train, labels[:, topic])
-            for scores, x in zip(found, (validation, test), strict=True):
-                scores[:, topic] = kind.decision_function(x)
-        reached = micro_f1(found[0] > best_threshold(found[0], truth), truth)
+            for column, x in zip(scores, (validation, test), strict=True):
+                column[:, topic] = kind.decision_function(x)
+        reached = micro_f1(scores[0] > best_threshold(scores[0], truth), truth)
         if reached > best[0]:
-            best = (reached, found[0], found[1])
+            best = (reached, scores[0], scores[1])
     return best[1], best[2], 0

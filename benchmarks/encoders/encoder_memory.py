@@ -71,7 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="most items of a set (default: 10,000,000)")
     add_machine_options(parser)
     parser.add_argument("--passes", type=int, default=1, help="1 for UMBC, more for DeepUMBC (default: 1)")
-    parser.add_argument("--folder", type=Path, help="where the items are written (default: the folder for such files)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the items are written (default: the folder for temporary files)"
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -90,8 +92,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 if items * options.passes <= LARGEST[way] and (way != "checkpoint" or options.passes == 1)
             ]
             times = time_cases(cases, device)
-            found = {case.way: {**asdict(peak_of(case, device)), "seconds": times[case.way]} for case in cases}
-            results.append({"items": items, **found})
+            by_way = {case.way: {**asdict(peak_of(case, device)), "seconds": times[case.way]} for case in cases}
+            results.append({"items": items, **by_way})
     flat = relative_spread([row["exact"]["step"] for row in results])
     slower = max(row["exact"]["seconds"] / row["full"]["seconds"] for row in results if "full" in row)
     print("\n## Peak memory of forward and backward pass\n")
@@ -107,10 +109,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Return one row of the table."""
-    found = [text for way in WAYS for text in _pair(row.get(way))]
+    texts = [text for way in WAYS for text in _pair(row.get(way))]
     ratio = f"{row['exact']['seconds'] / row['full']['seconds']:.2f}" if "full" in row else "-"
     others = [abs(row[way]["norm"] / row["exact"]["norm"] - 1) for way in WAYS if way in row]
-    return [f"{row['items']:,}", *found, ratio, f"{max(others):.0e}"]
+    return [f"{row['items']:,}", *texts, ratio, f"{max(others):.0e}"]
 
 
 def _pair(measured: dict[str, Any] | None) -> tuple[str, str]:
@@ -128,7 +130,7 @@ def write_items(path: Path, items: int) -> Path:
 
 
 def peak_of(case: Case, device: torch.device) -> Measured:
-    """Measure in this process on the GPU, whose allocator keeps the books, else in a new one."""
+    """Return the peak of one case: on the GPU from the allocator, on the CPU from a new process."""
     if device.type == "cuda":
         return peak_here(case, device)
     return Measured(**measure_in_subprocess("benchmarks.encoders.encoder_memory", case, RETURN_MEMORY))
@@ -151,14 +153,14 @@ def peak_here(case: Case, device: torch.device) -> Measured:
 def time_cases(cases: list[Case], device: torch.device) -> dict[str, float]:
     """Return median seconds of each way, in turns so that a busy machine slows all of them down."""
     encoder = make_encoder(device, cases[0].passes)
-    found: dict[str, list[float]] = {case.way: [] for case in cases}
+    times: dict[str, list[float]] = {case.way: [] for case in cases}
     for _ in range(REPEATS if cases[0].items <= MANY else 1):
         for case in cases:
             started = time.perf_counter()
             step(encoder, case)
             synchronize(device)
-            found[case.way].append(time.perf_counter() - started)
-    return {way: statistics.median(times) for way, times in found.items()}
+            times[case.way].append(time.perf_counter() - started)
+    return {way: statistics.median(runs) for way, runs in times.items()}
 
 
 def make_encoder(device: torch.device, passes: int = 1) -> Reader:

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(records: Sequence[Record]) -> str:
     """Return a table for each part that has records."""
-    return "\n\n".join(SHOWN[part](found) for part, found in _by_part(records).items() if found)
+    return "\n\n".join(SHOWN[part](selected) for part, selected in _by_part(records).items() if selected)
 
 
 def _by_part(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -113,7 +113,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
     bags = parse_names(options.bags, MIL_DATASETS, "set of bags")[: 1 if quick else None]
     # The sets with most instances first.
     bags.sort(key=lambda name: ("protein", "musk2").index(name) if name in ("protein", "musk2") else 2)
-    made = {
+    trials = {
         "memory": [Trial("memory", str(n), way, 0, "", quick) for n in images for way in GRADIENTS],
         "large": [Trial("large", "shares", way, seed, str(_large(quick)), quick) for seed in seeds for way in ways],
         "folds": [
@@ -130,7 +130,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
             if model in POOLS
         ],
     }
-    return [trial for part, trials in made.items() if part in parts for trial in trials]
+    return [trial for part, group in trials.items() if part in parts for trial in group]
 
 
 def attempt(trial: Trial, context: RunContext, *, steps: int) -> Record:
@@ -176,7 +176,7 @@ def _times(records: Sequence[Record]) -> str:
     seeds: dict[str, set[int]] = {}
     for record in records:
         seeds.setdefault(record["data"], set()).add(record["seed"])
-    least, most = (pick(len(found) for found in seeds.values()) for pick in (min, max))
+    least, most = (pick(len(numbers) for numbers in seeds.values()) for pick in (min, max))
     if most == 1:
         return f"{folds} folds, cut once"
     return f"{folds} folds, drawn again for each of {most if least == most else f'{least} to {most}'} seeds"
@@ -193,16 +193,16 @@ def show_large(records: Sequence[Record]) -> str:
     """Return the results of each way to train the network."""
     rows = []
     for model in LARGE:
-        found = _shared(records, model)
-        if not found:
+        runs = _shared(records, model)
+        if not runs:
             continue
-        peaks = [record["peak"] for record in found.values() if record["peak"] is not None]
-        columns = [mean_cell([r[n] for r in found.values()], form) for n, form in zip(_LARGE, _FORMS, strict=True)]
+        peaks = [record["peak"] for record in runs.values() if record["peak"] is not None]
+        columns = [mean_cell([r[n] for r in runs.values()], form) for n, form in zip(_LARGE, _FORMS, strict=True)]
         frozen = _shared(records, _frozen(model))
-        gaps = [found[seed]["error"] - frozen[seed]["error"] for seed in found if seed in frozen]
+        gaps = [runs[seed]["error"] - frozen[seed]["error"] for seed in runs if seed in frozen]
         change = "" if model == _frozen(model) else mean_cell(gaps, ".2f")
         rows.append(
-            [model, str(len(found)), columns[0], change, *columns[1:], format_bytes(max(peaks)) if peaks else "-"]
+            [model, str(len(runs)), columns[0], change, *columns[1:], format_bytes(max(peaks)) if peaks else "-"]
         )
     heads = ["", "seeds", "error of a share (points)", "from frozen", "AUROC, many nines (%)"]
     heads += ["images before (%)", "images after (%)", "peak"]
@@ -219,15 +219,15 @@ def _shared(records: Sequence[Record], model: str) -> dict[int, Record]:
     for record in records:
         if record["model"].split()[0] == model.split()[0]:
             ways.setdefault(record["model"], {})[record["seed"]] = record
-    common = set.intersection(*(set(found) for found in ways.values())) if ways else set()
+    common = set.intersection(*(set(runs) for runs in ways.values())) if ways else set()
     return {seed: ways[model][seed] for seed in sorted(common)} if model in ways else {}
 
 
 def show_memory(records: Sequence[Record]) -> str:
     """Return the peak memory of a step by the size of the bag."""
-    found = {(int(r["data"]), r["model"]): r for r in records}
-    images = sorted({number for number, _ in found})
-    rows = [[f"{n:,}", *(_peak(found.get((n, way))) for way in GRADIENTS)] for n in images]
+    by_case = {(int(r["data"]), r["model"]): r for r in records}
+    images = sorted({number for number, _ in by_case})
+    rows = [[f"{n:,}", *(_peak(by_case.get((n, way))) for way in GRADIENTS)] for n in images]
     limited = any(record["limit"] for record in records)
     note = f", with a limit of {format_bytes(LIMIT)}" if limited else ""
     return f"## Memory of one step{note}\n\n{table(['images of the bag', *GRADIENTS], rows)}"
@@ -257,19 +257,19 @@ def _rows(records: Sequence[Record], data: Sequence[str], score: str) -> list[li
 
 def draw(records: Sequence[Record], page: Path) -> list[Path]:
     """Draw the memory of a step by the size of the bag, and the error after tuning, if there are records of both."""
-    found = _by_part(records)
-    if not (found["memory"] and found["large"]):
+    by_part = _by_part(records)
+    if not (by_part["memory"] and by_part["large"]):
         return []
     figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2)
     for way in GRADIENTS:
-        peaks = sorted((int(r["data"]), r["bytes"]) for r in found["memory"] if r["model"] == way and r["bytes"])
+        peaks = sorted((int(r["data"]), r["bytes"]) for r in by_part["memory"] if r["model"] == way and r["bytes"])
         left.loglog([n for n, _ in peaks], [peak / 1e6 for _, peak in peaks], "o-", label=way)
     left.set_xlabel("images of the bag")
     left.set_ylabel("peak memory of a step (MB)")
     left.legend()
     for row, model in enumerate(LARGE):
-        errors = [r["error"] for r in found["large"] if r["model"] == model]
+        errors = [r["error"] for r in by_part["large"] if r["model"] == model]
         right.plot(errors, [row] * len(errors), "o", color=f"C{row % len(WAYS)}")
     right.set_yticks(range(len(LARGE)), LARGE)
     right.set_xlabel("error of a share (percentage points), one dot a seed")

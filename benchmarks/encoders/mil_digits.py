@@ -1,4 +1,4 @@
-"""Bags of MNIST images: small ones that hold a nine or not, and large ones whose shares of digits are asked."""
+"""Bags of MNIST images: small ones, with or without a nine, and large ones, to predict the shares of the digits."""
 
 from __future__ import annotations
 
@@ -82,14 +82,17 @@ def learn_small(bags: int, model: str, seed: int, context: RunContext, *, steps:
     train, test = read_images(context.data_dir, device)
     rng = np.random.default_rng(seed)
     sets, labels = small_bags(train, bags, rng)
-    asked, truth = small_bags(test, tested, rng)
+    test_sets, truth = small_bags(test, tested, rng)
     options = Training(steps=steps)
     classifier = Classifier(network(options.dim), POOLS[model](options.dim)).to(device)
     fit_classifier(classifier, sets, labels.float(), np.arange(bags), options)
     with torch.no_grad():
-        parts = [probability(classifier(asked[i : i + 200])) for i in range(0, tested, 200)]
-    found = torch.cat(parts).cpu().numpy()
-    right, area = 100 * float(((found > 0.5) == truth.cpu().numpy()).mean()), 100 * auroc(found, truth.cpu().numpy())
+        parts = [probability(classifier(test_sets[i : i + 200])) for i in range(0, tested, 200)]
+    predicted = torch.cat(parts).cpu().numpy()
+    right, area = (
+        100 * float(((predicted > 0.5) == truth.cpu().numpy()).mean()),
+        100 * auroc(predicted, truth.cpu().numpy()),
+    )
     return {"accuracy": right, "auroc": area, "summary": f"accuracy {right:.1f}, AUROC {area:.1f}"}
 
 

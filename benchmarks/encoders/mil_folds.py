@@ -35,31 +35,31 @@ class Training:
 def cross_validate(data: str, model: str, seed: int, context: RunContext, *, steps: int, folds: int) -> Record:
     """Return the scores of all bags, each by a model fitted without its fold. Every seed has other folds."""
     bags = mil(data, data_dir=context.data_dir)
-    found = np.full(len(bags), math.nan)
+    predicted = np.full(len(bags), math.nan)
     # Always ten folds, so that a quick run of a few of them tests the same.
     parts = bag_folds(bags, FOLDS, random_state=seed)[:folds]
     for train, test in parts:
         scaled = standardised(bags, train)
-        found[test] = predict_fold(model, scaled, bags.labels, train, test, seed, steps)
-    tested = ~np.isnan(found)
+        predicted[test] = predict_fold(model, scaled, bags.labels, train, test, seed, steps)
+    tested = ~np.isnan(predicted)
     truth = bags.labels.numpy()
-    right = (found > 0.5) == truth
-    accuracy, area = 100 * float(right[tested].mean()), 100 * auroc(found[tested], truth[tested])
+    right = (predicted > 0.5) == truth
+    accuracy, area = 100 * float(right[tested].mean()), 100 * auroc(predicted[tested], truth[tested])
     return {
         "accuracy": accuracy,
         "auroc": area,
         "fold_accuracies": [round(100 * float(right[test].mean()), 2) for _, test in parts],
-        "probabilities": [None if math.isnan(p) else round(p, 4) for p in found.tolist()],
+        "probabilities": [None if math.isnan(p) else round(p, 4) for p in predicted.tolist()],
         "summary": f"accuracy {accuracy:.1f}, AUROC {area:.1f}",
     }
 
 
 def standardised(bags: Bags, train: np.ndarray) -> Sets:
     """Return all bags, with features of mean 0 and deviation 1 over the instances of the training bags."""
-    seen = bags.sets.take(train).values.double()
-    deviation = seen.std(0, correction=0)
+    instances = bags.sets.take(train).values.double()
+    deviation = instances.std(0, correction=0)
     scale = torch.where(deviation > 0, deviation, 1.0)
-    return bags.sets.with_values(((bags.sets.values - seen.mean(0)) / scale).float())
+    return bags.sets.with_values(((bags.sets.values - instances.mean(0)) / scale).float())
 
 
 def predict_fold(
@@ -87,7 +87,7 @@ def instance_features(features: int, options: Training) -> nn.Module:
 def fit_classifier(
     classifier: nn.Module, bags: Sets, labels: torch.Tensor, train: np.ndarray, options: Training
 ) -> None:
-    """Train for a fixed number of steps: no bag is spared for early stopping, and no test bag is looked at."""
+    """Train for a fixed number of steps: there is no early stopping, and no test bag is used."""
     optimizer = torch.optim.AdamW(classifier.parameters(), options.rate, weight_decay=options.decay, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
     classifier.train()
@@ -122,27 +122,27 @@ def auroc(scores: np.ndarray, truth: np.ndarray) -> float:
     return float(((gap > 0) + 0.5 * (gap == 0)).mean())
 
 
-def _logistic(rows: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) -> np.ndarray:
+def _logistic(rows: np.ndarray, labels: np.ndarray, test_rows: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.linear_model import LogisticRegression
 
     estimator = LogisticRegression(max_iter=2000)
-    return _searched(estimator, {"C": [1e-4, 1e-3, 1e-2, 1e-1, 1.0]}, rows, labels, seed).predict_proba(asked)[:, 1]
+    return _searched(estimator, {"C": [1e-4, 1e-3, 1e-2, 1e-1, 1.0]}, rows, labels, seed).predict_proba(test_rows)[:, 1]
 
 
-def _machine(rows: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) -> np.ndarray:
+def _svm(rows: np.ndarray, labels: np.ndarray, test_rows: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.svm import SVC
 
     scale = 1 / rows.shape[1]
     grid = {"C": [0.3, 1, 3, 10, 100], "gamma": [scale / 10, scale / 3, scale, 3 * scale]}
     margin = _searched(SVC(), grid, rows, labels, seed)
     # The sign of the margin decides, so a probability of one half is a margin of 0.
-    return 1 / (1 + np.exp(-margin.decision_function(asked)))
+    return 1 / (1 + np.exp(-margin.decision_function(test_rows)))
 
 
-def _forest(rows: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) -> np.ndarray:
+def _forest(rows: np.ndarray, labels: np.ndarray, test_rows: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.ensemble import ExtraTreesClassifier
 
-    return ExtraTreesClassifier(500, random_state=seed).fit(rows, labels).predict_proba(asked)[:, 1]
+    return ExtraTreesClassifier(500, random_state=seed).fit(rows, labels).predict_proba(test_rows)[:, 1]
 
 
 def _searched(estimator: Any, grid: dict[str, list[float]], rows: np.ndarray, labels: np.ndarray, seed: int) -> Any:
@@ -152,14 +152,14 @@ def _searched(estimator: Any, grid: dict[str, list[float]], rows: np.ndarray, la
     from sklearn.preprocessing import StandardScaler
 
     name = type(estimator).__name__.lower()
-    line = make_pipeline(StandardScaler(), estimator)
+    pipeline = make_pipeline(StandardScaler(), estimator)
     points = {f"{name}__{option}": values for option, values in grid.items()}
-    return GridSearchCV(line, points, cv=StratifiedKFold(5, shuffle=True, random_state=seed)).fit(rows, labels)
+    return GridSearchCV(pipeline, points, cv=StratifiedKFold(5, shuffle=True, random_state=seed)).fit(rows, labels)
 
 
 # Classifiers of one row for each bag: training rows and labels, test rows, seed.
 PLAIN: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]] = {
     "statistics-logistic": _logistic,
-    "statistics-svm": _machine,
+    "statistics-svm": _svm,
     "statistics-trees": _forest,
 }

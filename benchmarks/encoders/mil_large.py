@@ -1,4 +1,4 @@
-"""Bags of thousands of images: a network that knows a hundred labels, then tuned end to end through whole bags."""
+"""Bags of thousands of images: a network pretrained on a hundred labels, then tuned end to end through whole bags."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def tune(model: str, seed: int, context: RunContext, sizes: Large) -> Record:
     known = _known(train, sizes.labelled, rng)
     rest = np.setdiff1d(np.arange(len(train.digits)), known)
     bags = draw_shares(train, rest, rng.integers(sizes.smallest, sizes.largest + 1, sizes.bags), rng)
-    asked = draw_shares(
+    test_bags = draw_shares(
         test, np.arange(len(test.digits)), rng.integers(sizes.smallest, sizes.largest + 1, sizes.tested), rng
     )
     phi = network().to(device)
@@ -108,14 +108,14 @@ def tune(model: str, seed: int, context: RunContext, sizes: Large) -> Record:
     encoder, peak = _fit(pool, way, phi, train, bags, sizes, rng)
     encoder.eval()
     with torch.no_grad():
-        codes = [encoder.stream(_source(test, [bag], 4096)) for bag in asked]
-    found, truth = torch.cat(codes).softmax(1), shares_of(test, asked)
+        codes = [encoder.stream(_source(test, [bag], 4096)) for bag in test_bags]
+    predicted, truth = torch.cat(codes).softmax(1), shares_of(test, test_bags)
     many = truth[:, NINE].cpu().numpy() > 1 / DIGITS
-    error = 100 * float((found - truth).abs().mean())
+    error = 100 * float((predicted - truth).abs().mean())
     after = recognised(phi, test)
     return {
         "error": error,
-        "auroc": 100 * auroc(found[:, NINE].cpu().numpy(), many),
+        "auroc": 100 * auroc(predicted[:, NINE].cpu().numpy(), many),
         "before": before,
         "after": after,
         "peak": peak,
@@ -137,10 +137,10 @@ def pretrain(phi: nn.Module, images: Images, numbers: np.ndarray, *, steps: int)
 
 @torch.no_grad()
 def recognised(phi: nn.Module, images: Images) -> float:
-    """Return the percentage of images whose digit the network finds most probable."""
+    """Return the percentage of images whose digit has the highest probability."""
     numbers = np.arange(len(images.digits))
-    found = torch.cat([phi(images.take(piece)).argmax(1) for piece in np.array_split(numbers, 10)])
-    return 100 * float((found.cpu().numpy() == images.digits).mean())
+    predicted = torch.cat([phi(images.take(part)).argmax(1) for part in np.array_split(numbers, 10)])
+    return 100 * float((predicted.cpu().numpy() == images.digits).mean())
 
 
 def _known(images: Images, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -235,4 +235,4 @@ def _source(images: Images, bags: Sequence[np.ndarray], chunk: int) -> Callable[
 
 def _random_chunks(images: Images, numbers: Sequence[np.ndarray]) -> Sets:
     values = images.take(np.concatenate(numbers))
-    return Sets.from_lengths(values, [len(piece) for piece in numbers]).to(values.device)
+    return Sets.from_lengths(values, [len(part) for part in numbers]).to(values.device)

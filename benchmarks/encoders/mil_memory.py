@@ -1,4 +1,4 @@
-"""Peak memory of one step through the network of `_mil_large`, against the number of images in the bag."""
+"""Peak memory of one step through the network of `mil_large`, against the number of images in the bag."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Peak:
 def measure(images: int, gradient: str, context: RunContext) -> Record:
     """Return the peak of a step: on the GPU from the allocator, on the CPU from a new process."""
     device, case = resolve_device(context.device), Case(images, gradient)
-    here = device.type == "cuda"
-    found = (
+    on_gpu = device.type == "cuda"
+    peak = (
         peak_here(case, device).bytes
-        if here
+        if on_gpu
         else measure_in_subprocess("benchmarks.encoders.mil_memory", case, RETURN_MEMORY)["bytes"]
     )
-    limit = LIMIT if here else None
-    return {"bytes": found, "limit": limit, "summary": "out of memory" if found is None else format_bytes(found)}
+    limit = LIMIT if on_gpu else None
+    return {"bytes": peak, "limit": limit, "summary": "out of memory" if peak is None else format_bytes(peak)}
 
 
 def peak_here(case: Case, device: torch.device) -> Peak:

@@ -25,8 +25,8 @@ class Classifier(nn.Module):
 
     def forward(self, bags: Sets) -> Tensor:
         """Return the logits; every pooling gets the same features."""
-        seen = bags.with_values(self.phi(bags.values))
-        return torch.cat([pool(seen) for pool in self.pools], 1)
+        features = bags.with_values(self.phi(bags.values))
+        return torch.cat([pool(features) for pool in self.pools], 1)
 
 
 @final

@@ -19,8 +19,8 @@ SPREAD = "Published rows: ten other folds, five times; their ± is a standard er
 
 def published_cell(method: str, data: str) -> str:
     """Return one cell of the table; a dash where nothing was published."""
-    found = ILSE[method].get(data)
-    if found is None:
+    value = ILSE[method].get(data)
+    if value is None:
         return "-"
-    mean, spread = found
+    mean, spread = value
     return f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"

@@ -32,7 +32,7 @@ class Mixture:
 
     @staticmethod
     def from_numbers(raw: Tensor) -> Mixture:
-        """Read what a network says, `(b, k, 5)`."""
+        """Return the mixtures that outputs `(b, k, 5)` of a network describe."""
         variances = _LEAST + torch.nn.functional.softplus(raw[..., 3:])
         return Mixture(torch.log_softmax(raw[..., 0], -1), raw[..., 1:3], variances.sqrt())
 

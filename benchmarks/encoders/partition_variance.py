@@ -61,26 +61,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all encoders, show the tables and draw them."""
     with results_file(options, RESULTS) as (results, page):
-        found = measure(options, results) if options.shown is None else read_json(options.shown)
-        consistent = [row for name, row in found["encodings"].items() if CONTENDERS[name].consistent]
+        measured = measure(options, results) if options.shown is None else read_json(options.shown)
+        consistent = [row for name, row in measured["encodings"].items() if CONTENDERS[name].consistent]
         largest = max(value for row in consistent for value in row.values())
         report = Report(
             "partition-variance",
             "Variance of codes over partitions",
-            lambda _: _tables(found),
+            lambda _: _tables(measured),
             f"The largest variance of an encoder that reads chunks is {largest:.1e} (target: at most {ROUNDING:.0e}, "
             "which is rounding). 100 random partitions in float64.",
             "python -m benchmarks partition-variance --trained --device cuda",
-            lambda _, page: draw_variances(found["encodings"], page.with_suffix(".png")),
+            lambda _, page: draw_variances(measured["encodings"], page.with_suffix(".png")),
         )
-        show_page(report, [found["origin"]], page and page.with_name("partition-variance.md"))
-    return found
+        show_page(report, [measured["origin"]], page and page.with_name("partition-variance.md"))
+    return measured
 
 
-def _tables(found: Mapping[str, Any]) -> str:
-    parts = [f"## Codes with random weights, relative variance\n\n{show(found['encodings'])}"]
-    if found["likelihoods"]:
-        parts.append(f"## Negative log-likelihood of trained models\n\n{show(found['likelihoods'])}")
+def _tables(measured: Mapping[str, Any]) -> str:
+    parts = [f"## Codes with random weights, relative variance\n\n{show(measured['encodings'])}"]
+    if measured["likelihoods"]:
+        parts.append(f"## Negative log-likelihood of trained models\n\n{show(measured['likelihoods'])}")
     return "\n\n".join(parts)
 
 
@@ -118,19 +118,19 @@ def four_distributions(items: int, features: int, generator: torch.Generator) ->
 def codes_of_partitions(model: Clusterer, values: Tensor, chunks: int, partitions: int, seed: int = 0) -> Tensor:
     """Return codes of one set `(n, d)` cut at random into chunks of equal size, `(partitions, ...)`."""
     generator = torch.Generator().manual_seed(seed)
-    found: list[Tensor] = []
+    batches: list[Tensor] = []
     for start in range(0, partitions, BATCH):
         count = min(BATCH, partitions - start)
         orders = torch.stack([torch.randperm(len(values), generator=generator) for _ in range(count)])
         shuffled = values[orders.to(values.device)]
         parts = [as_sets(part) for part in shuffled.chunk(chunks, 1)]
-        found.extend(codes(model, parts, {len(parts)}))
-    return torch.cat(found)
+        batches.extend(codes(model, parts, {len(parts)}))
+    return torch.cat(batches)
 
 
-def feature_variance(found: Tensor) -> float:
+def feature_variance(values: Tensor) -> float:
     """Return the variance over the first axis, averaged over features, relative to the mean square."""
-    flat = found.flatten(1)
+    flat = values.flatten(1)
     return float(flat.var(0).mean() / flat.square().mean())
 
 
@@ -142,25 +142,25 @@ def measure_trained(
     fits = [replace(base, model=name) for name in (TRAINED[::4] if options.quick else TRAINED)]
     records, failed = run_fits(fits, options, results, models=True)
     points = next(evaluation_sets(base, device)).points[0].double()
-    found = {}
+    variances = {}
     for fit in records:
         if model_file(fit, results).is_file():
             model = load(fit, results).double().to(device)
-            found[fit.model] = {str(count): nll_variance(model, points, count, partitions) for count in CHUNKS}
-    return found, failed
+            variances[fit.model] = {str(count): nll_variance(model, points, count, partitions) for count in CHUNKS}
+    return variances, failed
 
 
 @torch.no_grad()
 def nll_variance(model: Clusterer, points: Tensor, chunks: int, partitions: int) -> float:
     """Return the variance of the likelihood of one set over its partitions."""
-    found = model.mixture(codes_of_partitions(model, points, chunks, partitions))
-    return float(found.nll(points.expand(len(found.means), -1, -1)).var())
+    mixtures = model.mixture(codes_of_partitions(model, points, chunks, partitions))
+    return float(mixtures.nll(points.expand(len(mixtures.means), -1, -1)).var())
 
 
-def show(found: Mapping[str, Mapping[str, float]]) -> str:
+def show(variances: Mapping[str, Mapping[str, float]]) -> str:
     """Return a table with one row for each encoder, one column for each number of chunks."""
     rows = [
         [CONTENDERS[name].title, "yes" if CONTENDERS[name].consistent else "no", *(f"{v:.1e}" for v in row.values())]
-        for name, row in found.items()
+        for name, row in variances.items()
     ]
     return table(["encoder", "reads chunks", *(f"{count} chunks" for count in CHUNKS)], rows)

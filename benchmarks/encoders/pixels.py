@@ -1,8 +1,8 @@
-"""Images as sets of pixels: what is read and drawn of them, the conditional neural process, and a simple rival.
+"""Images as sets of pixels, a conditional neural process of them, and a normal distribution for comparison.
 
-An item is a pixel: its row and column, their waves, and its value. A code of the set and the
-position of a pixel go into a decoder of mean and deviation (arXiv:2208.12401, tables 9 and 10, which have no waves:
-without them a network takes many more steps to tell neighbours apart).
+An item is a pixel: its row and column, sines and cosines of these, and its value. A decoder maps the code of the set
+and the position of a pixel to mean and deviation (arXiv:2208.12401, tables 9 and 10, which have no sines and cosines:
+without them a network takes many more steps to distinguish neighbours).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_images(name: str, data_dir: str | Path | None, seed: int) -> tuple[Tens
 
 
 def places(height: int, width: int) -> Tensor:
-    """Return row and column of every pixel from -1 to 1, with waves of several lengths, `(height * width, POSITION)`.
+    """Return row and column of every pixel from -1 to 1, with sines and cosines of them, `(height * width, POSITION)`.
 
     Examples:
         >>> places(2, 2)[:, :2].tolist()
@@ -96,8 +96,8 @@ class Completion(nn.Module):
 
     def decode(self, code: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and deviation `(b, m)` at the positions `(m, POSITION)`."""
-        asked = torch.cat([code[:, None].expand(-1, len(where), -1), where.expand(len(code), -1, -1)], -1)
-        mean, spread = self.decoder(asked).unbind(-1)
+        inputs = torch.cat([code[:, None].expand(-1, len(where), -1), where.expand(len(code), -1, -1)], -1)
+        mean, spread = self.decoder(inputs).unbind(-1)
         return mean, self.floor + (1 - self.floor) * nn.functional.softplus(spread)
 
 
@@ -150,9 +150,9 @@ def growing_codes(
 
 @final
 class Gaussian:
-    """The simple rival: one normal distribution of all pixels, conditioned on the context.
+    """One normal distribution of all pixels, conditioned on the context.
 
-    Its mean and covariance are those of the training images; `noise` is a deviation of every pixel on its own.
+    It has mean and covariance of the training images; `noise` is the deviation of independent noise of every pixel.
     """
 
     def __init__(self, images: Tensor, noise: float) -> None:
@@ -162,11 +162,11 @@ class Gaussian:
 
     def predict(self, images: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and deviation `(b, pixels)` given the pixels `order` `(b, n)`."""
-        seen = images.flatten(1).gather(1, order) - self.mean[order]
+        values = images.flatten(1).gather(1, order) - self.mean[order]
         across = self.covariance[order]
         within = across.gather(2, order[:, None].expand(-1, order.shape[1], -1))
         root = torch.linalg.cholesky(within + self.noise**2 * torch.eye(order.shape[1], device=order.device))
-        answer = torch.cholesky_solve(seen[..., None], root)[..., 0]
+        answer = torch.cholesky_solve(values[..., None], root)[..., 0]
         mean = self.mean + torch.einsum("bn,bnm->bm", answer, across)
         explained = torch.linalg.solve_triangular(root, across, upper=False).square().sum(1)
         return mean, ((self.covariance.diagonal() - explained).clamp(min=0) + self.noise**2).sqrt()

@@ -40,7 +40,7 @@ class News:
 
 @lru_cache(maxsize=1)
 def read_news(data_dir: str | None, most: int | None = None) -> News:
-    """Read the stories, at most so many, and cut them. The cut is the same in every run."""
+    """Return the stories, at most `most`, cut into parts. The cut is the same in every run."""
     path = data_folder(data_dir, "reuters21578", "the news of Reuters-21578") / "reuters_topics.jsonl.gz"
     stories = _read(path)[:most]
     words = [split_words(f"{title} {body}") for title, body, _ in stories]
@@ -50,7 +50,7 @@ def read_news(data_dir: str | None, most: int | None = None) -> News:
     for row, (_, _, named) in enumerate(stories):
         labels[row, [place[topic] for topic in named]] = True
     parts = cut(near_copies(words), np.random.default_rng(0))
-    # A model only learns that a word is a number.
+    # All numbers are one word for a model.
     return News([["#" if word[0].isdigit() else word for word in story] for story in words], labels, topics, parts)
 
 
@@ -79,13 +79,13 @@ def near_copies(stories: Sequence[Sequence[str]]) -> np.ndarray:
     for story in stories:
         numbers = np.array([known.setdefault(word, len(known) + 1) for word in story], np.uint64)
         numbers = np.concatenate([numbers, np.zeros(max(0, _RUN - len(numbers)), np.uint64)])
-        found = np.zeros(len(numbers) - _RUN + 1, np.uint64)
+        hashes = np.zeros(len(numbers) - _RUN + 1, np.uint64)
         for shift in range(_RUN):
             # Integers overflow, which makes this a hash.
-            found = found * np.uint64(0x9E3779B97F4A7C15) + numbers[shift : shift + len(found)]
-        found = np.unique(found)
-        runs.append(found)
-        counts.append(len(found))
+            hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + numbers[shift : shift + len(hashes)]
+        hashes = np.unique(hashes)
+        runs.append(hashes)
+        counts.append(len(hashes))
     _, columns = np.unique(np.concatenate(runs), return_inverse=True)
     size = np.array(counts)
     table = csr_matrix((np.ones(len(columns), np.float32), columns, np.concatenate([[0], np.cumsum(size)])))
@@ -109,8 +109,8 @@ def cut(groups: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
 
 def vocabulary(stories: Iterable[Sequence[str]], fewest: int = 3) -> dict[str, int]:
     """Return indices from 1 for words that are in at least `fewest` stories; 0 is for all others."""
-    seen = Counter(word for story in stories for word in set(story))
-    return {word: i for i, word in enumerate(sorted(w for w, n in seen.items() if n >= fewest), 1)}
+    counts = Counter(word for story in stories for word in set(story))
+    return {word: i for i, word in enumerate(sorted(w for w, n in counts.items() if n >= fewest), 1)}
 
 
 def _read(path: Path) -> list[tuple[str, str, list[str]]]:

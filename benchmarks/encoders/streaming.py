@@ -1,4 +1,4 @@
-"""Points that arrive in chunks: how well a model knows the whole set after each.
+"""Points that arrive in chunks: the likelihood of the whole set after each chunk.
 
 Claims checked: an encoder with a state ends at the same mixture in every order of arrival, the one of the whole set
 read at once; an encoder without a state, which gets the mean of the codes of its chunks, does not (Willette et al.,
@@ -51,7 +51,7 @@ CHUNK = 8
 # Chunks that an encoder without a state encodes at a time.
 GROUP = 32
 # How often a stream is evaluated, besides its end.
-LOOKS = 12
+EVALUATIONS = 12
 READERS = (
     ("umbc-st", "full"),
     ("deep-umbc", "full"),
@@ -73,27 +73,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Train the missing models, let the points arrive, show where the streams end and draw both figures."""
+    """Train the missing models, measure all streams, show the table and draw both figures."""
     with results_file(options, RESULTS) as (results, page):
-        found = measure(options, results) if options.shown is None else read_json(options.shown)
+        measured = measure(options, results) if options.shown is None else read_json(options.shown)
         report = Report(
             "clustering-streams",
             "Points that arrive in chunks",
-            lambda _: summary(found["rows"]),
-            f"NLL of all points at the end of the stream; the true mixtures have {found['truth']:.3f}. Encoders with a "
-            "state end where reading at once ends; the mean of the codes of chunks does not.",
+            lambda _: summary(measured["rows"]),
+            f"NLL of all points at the end of the stream; the true mixtures have {measured['truth']:.3f}. Encoders "
+            "with a state end where reading at once ends; the mean of the codes of chunks does not.",
             "python -m benchmarks streaming --device cuda",
             lambda _, page: [
-                *draw_streams(found["rows"], page.with_suffix(".png"), found["truth"]),
-                *draw_sets(found["example"], page.with_name(page.name.replace("-streams.md", "-sets.png"))),
+                *draw_streams(measured["rows"], page.with_suffix(".png"), measured["truth"]),
+                *draw_sets(measured["example"], page.with_name(page.name.replace("-streams.md", "-sets.png"))),
             ],
         )
-        show_page(report, [found["origin"]], page and page.with_name(f"{page.stem}-streams.md"))
-    return found
+        show_page(report, [measured["origin"]], page and page.with_name(f"{page.stem}-streams.md"))
+    return measured
 
 
 def measure(options: argparse.Namespace, results: Path) -> dict[str, Any]:
-    """Let the points arrive at all models; the result fits into JSON."""
+    """Return the results of all models on all streams, as JSON."""
     base = base_fit(options)
     fits = [replace(base, model=model, gradient=gradient) for model, gradient in READERS]
     device = resolve_device(options.device)
@@ -187,9 +187,13 @@ def codes(model: Clusterer, chunks: Sequence[Sets], wanted: Collection[int]) -> 
     for start in range(0, len(chunks), GROUP):
         # Chunks have separate codes, so many can be encoded at a time.
         group = Sets.cat(chunks[start : start + GROUP])
-        found = model.code(group).unflatten(0, (-1, len(chunks[0])))
-        present = (group.layout.lengths > 0).reshape(*found.shape[:2], *[1] * (found.dim() - 2)).to(found.dtype)
-        for number, (code, mask) in enumerate(zip(found, present, strict=True), start + 1):
+        group_codes = model.code(group).unflatten(0, (-1, len(chunks[0])))
+        present = (
+            (group.layout.lengths > 0)
+            .reshape(*group_codes.shape[:2], *[1] * (group_codes.dim() - 2))
+            .to(group_codes.dtype)
+        )
+        for number, (code, mask) in enumerate(zip(group_codes, present, strict=True), start + 1):
             # Every stream has a first chunk, so the count is never 0.
             total, count = total + mask * code, count + mask
             if number in wanted:
@@ -198,12 +202,12 @@ def codes(model: Clusterer, chunks: Sequence[Sets], wanted: Collection[int]) -> 
 
 def evaluation_steps(length: int) -> set[int]:
     """Return after which chunks a stream is evaluated: evenly on a logarithmic scale, and at the end."""
-    return {round(n) for n in np.geomspace(1, length, min(LOOKS, length))} | {length}
+    return {round(n) for n in np.geomspace(1, length, min(EVALUATIONS, length))} | {length}
 
 
 @torch.no_grad()
 def arrive(model: Clusterer, name: str, order: str, sets: Draw) -> tuple[dict[str, Any], Mixture]:
-    """Let all points arrive; return the NLL of the whole set during the stream, and the last mixture."""
+    """Return the NLL of the whole set during a stream, and the last mixture."""
     chunks = list(arriving_chunks(sets, order))
     wanted = sorted(evaluation_steps(len(chunks)))
     read = np.cumsum([chunk.layout.total for chunk in chunks]) / len(sets.points)

@@ -116,6 +116,6 @@ def measure(
 ) -> tuple[float, float]:
     """Return the relative errors of gradient and Hessian product for one draw."""
     with torch.no_grad():
-        found = estimator.gradient(bound, psi), estimator.hessian_vector(bound, psi, vector)
-    gradient, product_ = (float((a - b).norm() / b.norm()) for a, b in zip(found, truth, strict=True))
+        estimates = estimator.gradient(bound, psi), estimator.hessian_vector(bound, psi, vector)
+    gradient, product_ = (float((a - b).norm() / b.norm()) for a, b in zip(estimates, truth, strict=True))
     return gradient, product_

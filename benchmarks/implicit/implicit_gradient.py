@@ -137,17 +137,19 @@ def measure(problem: Problem, samples: int, seed: int) -> dict[str, Any]:
     exact = solve(problem, functions.Exact(), TIGHT)
     truth = enumerate_all(problem, exact.logits)
     psi = torch.sigmoid(truth.logits)
-    found = {name: solve(problem, make(samples, functions.FreshNoise(seed)), SAMPLED) for name, make in SMOOTH.items()}
-    found["one step, Exact"] = solve(problem, functions.Exact(), OneStepMeanField(), psi)
-    found["one step, Bernoulli"] = solve(
+    inferred = {
+        name: solve(problem, make(samples, functions.FreshNoise(seed)), SAMPLED) for name, make in SMOOTH.items()
+    }
+    inferred["one step, Exact"] = solve(problem, functions.Exact(), OneStepMeanField(), psi)
+    inferred["one step, Bernoulli"] = solve(
         problem, functions.Bernoulli(samples, functions.FreshNoise(seed)), OneStepMeanField(), psi
     )
     return {
         "radius": truth.radius,
         "exact": distance(exact.gradient, truth.gradient),
-        "unconverged": exact.unconverged + sum(way.unconverged for way in found.values()),
-        "cosine": {name: cosine(way.gradient, truth.gradient) for name, way in found.items()},
-        "distance": {name: distance(way.gradient, truth.gradient) for name, way in found.items()},
+        "unconverged": exact.unconverged + sum(way.unconverged for way in inferred.values()),
+        "cosine": {name: cosine(way.gradient, truth.gradient) for name, way in inferred.items()},
+        "distance": {name: distance(way.gradient, truth.gradient) for name, way in inferred.items()},
     }
 
 
@@ -155,10 +157,10 @@ def solve(
     problem: Problem, estimator: functions.ExtensionEstimator, solver: MeanFieldSolver, start: float | Tensor = 0.5
 ) -> Inferred:
     """Infer, and return the logits with the gradient of the loss."""
-    found = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
-    slope = gradient(problem.loss(found.logits), problem.network)
+    result = mean_field(problem.network, problem.sets, estimator=estimator, solver=solver, start=start)
+    slope = gradient(problem.loss(result.logits), problem.network)
     # The status is read after the backward pass, whose linear system may fail too.
-    return Inferred(found.logits.detach(), slope, int((~found.converged).sum()))
+    return Inferred(result.logits.detach(), slope, int((~result.converged).sum()))
 
 
 def gradient(loss: Tensor, network: Network) -> Tensor:
@@ -205,8 +207,8 @@ def make_extension(problem: Problem) -> Callable[[Tensor], Tensor]:
 def _update(extension: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """Return the logits after one update, differentiable by the parameters."""
     psi = torch.sigmoid(z.detach()).requires_grad_()
-    (found,) = torch.autograd.grad(extension(psi), psi, create_graph=True)
-    return found
+    (logits,) = torch.autograd.grad(extension(psi), psi, create_graph=True)
+    return logits
 
 
 def coupling(extension: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:

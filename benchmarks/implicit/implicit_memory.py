@@ -183,7 +183,7 @@ def deep_set(case: Case, device: torch.device) -> Problem:
 
     def solve() -> Tensor:
         with ignore_unconverged():
-            found = mean_field(
+            result = mean_field(
                 network,
                 sets,
                 estimator=estimator,
@@ -195,8 +195,8 @@ def deep_set(case: Case, device: torch.device) -> Problem:
                     on_failure="warn",
                 ),
             )
-        check_steps(found.steps, case)
-        return found.value
+        check_steps(result.steps, case)
+        return result.value
 
     return tuple(network.parameters()), unroll if case.way == "unrolled" else solve
 
@@ -244,7 +244,7 @@ def unrolled(case: Case, *inputs: Tensor) -> Tensor:
 def implicit(case: Case, *inputs: Tensor) -> Tensor:
     """Differentiate by the implicit function theorem."""
     with ignore_unconverged():
-        found = fixed_point(
+        result = fixed_point(
             pairwise_step,
             torch.full_like(inputs[0], 0.5),
             *inputs,
@@ -254,8 +254,8 @@ def implicit(case: Case, *inputs: Tensor) -> Tensor:
             max_steps=case.iterations,
             on_failure="warn",
         )
-    check_steps(found.steps, case)
-    return found.value
+    check_steps(result.steps, case)
+    return result.value
 
 
 @contextmanager

@@ -188,13 +188,13 @@ def differences(task: Task, reference: Reference, step: float = 1e-7) -> float:
     return abs(slope - expected) / abs(expected)
 
 
-def errors(found: Answer, right: Answer) -> dict[str, float]:
+def errors(answer: Answer, right: Answer) -> dict[str, float]:
     """Return relative errors of the worst and of the median program."""
 
     def relative(x: Tensor, exact: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x - exact, dim=-1) / torch.linalg.vector_norm(exact, dim=-1)
 
-    value, gradient = relative(found.y, right.y), relative(found.gradient, right.gradient)
+    value, gradient = relative(answer.y, right.y), relative(answer.gradient, right.gradient)
     return {
         "value": float(value.max()),
         "value_median": float(value.median()),

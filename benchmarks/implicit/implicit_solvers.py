@@ -175,10 +175,10 @@ def ratio_of(row: dict[str, Any]) -> float:
 
 def _with(solver: LinearSolver, form: Callable[[Adjoint], Tensor], problem: Adjoint, diagonal: Tensor | None) -> Cost:
     counted = Counted(form(problem))
-    found = solver.solve(lambda u: counted(u) - problem.g, torch.zeros_like(problem.g), diagonal)
-    if bool((found.status != Status.CONVERGED).any()):
+    solution = solver.solve(lambda u: counted(u) - problem.g, torch.zeros_like(problem.g), diagonal)
+    if bool((solution.status != Status.CONVERGED).any()):
         raise RuntimeError(f"{solver} did not converge at radius {problem.radius:.2f}")
-    return Cost(counted.count, int(found.steps.max()), _worst(counted.matrix, found.value, problem.g))
+    return Cost(counted.count, int(solution.steps.max()), _worst(counted.matrix, solution.value, problem.g))
 
 
 def _cg(problem: Adjoint) -> Cost:
@@ -193,8 +193,8 @@ def _whole_gmres(problem: Adjoint) -> Cost:
     start, counted = torch.zeros_like(problem.g), Counted(plain_form(problem))
 
     def suffices(size: int) -> bool:
-        found = GMRES(tol=TOL, restart=size, max_steps=1).solve(lambda u: counted(u) - problem.g, start, None)
-        return bool((found.status == Status.CONVERGED).all())
+        solution = GMRES(tol=TOL, restart=size, max_steps=1).solve(lambda u: counted(u) - problem.g, start, None)
+        return bool((solution.status == Status.CONVERGED).all())
 
     return _with(GMRES(tol=TOL, restart=smallest(suffices, problem.g.shape[-1])), plain_form, problem, None)
 

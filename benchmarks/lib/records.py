@@ -15,7 +15,7 @@ from typing import Any, final
 Record = dict[str, Any]
 
 # Words that older records use for fields and options, with the names of today.
-_RENAMED = {"width": "dim", "picture": "pixel-cnn", "piece": "chunk", "told the trees": "supervised"}
+_RENAMED = {"width": "dim", "picture": "pixel-cnn", "piece": "chunk", "told the trees": "supervised", "knob": "option"}
 
 
 @final

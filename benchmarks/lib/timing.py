@@ -43,9 +43,9 @@ class Peak:
 
 def time_in_turns(functions: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> list[Timing]:
     """Return median times of several functions, called in turns so that a busy machine slows all of them down."""
-    found: list[list[Timing]] = [[] for _ in functions]
+    measured: list[list[Timing]] = [[] for _ in functions]
     for _ in range(WARM_UP + repeats):
-        for times, function in zip(found, functions, strict=True):
+        for times, function in zip(measured, functions, strict=True):
             synchronize(device)
             clock, processor = time.perf_counter(), time.process_time()
             function()
@@ -55,7 +55,7 @@ def time_in_turns(functions: Sequence[Callable[[], object]], device: torch.devic
         Timing(
             statistics.median(t.clock for t in times[WARM_UP:]), statistics.median(t.processor for t in times[WARM_UP:])
         )
-        for times in found
+        for times in measured
     ]
 
 

@@ -168,13 +168,13 @@ def _attempt(trial: Any, work: Work, context: RunContext, settings: Settings) ->
         # Weights, dropout and slots draw from torch's global generator.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(trial.seed)
-            found = work(trial, context)
+            result = work(trial, context)
         seconds = round(time.perf_counter() - started, 1)
         machine = describe(device)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     origin = {"commit": context.commit, "command": context.command, "torch": machine["torch"]}
-    return {**settings(trial), "seconds": seconds, "device": machine["device"], **found, **origin}
+    return {**settings(trial), "seconds": seconds, "device": machine["device"], **result, **origin}
 
 
 def _key(settings: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -97,8 +97,8 @@ def plan(options: argparse.Namespace) -> list[Trial]:
 
 def differences(row: Mapping[str, Mapping[int, float]], model: str) -> Summary | None:
     """Return how far a model is above the default in one category, by fold; None if no fold has both."""
-    found = paired_differences(row.get(model, {}), row.get(DEFAULT, {}))
-    return summarise(found) if found else None
+    gaps = paired_differences(row.get(model, {}), row.get(DEFAULT, {}))
+    return summarise(gaps) if gaps else None
 
 
 def mean_difference(values: Mapping[str, Mapping[str, Mapping[int, float]]], model: str) -> tuple[float, float] | None:
@@ -109,12 +109,12 @@ def mean_difference(values: Mapping[str, Mapping[str, Mapping[int, float]]], mod
         >>> mean_difference({"toys": row, "media": row}, "direct")
         (-2.0, 0.7071067811865476)
     """
-    found = [gap for row in values.values() if (gap := differences(row, model)) is not None]
-    if not found:
+    gaps = [gap for row in values.values() if (gap := differences(row, model)) is not None]
+    if not gaps:
         return None
     # Folds of different categories have nothing in common, so their errors are independent.
-    error = math.sqrt(sum(gap.error**2 for gap in found)) / len(found)
-    return statistics.fmean(gap.mean for gap in found), error
+    error = math.sqrt(sum(gap.error**2 for gap in gaps)) / len(gaps)
+    return statistics.fmean(gap.mean for gap in gaps), error
 
 
 def show(records: Sequence[Record]) -> str:

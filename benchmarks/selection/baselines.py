@@ -29,9 +29,9 @@ def popularity(task: Task, seed: int) -> Callable[[Choices], Tensor]:
     tie_break = chance(task, seed)
 
     def score(choices: Choices) -> Tensor:
-        found = [count_of.get(item, 0) for item in np.asarray(choices.item_ids).tolist()]
+        item_counts = [count_of.get(item, 0) for item in np.asarray(choices.item_ids).tolist()]
         # The logarithm, because the size rules read scores as logits.
-        return torch.tensor(found, dtype=torch.float64).add(1).log() + 1e-6 * tie_break(choices)
+        return torch.tensor(item_counts, dtype=torch.float64).add(1).log() + 1e-6 * tie_break(choices)
 
     return score
 

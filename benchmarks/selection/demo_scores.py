@@ -66,18 +66,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(records: Sequence[Record]) -> str:
     """Return the table with one row for each task and model."""
-    found = {score: collect(records, score) for score in SCORES}
+    by_score = {score: collect(records, score) for score in SCORES}
     rows = []
     for task in TASKS:
         published = best_published(task)
         for model in MODELS:
-            if model not in found["true_size"].get(task, {}):
+            if model not in by_score["true_size"].get(task, {}):
                 continue
             seconds = [r["seconds"] for r in latest(records) if (r["task"], r["model"]) == (task, model)]
             rows.append(
                 [
                     f"{task}, {model}",
-                    *(str(found[score][task][model]) for score in SCORES),
+                    *(str(by_score[score][task][model]) for score in SCORES),
                     f"{published[0]:.2f}" if published else "-",
                     _limit(task),
                     f"{summarise(seconds).mean:.0f} s",

@@ -31,14 +31,14 @@ def _family(task: str) -> str:
 
 
 def _draw_scores(records: Sequence[Record], path: Path, title: str) -> list[Path]:
-    found = collect(records, "true_size")
-    tasks = sorted(found)
-    models = [m for m in (*MODELS, *BASELINES) if any(m in found[task] for task in tasks)]
+    by_task = collect(records, "true_size")
+    tasks = sorted(by_task)
+    models = [m for m in (*MODELS, *BASELINES) if any(m in by_task[task] for task in tasks)]
     figure = new_figure(3 + 0.16 * len(tasks) * len(models), 4.2)
     axes = figure.add_subplot()
     bar = 0.8 / max(1, len(models))
     for number, model in enumerate(models):
-        bars = [(x, found[task][model]) for x, task in enumerate(tasks) if model in found[task]]
+        bars = [(x, by_task[task][model]) for x, task in enumerate(tasks) if model in by_task[task]]
         axes.bar(
             [x + (number - (len(models) - 1) / 2) * bar for x, _ in bars],
             [summary.mean for _, summary in bars],

@@ -76,10 +76,10 @@ def fit(job: Job, context: RunContext) -> Record:
     seconds = fitted - started if checkpoint is None else sum(epoch["seconds"] for epoch in selector.history_)
     peak = memory_peak(device)
     best = selector.history_[max(0, selector.best_epoch_ - 1)]
-    found = score_selector(selector, task.test)
+    test_scores = score_selector(selector, task.test)
     return {
         "tuned": job.tuned,
-        **found,
+        **test_scores,
         "validation": 100 * best["validation_jaccard"],
         "seconds": round(seconds, 2),
         "test_seconds": round(time.perf_counter() - fitted, 2),
@@ -88,7 +88,7 @@ def fit(job: Job, context: RunContext) -> Record:
         "epochs": len(selector.history_),
         "settled": best["converged"],
         "device": describe_machine(device)["device"],
-        "summary": f"{_summary(found)}, epoch {selector.best_epoch_}",
+        "summary": f"{_summary(test_scores)}, epoch {selector.best_epoch_}",
     }
 
 

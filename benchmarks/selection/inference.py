@@ -27,17 +27,17 @@ def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float |
     """Return all test scores in percent; None for inferences that a model does not have."""
     configs = inferences(selector.model_.config)
     sizes = subset_sizes(test.subsets)
-    found: dict[ModelConfig, tuple[Sets, float | None]] = {}
+    inferred: dict[ModelConfig, tuple[Sets, float | None]] = {}
     scores: dict[str, float | None] = {"one_step": None, "converged": None, "settled_test": None}
     for name, config in configs.items():
-        if config not in found:
-            found[config] = infer(selector, config, test.sets)
-        logits, converged = found[config]
+        if config not in inferred:
+            inferred[config] = infer(selector, config, test.sets)
+        logits, converged = inferred[config]
         score = 100 * float(jaccard(pick_top(logits.values, test.sets, sizes), test.subsets).mean())
         scores[name] = score
         if name == "converged":
             scores["settled_test"] = converged
-    chosen = selector.predict(test.sets, scores=found[selector.model_.config][0])
+    chosen = selector.predict(test.sets, scores=inferred[selector.model_.config][0])
     scores["own_size"] = 100 * float(jaccard(chosen, test.subsets).mean())
     return scores
 

@@ -38,14 +38,14 @@ def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
     models = _present(values)
     cells = []
     for task, row in rows.items():
-        found = summaries({task: row})[task]
-        best = max(summary.mean for summary in found.values()) if found else 0.0
-        shown = [_bold(str(found[m]), found[m].mean >= best - 0.05) if m in found else "-" for m in models]
+        by_model = summaries({task: row})[task]
+        best = max(summary.mean for summary in by_model.values()) if by_model else 0.0
+        shown = [_bold(str(by_model[m]), by_model[m].mean >= best - 0.05) if m in by_model else "-" for m in models]
         rival = best_preset(row)
         cells.append(
             [
                 task,
-                _counts(found.values()),
+                _counts(by_model.values()),
                 *shown,
                 _versus(row, "default", "direct", paired),
                 f"{_versus(row, 'default', rival, paired)} ({rival})" if rival and "default" in row else "-",
@@ -56,10 +56,10 @@ def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
 
 def published_table(records: Sequence[Record]) -> str:
     """Return the scores of the presets beside the published ones."""
-    found = collect(records, "true_size")
+    ours = collect(records, "true_size")
     rows = []
-    names = [name for name in _present(found) if name in published("moons")]
-    for task, row in sorted(found.items()):
+    names = [name for name in _present(ours) if name in published("moons")]
+    for task, row in sorted(ours.items()):
         printed = published(task)
         if printed:
             cells = [
@@ -138,9 +138,9 @@ def _versus(row: Mapping[str, Mapping[int, float]], first: str, second: str, pai
     return str(compare(row[first], row[second], paired=paired))
 
 
-def _counts(found: Iterable[Summary]) -> str:
+def _counts(values: Iterable[Summary]) -> str:
     """Return how many folds or seeds there are, from the model with the fewest to the one with the most."""
-    counts = sorted(summary.count for summary in found) or [0]
+    counts = sorted(summary.count for summary in values) or [0]
     return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 
 

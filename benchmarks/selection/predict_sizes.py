@@ -78,11 +78,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for attention in options.attentions.split(","):
         _log(f"attention={attention}")
         selector = fit_model(attention, device, quick=options.quick)
-        found = measure_sizes(selector, [n for n in SIZES if n <= largest], device)
+        costs = measure_sizes(selector, [n for n in SIZES if n <= largest], device)
         mixed = compare_mixed(selector, [n for n in MIXED if n <= largest], device)
-        results[attention] = {**found, "mixed": mixed}
-        results["failed"] += int(bool(found["out_of_memory"])) + int(mixed["same"] < mixed["sets"])
-        show(attention, found, mixed)
+        results[attention] = {**costs, "mixed": mixed}
+        results["failed"] += int(bool(costs["out_of_memory"])) + int(mixed["same"] < mixed["sets"])
+        show(attention, costs, mixed)
     return results
 
 
@@ -154,7 +154,7 @@ def make_set(items: int, seed: int = 1) -> Choices:
     return task.test
 
 
-def show(attention: str, found: dict[str, Any], mixed: dict[str, Any]) -> None:
+def show(attention: str, costs: dict[str, Any], mixed: dict[str, Any]) -> None:
     """Print the tables of one model."""
     print(f"\n## attention={attention}\n")
     rows = [
@@ -165,13 +165,13 @@ def show(attention: str, found: dict[str, Any], mixed: dict[str, Any]) -> None:
             f"{max(0, cost['peak']) / cost['items'] / 1e3:.2f} kB",
             f"{100 * cost['score']:.1f}",
         ]
-        for cost in found["sizes"]
+        for cost in costs["sizes"]
     ]
-    if found["out_of_memory"] is not None:
-        rows.append([f"{found['out_of_memory']:,}", "-", "out of memory", "-", "-"])
+    if costs["out_of_memory"] is not None:
+        rows.append([f"{costs['out_of_memory']:,}", "-", "out of memory", "-", "-"])
     print(table(["items", "predict", "peak", "per item", "score"], rows))
-    between = " to ".join(f"{n:,}" for n in (found["exponent_sizes"][0], found["exponent_sizes"][-1]))
-    print(f"\nexponents from {between} items: time {found['time_exponent']:.2f}, memory {found['memory_exponent']:.2f}")
+    between = " to ".join(f"{n:,}" for n in (costs["exponent_sizes"][0], costs["exponent_sizes"][-1]))
+    print(f"\nexponents from {between} items: time {costs['time_exponent']:.2f}, memory {costs['memory_exponent']:.2f}")
     print(
         f"one batch of {min(mixed['sizes'])} to {max(mixed['sizes']):,} items: {mixed['same']} of {mixed['sets']} sets "
         f"as alone, bit for bit (largest difference of a logit {mixed['largest_difference']:.1e}), "

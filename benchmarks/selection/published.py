@@ -144,11 +144,11 @@ def best_published(task: str) -> tuple[float, float, str] | None:
         >>> best_published("amazon:toys:random") is None
         True
     """
-    found = published(task)
-    if not found:
+    values = published(task)
+    if not values:
         return None
-    name = max(found, key=lambda algorithm: found[algorithm])
-    return (*found[name], name)
+    name = max(values, key=lambda algorithm: values[algorithm])
+    return (*values[name], name)
 
 
 def _row(task: str) -> str | None:

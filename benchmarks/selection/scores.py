@@ -43,15 +43,15 @@ def values_of(records: Sequence[Record], score: str) -> dict[str, dict[str, dict
     Several fits of one fold count as one, their mean: they share their data, so only folds tell how much a score
     varies.
     """
-    found: dict[str, dict[str, dict[int, list[float]]]] = {}
+    by_fold: dict[str, dict[str, dict[int, list[float]]]] = {}
     for record in latest(records):
         if record.get(score) is not None:
             number = record["seed"] % FOLDS if record.get("splits") == "folds" else record["seed"]
-            of_task = found.setdefault(record["task"], {})
+            of_task = by_fold.setdefault(record["task"], {})
             of_task.setdefault(record["model"], {}).setdefault(number, []).append(record[score])
     return {
         task: {model: {number: statistics.fmean(fits) for number, fits in row.items()} for model, row in rows.items()}
-        for task, rows in found.items()
+        for task, rows in by_fold.items()
     }
 
 
@@ -90,8 +90,8 @@ def averages(values: Values) -> dict[str, dict[str, dict[int, float]]]:
 
 def best_preset(row: Mapping[str, Mapping[int, float]], *, among: Collection[str] = PRESETS) -> str | None:
     """Return the published method with the best mean, if there is one."""
-    found = {model: statistics.fmean(v.values()) for model, v in row.items() if model in among}
-    return max(found, key=lambda model: found[model]) if found else None
+    means = {model: statistics.fmean(v.values()) for model, v in row.items() if model in among}
+    return max(means, key=lambda model: means[model]) if means else None
 
 
 def mixed_options(records: Sequence[Record]) -> list[str]:
@@ -107,9 +107,9 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
     values = values_of(records, "true_size")
     lines = []
     pairs = {task: compare(m["default"], m["direct"], paired=paired) for task, m in values.items() if _both(m)}
-    known = {task: found for task, found in pairs.items() if not math.isnan(found.errors)}
+    known = {task: difference for task, difference in pairs.items() if not math.isnan(difference.errors)}
     if known:
-        worse = sorted(task for task, found in known.items() if found.errors < -1)
+        worse = sorted(task for task, difference in known.items() if difference.errors < -1)
         text = f"true size: default below direct by more than one standard error: {len(worse)} of {len(known)} tasks"
         lines.append(text + (f" ({', '.join(worse)})" if worse else ""))
     for protocol in AMAZON_PROTOCOLS:

@@ -66,8 +66,8 @@ def search(
             print(f"waiting for trials of other commands: {', '.join(others)}", flush=True)
         waiting = others
         time.sleep(_PAUSE)
-    found = {case: best_point(journal, case) for case in cases}
-    return [replace(job, tuned=found.get(replace(job, seed=0, tuned=""), "")) for job in jobs]
+    best = {case: best_point(journal, case) for case in cases}
+    return [replace(job, tuned=best.get(replace(job, seed=0, tuned=""), "")) for job in jobs]
 
 
 def best_point(journal: Path, case: Job) -> str:

@@ -83,8 +83,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         show_page(REPORT, records, page if records else None)
     tables = {
         score: {
-            task: {model: summary.to_json() for model, summary in found.items()}
-            for task, found in collect(records, score).items()
+            task: {model: summary.to_json() for model, summary in by_model.items()}
+            for task, by_model in collect(records, score).items()
         }
         for score in SCORES
     }

@@ -49,7 +49,7 @@ def expand(wanted: Sequence[str], categories: Sequence[str], protocols: Sequence
     """
     named = datasets.task_names()
     known = [*named, *(name + PIXELS for name in named if name.partition(":")[0] in _IMAGE_FAMILIES)]
-    found: list[str] = []
+    names: list[str] = []
     for name in wanted:
         members = [name] if name in known else [k for k in known if k.startswith(f"{name}:")]
         if not members:
@@ -58,8 +58,8 @@ def expand(wanted: Sequence[str], categories: Sequence[str], protocols: Sequence
             # Without a protocol, compounds have the one of the published text.
             members = [k for k in members if not k.startswith("compounds:") or k.endswith(":diverse")]
             members = [k for k in members if not k.startswith("amazon:") or _is_selected(k, categories, protocols)]
-        found += [k for k in members if k not in found]
-    return found
+        names += [k for k in members if k not in names]
+    return names
 
 
 def _is_selected(name: str, categories: Sequence[str], protocols: Sequence[str]) -> bool:

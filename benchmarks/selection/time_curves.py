@@ -63,7 +63,7 @@ class Curve:
 
     def time_to(self, score: float) -> float:
         """Return when the score was first reached; infinity if it never was."""
-        return next((s for s, found in zip(self.seconds, self.scores, strict=True) if found >= score), math.inf)
+        return next((s for s, reached in zip(self.seconds, self.scores, strict=True) if reached >= score), math.inf)
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the tables and the curve, rounded."""

@@ -133,9 +133,9 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     # Before the measurement, which is load too.
     ran_on = machine(device)
     task = load_split(trial.task, splits="published", number=trial.seed, data_dir=context.data_dir, quick=trial.quick)
-    found = compare(task, trial.rates, _plan(trial.quick), trial.seed, device)
-    ratios = ", ".join(f"{_ratio(row['ratio'])} ({row['learning_rate']:g})" for row in found["baseline"])
-    return {**found, "threads": ran_on["threads"], "load": ran_on["load"], "summary": f"ratios {ratios}"}
+    measured = compare(task, trial.rates, _plan(trial.quick), trial.seed, device)
+    ratios = ", ".join(f"{_ratio(row['ratio'])} ({row['learning_rate']:g})" for row in measured["baseline"])
+    return {**measured, "threads": ran_on["threads"], "load": ran_on["load"], "summary": f"ratios {ratios}"}
 
 
 def compare(task: Task, rates: Sequence[float], plan: Plan, seed: int, device: torch.device) -> Record:
@@ -163,13 +163,13 @@ def compare(task: Task, rates: Sequence[float], plan: Plan, seed: int, device: t
 def medians(records: Sequence[Record]) -> list[Record]:
     """Return one row for each task and rate, with medians over seeds for the baseline and the default."""
     # A file may have one seed twice, for other rates or an older default: the last one counts.
-    found: dict[tuple[str, float], dict[int, tuple[Record, Record]]] = {}
+    by_seed: dict[tuple[str, float], dict[int, tuple[Record, Record]]] = {}
     for record in records:
         for row in record["baseline"]:
-            found.setdefault((record["task"], row["learning_rate"]), {})[record["seed"]] = record, row
+            by_seed.setdefault((record["task"], row["learning_rate"]), {})[record["seed"]] = record, row
     rows = []
-    for task, rate in sorted(found, key=lambda key: (_tasks().index(key[0]), key[1])):
-        trials, rivals = zip(*found[task, rate].values(), strict=True)
+    for task, rate in sorted(by_seed, key=lambda key: (_tasks().index(key[0]), key[1])):
+        trials, rivals = zip(*by_seed[task, rate].values(), strict=True)
         rows.append(
             {
                 "task": task,
@@ -216,16 +216,16 @@ def verdict(rows: Sequence[Record]) -> str:
     for row in rows:
         better[row["task"]] = max(better.get(row["task"], row), row, key=lambda one: one["best"])
     lines = []
-    for name, some in (("all rows", rows), ("the better learning rate of each task", list(better.values()))):
+    for name, selected in (("all rows", rows), ("the better learning rate of each task", list(better.values()))):
         for key, less in (
             ("ratio", ""),
             ("ratio_one_point_less", ", one point less"),
             ("single_ratio", ", with one member"),
         ):
-            ratios = [_or_never(row[key]) for row in some]
-            kept = sum(r <= LIMIT for r in ratios)
+            ratios = [_or_never(row[key]) for row in selected]
+            met = sum(r <= LIMIT for r in ratios)
             lines.append(
-                f"- {name}{less}: ratio at most {LIMIT:g} in {kept} of {len(some)}, "
+                f"- {name}{less}: ratio at most {LIMIT:g} in {met} of {len(selected)}, "
                 f"median {_ratio(_middle(ratios))}, worst {_ratio(_finite(max(ratios)))}"
             )
     return "\n".join(lines)
@@ -233,12 +233,12 @@ def verdict(rows: Sequence[Record]) -> str:
 
 def pass_table(records: Sequence[Record]) -> str:
     """Return a table with one row for each task, with medians over seeds."""
-    found: dict[str, dict[int, Record]] = {}
+    by_seed: dict[str, dict[int, Record]] = {}
     for record in records:
-        found.setdefault(record["task"], {})[record["seed"]] = record
+        by_seed.setdefault(record["task"], {})[record["seed"]] = record
     rows = []
-    for task in sorted(found, key=_tasks().index):
-        trials = list(found[task].values())
+    for task in sorted(by_seed, key=_tasks().index):
+        trials = list(by_seed[task].values())
         masks, flips, times = (
             statistics.median(trial["pass"][name] for trial in trials) for name in ("mask_tensor", "flips", "ratio")
         )
@@ -270,9 +270,9 @@ def _cells(row: Record) -> list[str]:
 
 
 def _against(rival: Curve, own: Curve, single: Curve) -> Record:
-    found = (own.time_to(rival.best), ratio(rival, own), ratio(rival, own, less=POINT))
-    found_single = (single.time_to(rival.best), ratio(rival, single))
-    return dict(zip((*_OF_BOTH, *_OF_SINGLE), map(_finite, (*found, *found_single)), strict=True))
+    several = (own.time_to(rival.best), ratio(rival, own), ratio(rival, own, less=POINT))
+    alone = (single.time_to(rival.best), ratio(rival, single))
+    return dict(zip((*_OF_BOTH, *_OF_SINGLE), map(_finite, (*several, *alone)), strict=True))
 
 
 def _plan(quick: bool) -> Plan:

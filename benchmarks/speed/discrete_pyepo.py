@@ -28,9 +28,9 @@ def version() -> str:
 
 def ready_models(task: Task, threads: int) -> dict[str, Any]:
     """Return PyEPO's own model of the problem, for each installed backend that has one."""
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     if task.model is None:
-        return found
+        return models
     name, arguments = task.model
     for package, module in BACKENDS.items():
         if importlib.util.find_spec(package) is None or not hasattr(importlib.import_module(module), name):
@@ -38,8 +38,8 @@ def ready_models(task: Task, threads: int) -> dict[str, Any]:
         model = getattr(importlib.import_module(module), name)(*arguments)
         if package == "gurobipy":
             model._model.Params.Threads = threads
-        found[package] = model
-    return found
+        models[package] = model
+    return models
 
 
 def own_model(task: Task, solve: Plain) -> Any:
@@ -70,6 +70,6 @@ def own_model(task: Task, solve: Plain) -> Any:
 def layer(model: Any, estimator: str) -> Callable[[Tensor], Tensor]:
     """Return PyEPO's Identity or Blackbox, in one process."""
     func = importlib.import_module("pyepo.func")
-    made: Callable[[Tensor], Tensor]
-    made = func.negativeIdentity(model) if estimator == "identity" else func.blackboxOpt(model, lambd=LAMBDA)
-    return made
+    result: Callable[[Tensor], Tensor]
+    result = func.negativeIdentity(model) if estimator == "identity" else func.blackboxOpt(model, lambd=LAMBDA)
+    return result

@@ -97,11 +97,11 @@ def measure(task: Task, batch: int, estimator: str, threads: int, clock: Clock) 
             ways[name] = torch_step(pyepo.layer(model, estimator), costs, weights)
     right = ways["loop"]()
     timings = clock.times(list(ways.values()))
-    found = {
+    measured = {
         name: {"seconds": timing.clock, "cpu": timing.processor, **compare(way(), right, costs)}
         for (name, way), timing in zip(ways.items(), timings, strict=True)
     }
-    return {"task": task.name, "batch": batch, "estimator": estimator, "ways": found}
+    return {"task": task.name, "batch": batch, "estimator": estimator, "ways": measured}
 
 
 def setgrad_layer(task: Task, solver: CombinatorialSolver, estimator: str) -> Callable[[Tensor], Tensor]:
@@ -135,11 +135,11 @@ def loop_step(solve: Plain, costs: Tensor, weights: Tensor, estimator: str, *, m
     return step
 
 
-def compare(found: Answer, right: Answer, costs: Tensor) -> dict[str, float]:
+def compare(answer: Answer, right: Answer, costs: Tensor) -> dict[str, float]:
     """Return the largest relative difference of the objective, and the share of instances with another gradient."""
     rows = costs.detach().double().numpy()
-    values = [(rows * z).sum(1) for z in (found[0], right[0])]
-    other = np.abs(found[1] - right[1]).max(1) > 1e-3
+    values = [(rows * z).sum(1) for z in (answer[0], right[0])]
+    other = np.abs(answer[1] - right[1]).max(1) > 1e-3
     return {"value": float(np.abs(values[0] / values[1] - 1).max()), "gradient": float(other.mean())}
 
 
@@ -163,14 +163,14 @@ class Clock:
             1 if first > self.patience else min(ROUNDS[1], max(ROUNDS[0], round(self.patience / (first * count))))
             for first, count in zip(firsts, calls, strict=True)
         ]
-        found: list[list[Timing]] = [[] for _ in functions]
+        measured: list[list[Timing]] = [[] for _ in functions]
         for turn in range(max(turns)):
-            for times, function, count, last in zip(found, functions, calls, turns, strict=True):
+            for times, function, count, last in zip(measured, functions, calls, turns, strict=True):
                 if turn < last:
                     times.append(_time(function, count))
         return [
             Timing(statistics.median(t.clock for t in times), statistics.median(t.processor for t in times))
-            for times in found
+            for times in measured
         ]
 
 
@@ -264,17 +264,17 @@ def ratio(row: dict[str, Any], name: str) -> str:
 
 def slowest(rows: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """Return for each of PyEPO's own models (backend, problem) the smallest ratio of processor times over batches."""
-    found: dict[tuple[str, str], float] = {}
+    ratios: dict[tuple[str, str], float] = {}
     for row in rows:
         for name in pyepo.BACKENDS:
             if name in row["ways"]:
                 share = row["ways"][name]["cpu"] / row["ways"]["setgrad"]["cpu"]
-                found[name, row["task"]] = min(found.get((name, row["task"]), share), share)
-    return found
+                ratios[name, row["task"]] = min(ratios.get((name, row["task"]), share), share)
+    return ratios
 
 
-def _added(found: dict[str, Any]) -> str:
-    return f"{found['share']:.0%} ({found['cpu']:.0%})"
+def _added(row: dict[str, Any]) -> str:
+    return f"{row['share']:.0%} ({row['cpu']:.0%})"
 
 
 def _verdict(is_met: bool) -> str:

@@ -80,18 +80,18 @@ def top_k(n: int, k: int) -> Task:
 
 def arcs(side: int) -> Task:
     """Return a path through a grid by steps right and down, with a cost for every step: PyEPO's shortest path."""
-    found = []
+    steps = []
     for row in range(side):
         # PyEPO's order: along a row, then down from it.
         first = row * side
-        found += [(first + c, first + c + 1) for c in range(side - 1)]
-        found += [(first + c, first + c + side) for c in range(side) if row < side - 1]
+        steps += [(first + c, first + c + 1) for c in range(side - 1)]
+        steps += [(first + c, first + c + side) for c in range(side) if row < side - 1]
     return Task(
         f"path, {side} x {side}, arcs",
-        len(found),
-        (len(found),),
-        lambda workers: GraphPath(found, start=0, goal=side**2 - 1),
-        lambda: _Dijkstra(found, side**2).by_arcs,
+        len(steps),
+        (len(steps),),
+        lambda workers: GraphPath(steps, start=0, goal=side**2 - 1),
+        lambda: _Dijkstra(steps, side**2).by_arcs,
         model=("shortestPathModel", ((side, side),)),
     )
 
@@ -160,13 +160,13 @@ def tours(n: int) -> Task:
 @cache
 def _all_tours(n: int) -> Any:
     number = {pair: at for at, pair in enumerate(itertools.combinations(range(n), 2))}
-    found = []
+    rows = []
     for order in itertools.permutations(range(1, n)):
         if order[0] < order[-1]:
             row = np.zeros(len(number))
             row[[number[min(leg), max(leg)] for leg in itertools.pairwise((0, *order, 0))]] = 1
-            found.append(row)
-    return np.stack(found)
+            rows.append(row)
+    return np.stack(rows)
 
 
 def _pick(listed: Any) -> Plain:

@@ -143,7 +143,7 @@ def test_training_tells_three_images_apart(bars_dir: Path, seeded: Seeded) -> No
     trial = Trial(1, "gumbel-softmax", 0.6, "", "elbo", 1, 2, epochs=20, batch=10, drawn=1, widths=(64,))
     train, validation, test = read_parts(trial, bars_dir, torch.device("cpu"))
     assert len(train) == 100 and len(validation) == 20 and len(list(batches(train, trial))) == 200
-    sampler = make_sampler(trial.model, k=1, knob=trial.knob, noise="", samples=1, replicas=2)
+    sampler = make_sampler(trial.model, k=1, option=trial.option, noise="", samples=1, replicas=2)
     with seeded(0):
         network = Autoencoder(trial.widths, 2)
         curve = fit(network, sampler, train, validation, trial)

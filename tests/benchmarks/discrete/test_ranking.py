@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.__main__ import main, make_parser
 from benchmarks.discrete.ranking import plan
-from benchmarks.discrete.ranking_methods import ALL, MODELS, PLAIN, knobs_of
+from benchmarks.discrete.ranking_methods import ALL, MODELS, PLAIN, option_values_of
 from benchmarks.discrete.ranking_training import (
     IMAGES,
     Trial,
@@ -67,7 +67,7 @@ def test_every_loss_brings_relevant_items_forward(name: str, seeded: Seeded) -> 
     labels = torch.arange(24) % 3
     start, relevant = without_self(torch.rand(1, 24, 24, generator=_draw()) - 0.5, labels)
     before = average_precision(Ranking()(start), relevant.expand_as(start)).mean()
-    loss = MODELS[name].make(knobs_of(name)[-2] if len(knobs_of(name)) > 1 else 0.0)
+    loss = MODELS[name].make(option_values_of(name)[-2] if len(option_values_of(name)) > 1 else 0.0)
     similarities = start.clone().requires_grad_()
     for _ in range(60):
         with seeded(0):
@@ -95,8 +95,8 @@ def test_classes_of_the_parts_are_different(digits_dir: Path) -> None:
 def test_training_helps_with_new_classes(model: str, digits_dir: Path, seeded: Seeded) -> None:
     from benchmarks.lib.records import RunContext
 
-    def found(name: str, knob: float, steps: int) -> list[float]:
-        trial = Trial("mnist", name, knob, 2e-3, steps, 2, hidden=64, dim=16, asked=20)
+    def found(name: str, option: float, steps: int) -> list[float]:
+        trial = Trial("mnist", name, option, 2e-3, steps, 2, hidden=64, dim=16, asked=20)
         with seeded(0):
             values: list[float] = attempt(trial, RunContext("cpu", str(digits_dir)))["map"]
         return values
@@ -104,14 +104,14 @@ def test_training_helps_with_new_classes(model: str, digits_dir: Path, seeded: S
     if model == "lda":
         pytest.importorskip("sklearn")
     plain = found("random network", 0.0, 0)
-    learnt = found(model, knobs_of(model)[-2 if len(knobs_of(model)) > 1 else 0], 40)
+    learnt = found(model, option_values_of(model)[-2 if len(option_values_of(model)) > 1 else 0], 40)
     assert len(learnt) == 2 and sum(learnt) > sum(plain) + 20, (learnt, plain)
 
 
-def test_plan_tries_every_knob() -> None:
+def test_plan_tries_every_option_value() -> None:
     trials = plan(make_parser().parse_args(["ranking", "--seeds", "2", "--images", "olivetti"]))
     assert len(set(trials)) == len(trials) and {t.model for t in trials} == set(ALL)
-    assert sum(t.model == "triplet" for t in trials) == 2 * len(knobs_of("triplet"))
+    assert sum(t.model == "triplet" for t in trials) == 2 * len(option_values_of("triplet"))
     assert all(t.steps == 0 for t in trials if t.model in PLAIN)
 
 
