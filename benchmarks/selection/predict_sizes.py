@@ -26,7 +26,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.lib.machine import describe, describe_line, memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.machine import add_machine_options, announce, memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.tables import format_bytes, format_seconds, table
 from benchmarks.lib.timing import growth_exponent
 from setgrad import SubsetSelector, datasets
@@ -59,7 +59,7 @@ class Cost:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: all cores)")
+    add_machine_options(parser, device=False)
     parser.add_argument("--attentions", default=",".join(ATTENTIONS), help="full, induced (default: both)")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help=f"most items of a set (default: {SIZES[-1]:,})")
 
@@ -67,13 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Fit, measure and compare, for each kind of attention; the exit code is 1 if logits in a batch differ."""
     device = resolve_device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     largest = min(options.largest, QUICK_LARGEST) if options.quick else options.largest
     if largest < FEWEST:
         raise OptionError(f"--largest must be at least {FEWEST}, to show growth, not {largest}")
-    machine = describe(device)
-    print(describe_line(machine), flush=True)
+    machine = announce(device, options.threads)
     results: dict[str, Any] = {"machine": machine, "failed": 0}
     for attention in options.attentions.split(","):
         _log(f"attention={attention}")

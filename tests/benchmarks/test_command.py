@@ -110,21 +110,23 @@ def test_table_of_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.Capt
     assert "there is no file" in capsys.readouterr().err
 
 
-def test_missing_data_is_reported_and_sets_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = [
-        "table2",
-        "--quick",
-        "--tasks",
-        "amazon:safety",
-        "--seeds",
-        "1",
-        "--protocols",
-        "random",
-        "--models",
-        "direct",
-    ]
-    assert main([*run, "--data-dir", str(tmp_path)]) == 1
-    assert "there is no folder" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        ("table2 --tasks amazon:safety --seeds 1 --protocols random --models direct", "there is no folder"),
+        ("dvae", "the folder that contains mnist"),
+        ("explain --parts sentences", "there is no folder"),
+        ("ranking --images mnist", "the folder that contains mnist"),
+        ("completion", "there is no folder"),
+        ("documents", "there is no folder"),
+        ("mil --parts folds", "the folder that contains mil"),
+    ],
+)
+def test_missing_data_is_reported_and_sets_the_exit_code(
+    command: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--quick", "--data-dir", str(tmp_path)]) == 1
+    assert cause in capsys.readouterr().err
 
 
 def test_demo_scores_show_published_and_limit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +16,7 @@ from benchmarks.discrete.dvae_methods import MODELS, NOISES, ScoreFunctionSample
 from benchmarks.discrete.dvae_training import Autoencoder, Trial, batches, bound, examine, fit, penalty, read_parts
 from benchmarks.discrete.replicas import Replicas
 from setgrad.discrete import KSubset, TopK
-
-Seeded = Callable[..., AbstractContextManager[None]]
-
-
-def _draw(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.benchmarks.helpers import Seeded, generator
 
 
 @pytest.fixture
@@ -39,7 +33,7 @@ def bars_dir(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("k", [1, 3, 10, 13])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
 def test_quick_divergence_is_that_of_the_library(k: int, spread: float) -> None:
-    theta = (spread * torch.randn(5, 20, generator=_draw(), dtype=torch.float64)).requires_grad_()
+    theta = (spread * torch.randn(5, 20, generator=generator(), dtype=torch.float64)).requires_grad_()
     for one, other in zip(
         _with_gradient(divergence, theta, k), _with_gradient(quick_divergence, theta, k), strict=True
     ):
@@ -57,7 +51,7 @@ def _with_gradient(function: Callable, theta: torch.Tensor, k: int) -> tuple[tor
 def test_scores_of_groups_with_one_loss_are_unbiased(linear: bool, seeded: Seeded) -> None:
     images = 4000
     theta = torch.tensor([[0.3, -0.5, 0.9], [0.0, 1.0, -0.2]], dtype=torch.float64)
-    weights = torch.randn(6, 6, generator=_draw(), dtype=torch.float64)
+    weights = torch.randn(6, 6, generator=generator(), dtype=torch.float64)
 
     def losses(z: torch.Tensor) -> torch.Tensor:
         flat = z.flatten(-2)
@@ -92,8 +86,8 @@ def test_linear_part_lowers_the_variance(seeded: Seeded) -> None:
 
 @pytest.mark.parametrize("noise", list(NOISES))
 def test_distribution_that_replaces_perturbed_choices(noise: str) -> None:
-    draws = NOISES[noise][0](10).sample((500, 50, 20), generator=_draw())
-    theta = float(draws.std()) * torch.randn(50, 20, generator=_draw(1))
+    draws = NOISES[noise][0](10).sample((500, 50, 20), generator=generator())
+    theta = float(draws.std()) * torch.randn(50, 20, generator=generator(1))
     found = TopK(10)(theta + draws).mean(0)
     error = {c: float((KSubset(c * theta, 10).marginals - found).square().mean().sqrt()) for c in _near(noise)}
     assert error[distribution_scale(noise, 10)] < 0.08
@@ -109,7 +103,7 @@ def _near(noise: str) -> tuple[float, ...]:
 
 def test_replicas_are_independent() -> None:
     both, alone = Replicas((6, 5, 3), (0, 1)), Replicas((6, 5, 3), (1,))
-    x = torch.rand(2, 4, 6, generator=_draw())
+    x = torch.rand(2, 4, 6, generator=generator())
     torch.testing.assert_close(both(x)[1:], alone(x[1:]))
     assert not torch.allclose(both(x[:1].expand(2, -1, -1))[0], both(x[:1].expand(2, -1, -1))[1])
 
@@ -119,20 +113,20 @@ def test_bound_is_above_the_exact_evidence(seeded: Seeded) -> None:
     model = Autoencoder((8,), 2)
     for parameter in model.encoder.parameters():
         torch.nn.init.zeros_(parameter)
-    images = torch.randint(0, 256, (40, 784), generator=_draw(), dtype=torch.uint8)
+    images = torch.randint(0, 256, (40, 784), generator=generator(), dtype=torch.uint8)
     with seeded(0):
         found = bound(model, images, 10, torch.ones(2), drawn=5)
         z = KSubset(torch.zeros(2, 40, 20, 20), 10).sample(5)
         expected = model.losses(z, (images / 255.0).expand(2, -1, -1)).mean((0, 2))
     torch.testing.assert_close(found, expected.detach(), rtol=2e-3, atol=0.1)
     # Logits of one image that grow make the divergence log C(20, 10) for each group, whatever the error.
-    torch.nn.init.normal_(model.encoder.biases[-1], std=100.0, generator=_draw())
+    torch.nn.init.normal_(model.encoder.biases[-1], std=100.0, generator=generator())
     with seeded(0):
         assert bool((bound(model, images, 10, torch.ones(2), drawn=5) > found + 20 * 8).all())
 
 
 def test_published_losses() -> None:
-    theta = torch.randn(1, 2, 20, 20, generator=_draw())
+    theta = torch.randn(1, 2, 20, 20, generator=generator())
     trial = {name: Trial(10, "simple", 0.0, "", name, 10, 1, 1) for name in ("elbo", "papers", "papers / S")}
     torch.testing.assert_close(penalty(theta, trial["papers / S"]), penalty(theta, trial["papers"]) / 10)
     torch.testing.assert_close(penalty(theta, trial["elbo"]), divergence(theta, 10).sum(-1), atol=1e-3, rtol=1e-4)
@@ -176,8 +170,3 @@ def test_command_resumes(bars_dir: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert all(0 < value < 600 for r in records for value in r["nelbo"])
     assert main(["dvae", "--quick", "--table", str(file)]) == 0
     assert "## k = 10, trained with elbo" in capsys.readouterr().out
-
-
-def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dvae", "--quick", "--data-dir", str(tmp_path)]) == 1
-    assert "the folder that contains mnist" in capsys.readouterr().err

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,7 @@ from benchmarks.discrete.choosers import best_lambda
 from benchmarks.discrete.explain_data import LENGTH, plant, read_reviews
 from benchmarks.discrete.explain_fit import Trial, fit_linear, fit_network, fixed_choice, scores
 from benchmarks.discrete.explain_models import METHODS, Explainer, make_chooser
-
-Seeded = Callable[..., AbstractContextManager[None]]
+from tests.benchmarks.helpers import Seeded
 
 
 @pytest.fixture
@@ -30,10 +27,9 @@ def movies(tmp_path: Path) -> Path:
             good, place = bool(number % 2), int(rng.integers(8))
             sentences = [" ".join(rng.choice(["the", "film", "plot", "actor"], 3)) for _ in range(8)]
             sentences[place] = "truly great stuff" if good else "truly awful stuff"
-            found = {"split": ("train", "val", "test")[number // 20], "label": "POS" if good else "NEG"}
-            found |= {"sentences": sentences, "rationale_sentences": [place]}
-            found |= {"rationale_token_spans": [[3 * place + 1, 3 * place + 2]], "id": str(number)}
-            file.write(json.dumps(found) + "\n")
+            labels = {"split": ("train", "val", "test")[number // 20], "label": "POS" if good else "NEG"}
+            marks = {"rationale_sentences": [place], "rationale_token_spans": [[3 * place + 1, 3 * place + 2]]}
+            file.write(json.dumps({**labels, **marks, "sentences": sentences, "id": str(number)}) + "\n")
     return tmp_path
 
 
@@ -124,8 +120,3 @@ def test_command(movies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["explain", "--quick", "--table", str(results)]) == 0
     shown = capsys.readouterr().out
     assert "| linear in favour" in shown and "k=2: accuracy %" in shown
-
-
-def test_missing_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--quick", "--parts", "sentences", "--data-dir", str(tmp_path)]) == 1
-    assert "there is no folder" in capsys.readouterr().err

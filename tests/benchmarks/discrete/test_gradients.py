@@ -12,10 +12,7 @@ from benchmarks.discrete.gradients import LONG, SAMPLES, WARM_UP, plan
 from benchmarks.discrete.gradients_methods import ADAPTIVE, METHODS, NOISES, CopiedSoftSub, Setting, adapt, estimate
 from benchmarks.discrete.gradients_pages import Curve, curves
 from benchmarks.discrete.gradients_problems import Problem, all_points, judge, make_problem
-
-
-def _generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.benchmarks.helpers import generator
 
 
 @pytest.mark.parametrize(("n", "k"), [(6, 1), (6, 3)])
@@ -53,7 +50,7 @@ def test_every_method_estimates_and_its_calls_are_counted(name: str) -> None:
     method = METHODS[name]
     k = 2 if method.only == "top-k" else 1
     problem = make_problem(5, k, "absolute", 3)
-    found, calls = estimate(method, problem, Setting(k, 4), _generator())
+    found, calls = estimate(method, problem, Setting(k, 4), generator())
     assert found.shape == (3, 5) and bool(found.isfinite().all())
     each = 3 if "central" in name else 2 if "imle" in name or name == "blackbox" else 1
     assert calls == (each if name == "blackbox" else 4 * each)
@@ -63,21 +60,21 @@ def test_every_method_estimates_and_its_calls_are_counted(name: str) -> None:
 @pytest.mark.parametrize("name", ["rloo", "sfess"])
 def test_unbiased_methods_converge(name: str, k: int) -> None:
     problem = make_problem(5, k, "normal", 4)
-    found, _ = estimate(METHODS[name], problem, Setting(k, 2000), _generator())
+    found, _ = estimate(METHODS[name], problem, Setting(k, 2000), generator())
     assert judge(found, problem.gradient()).cosine > 0.97
 
 
 def test_groups_of_runs_get_gradients_of_the_same_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, setting = make_problem(5, 1, "normal", 3), Setting(1, 3000)
-    together, calls = estimate(METHODS["simple"], problem, setting, _generator())
+    together, calls = estimate(METHODS["simple"], problem, setting, generator())
     monkeypatch.setattr("benchmarks.discrete.gradients_methods.ROOM", 1)
-    apart, same = estimate(METHODS["simple"], problem, setting, _generator())
+    apart, same = estimate(METHODS["simple"], problem, setting, generator())
     assert calls == same == 3000 and (together - apart).abs().max() < 0.1
 
 
 def test_warm_up_is_counted_and_estimates_on_the_way_are_not() -> None:
     problem = make_problem(5, 1, "absolute", 2)
-    found = list(adapt(ADAPTIVE["aimle paper central"], problem, Setting(1, 4), (0, 2, 5), _generator()))
+    found = list(adapt(ADAPTIVE["aimle paper central"], problem, Setting(1, 4), (0, 2, 5), generator()))
     assert [(mark, calls) for mark, _, calls in found] == [(0, 12), (2, 36), (5, 72)]
     # Alpha starts at 0 there, where nothing moves.
     assert judge(found[0][1], problem.gradient()).dead == 100
@@ -87,25 +84,25 @@ def test_warm_up_is_counted_and_estimates_on_the_way_are_not() -> None:
 def test_noise_has_the_deviation_of_its_scales(name: str, scales: str) -> None:
     k, terms = 5, range(1, 11)
     variance = sum((k / i if scales == "k/i" else i / k) ** 2 / k for i in terms) / k**2
-    drawn = NOISES[name](k).sample((40_000,), generator=_generator())
+    drawn = NOISES[name](k).sample((40_000,), generator=generator())
     assert float(drawn.std()) == pytest.approx(variance**0.5, rel=0.05)
 
 
 def test_copied_softsub_has_noise_of_the_wrong_sign() -> None:
     theta = torch.zeros(2)
-    drawn = CopiedSoftSub(1, temperature=1.0, samples=3)(theta, generator=_generator())
+    drawn = CopiedSoftSub(1, temperature=1.0, samples=3)(theta, generator=generator())
     noise = setgrad_gumbel(3)
     assert torch.allclose(drawn, (-noise).softmax(-1))
 
 
 def setgrad_gumbel(samples: int) -> torch.Tensor:
-    return NOISES["gumbel"](1).sample((samples, 2), generator=_generator())
+    return NOISES["gumbel"](1).sample((samples, 2), generator=generator())
 
 
 def test_budget_limits_the_samples() -> None:
     curve = Curve("a", "sfe", ({"calls": 10, "cosine": 0.5}, {"calls": 100, "cosine": 0.4}))
     assert curve.within(9) is None
-    assert [curve.within(budget)["cosine"] for budget in (10, 99, 100)] == [0.5, 0.5, 0.4]  # type: ignore[index]
+    assert [row["cosine"] for budget in (10, 99, 100) if (row := curve.within(budget))] == [0.5, 0.5, 0.4]
 
 
 def test_plan_has_both_versions_of_every_mistake() -> None:

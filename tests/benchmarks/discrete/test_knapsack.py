@@ -1,8 +1,6 @@
 """Energy under a budget: how days are read, and that losses and regret are those of the definitions."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.discrete.decisions import Examples, SPOPlus
 from benchmarks.discrete.knapsack import ALL, make_network, measure, read_days
 from setgrad.discrete import Knapsack, regret
-
-Seeded = Callable[..., AbstractContextManager[None]]
+from tests.benchmarks.helpers import Seeded
 
 
 @pytest.fixture
@@ -22,15 +19,15 @@ def energy_dir(tmp_path: Path) -> Path:
     """Values that are a weight times a price, which one feature gives away."""
     rng = np.random.default_rng(0)
     weights = rng.choice([3, 5, 7], 48)
-    arrays = {"weights": weights}
-    for part, first, days in (("train", 0, 100), ("test", 100, 40)):
+    parts = []
+    for first, days in ((0, 100), (100, 40)):
         features = rng.uniform(1, 2, (days * 48, 8))
         day = first + np.repeat(np.arange(days), 48)[:, None]
-        x = f"X_1g{part}"
-        arrays |= {x: np.hstack([day, features]), f"y_{part}": features[:, 3] * np.tile(weights, days)}
+        parts.append((np.hstack([day, features]), features[:, 3] * np.tile(weights, days)))
+    (x, y), (x_test, y_test) = parts
     folder = tmp_path / "knapsack_energy"
     folder.mkdir()
-    np.savez(folder / "Data.npz", **arrays)
+    np.savez(folder / "Data.npz", weights=weights, X_1gtrain=x, y_train=y, X_1gtest=x_test, y_test=y_test)
     return tmp_path
 
 

@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,34 +12,29 @@ from benchmarks.discrete.decisions import Examples
 from benchmarks.discrete.keypoints import CLUTTER, FEATURES, POINTS, CrossEntropy, Matcher, Sinkhorn, nearest, pairs
 from benchmarks.discrete.matching import ALL, measure
 from setgrad.discrete import Assignment
-
-Seeded = Callable[..., AbstractContextManager[None]]
-
-
-def _chance(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.benchmarks.helpers import Seeded, generator
 
 
 def test_every_point_has_one_partner_and_clutter_none() -> None:
-    examples = pairs(50, _chance())
+    examples = pairs(50, generator())
     assert torch.equal(examples.answers.sum(2), torch.ones(50, POINTS))
     assert torch.equal(examples.answers.sum((1, 2)), torch.full((50,), float(POINTS)))
     assert examples.answers.shape[2] == POINTS + CLUTTER
-    assert torch.equal(examples.inputs, pairs(50, _chance()).inputs)
+    assert torch.equal(examples.inputs, pairs(50, generator()).inputs)
 
 
 def test_features_tell_a_little_and_more_without_noise() -> None:
-    noisy, clean = (measure(nearest(e.inputs), e)["points"] for e in (pairs(300, _chance()), _without_nuisance()))
+    noisy, clean = (measure(nearest(e.inputs), e)["points"] for e in (pairs(300, generator()), _without_nuisance()))
     assert 100 / (POINTS + CLUTTER) < noisy < 50 and clean > 90
 
 
 def _without_nuisance() -> Examples:
     """Features in the directions of the kinds alone, which a good network would find."""
-    world = _chance()
+    world = generator()
     torch.randn(40, 8, generator=world)
     torch.randn(40, 2, generator=world)
     mixing = torch.linalg.qr(torch.randn(FEATURES, FEATURES, generator=world))[0]
-    examples = pairs(300, _chance(1), noise=0.1)
+    examples = pairs(300, generator(1), noise=0.1)
     inputs = examples.inputs.clone()
     inputs[..., :FEATURES] = inputs[..., :FEATURES] @ mixing.mT
     inputs[..., 8:FEATURES] = 0
@@ -51,7 +44,7 @@ def _without_nuisance() -> Examples:
 def test_rotation_and_translation_do_not_matter(seeded: Seeded) -> None:
     with seeded():
         network = Matcher(16)
-    inputs = pairs(3, _chance()).inputs
+    inputs = pairs(3, generator()).inputs
     turned = inputs.clone()
     angle = 0.7
     turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
@@ -63,7 +56,7 @@ def test_rotation_and_translation_do_not_matter(seeded: Seeded) -> None:
 
 
 def test_rivals_like_the_right_answer_best() -> None:
-    examples = pairs(4, _chance())
+    examples = pairs(4, generator())
     for criterion in (CrossEntropy(), Sinkhorn(200)):
         right = criterion(20 * examples.answers, examples)
         wrong = criterion(20 * examples.answers.roll(1, -1), examples)
@@ -75,7 +68,7 @@ def test_rivals_like_the_right_answer_best() -> None:
 
 
 def test_measures() -> None:
-    examples = pairs(10, _chance())
+    examples = pairs(10, generator())
     assert measure(examples.answers, examples)["points"] == measure(examples.answers, examples)["images"] == 100
     assert torch.equal(Assignment()(examples.answers), examples.answers)
     broken = measure(torch.full_like(examples.answers, torch.nan), examples)

@@ -1,8 +1,6 @@
 """Maps of terrain: images, right paths, and that costs can be learned from paths."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +8,11 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.discrete.decisions import (
-    EstimatorLoss,
-    Examples,
-    Training,
-    fenchel_young,
-    generators,
-    identity,
-    l1,
-    learn,
-    linear_hamming,
-    predict,
-)
+from benchmarks.discrete import decisions
 from benchmarks.discrete.paths import ALL, measure
 from benchmarks.discrete.terrain import COSTS, TILE, UNSEEN, VARIANTS, CostNetwork, maps
 from setgrad.discrete import Blackbox, GridPath, Identity, InformedMargin, TopK
-
-Seeded = Callable[..., AbstractContextManager[None]]
+from tests.benchmarks.helpers import Seeded
 
 
 def test_maps_depend_on_the_seed_and_paths_are_cheapest() -> None:
@@ -64,8 +50,8 @@ def test_measures_know_right_and_wrong() -> None:
 
 def test_losses_differ_only_in_the_gradient() -> None:
     target = torch.tensor([[1.0, 0.0, 0.0]])
-    examples = Examples(target, target, target)
-    for loss, gradient in ((l1, [[-1.0, 1.0, 0.0]]), (linear_hamming, [[-1.0, 1.0, 1.0]])):
+    examples = decisions.Examples(target, target, target)
+    for loss, gradient in ((decisions.l1, [[-1.0, 1.0, 0.0]]), (decisions.linear_hamming, [[-1.0, 1.0, 1.0]])):
         z = torch.tensor([[0.0, 1.0, 0.0]], requires_grad=True)
         value = loss(z, examples, TopK(1))
         value.sum().backward()
@@ -76,12 +62,12 @@ def test_margins_before_blackbox_are_those_of_identity() -> None:
     """The right answer wins by less than the margin, so that both must choose another, whatever the sense."""
     costs = torch.tensor([[1.0, 1.3, 2.0]])
     right = torch.tensor([[1.0, 0.0, 0.0]])
-    examples = Examples(costs, right, costs)
+    examples = decisions.Examples(costs, right, costs)
     for sense, sign in (("min", 1), ("max", -1)):
         solver = TopK(1, sense=sense)
         margin = InformedMargin(0.5)
-        inside = EstimatorLoss(Identity(solver, margin=margin), l1)
-        before = EstimatorLoss(Blackbox(solver, lam=1.0), l1, margin=margin)
+        inside = decisions.EstimatorLoss(Identity(solver, margin=margin), decisions.l1)
+        before = decisions.EstimatorLoss(Blackbox(solver, lam=1.0), decisions.l1, margin=margin)
         assert inside(sign * costs, examples).tolist() == before(sign * costs, examples).tolist() == [2.0]
         before.drop_margin()
         assert before(sign * costs, examples).tolist() == [0.0]
@@ -89,10 +75,13 @@ def test_margins_before_blackbox_are_those_of_identity() -> None:
 
 def test_identity_with_the_l1_loss_is_the_perceptron() -> None:
     costs = maps(8, 5, 0).truth
-    examples = Examples(costs, GridPath()(costs), costs)
+    examples = decisions.Examples(costs, GridPath()(costs), costs)
     noise = torch.Generator().manual_seed(0)
     found = []
-    for criterion in (identity(GridPath(), noise, loss=l1), fenchel_young(GridPath(), noise, noise=None)):
+    for criterion in (
+        decisions.identity(GridPath(), noise, loss=decisions.l1),
+        decisions.fenchel_young(GridPath(), noise, noise=None),
+    ):
         theta = torch.rand(8, 5, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
         criterion(theta, examples).sum().backward()
         assert theta.grad is not None and bool(theta.grad.any())
@@ -103,13 +92,13 @@ def test_identity_with_the_l1_loss_is_the_perceptron() -> None:
 def test_costs_are_learned_from_paths(seeded: Seeded) -> None:
     """A table of costs stands for the network: sixty steps of Identity find the cheapest path of one map."""
     truth = torch.from_numpy(np.random.default_rng(0).uniform(1, 5, (1, 5, 5))).float()
-    examples = Examples(torch.zeros(1, 1), GridPath()(truth), truth)
+    examples = decisions.Examples(torch.zeros(1, 1), GridPath()(truth), truth)
     with seeded():
         network = torch.nn.Sequential(torch.nn.Linear(1, 25), torch.nn.Softplus(), torch.nn.Unflatten(1, (5, 5)))
-    order, noise = generators(0, torch.device("cpu"))
-    criterion = identity(GridPath(), noise, loss=l1)
-    learn(network, criterion, examples, Training(60, 1, 0.05), order)
-    assert measure(predict(network, examples.inputs), examples)["same"] == 100
+    order, noise = decisions.generators(0, torch.device("cpu"))
+    criterion = decisions.identity(GridPath(), noise, loss=decisions.l1)
+    decisions.learn(network, criterion, examples, decisions.Training(60, 1, 0.05), order)
+    assert measure(decisions.predict(network, examples.inputs), examples)["same"] == 100
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

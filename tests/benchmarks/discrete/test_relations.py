@@ -1,8 +1,6 @@
 """Relations of particles: the layout is NetworkX's, bounds and edges are counted right, the command runs."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.discrete.relations_data import Systems, simulate, spring_step
 from benchmarks.discrete.relations_fit import VARIANCE, Model, Trial, agreement, divergence, given, measure
 from benchmarks.discrete.relations_models import METHODS, Decoder, make_chooser, with_gumbel
-
-Seeded = Callable[..., AbstractContextManager[None]]
+from tests.benchmarks.helpers import Seeded
 
 
 def _systems(count: int, times: int = 4) -> Systems:

@@ -1,8 +1,6 @@
 """Tours of the globe: sets of flags, their tours, and the collapse of costs."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from itertools import permutations
 from pathlib import Path
 
@@ -12,8 +10,7 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.discrete.tsp import FLAGS, Globe, distances, draw_sets, measure, with_tours
-
-Seeded = Callable[..., AbstractContextManager[None]]
+from tests.benchmarks.helpers import Seeded
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from benchmarks.encoders.mixtures import COMPONENTS, Mixture, draw, em, em_from_
 from benchmarks.lib.records import RunContext
 from benchmarks.lib.trials import answers
 from setgrad.errors import OptionError
+from tests.benchmarks.helpers import CPU
 
-CPU = torch.device("cpu")
 TINY = Fit("umbc-st", 0, steps=3, batch=4, points=16, dim=16, slots=4, tests=3)
 
 

@@ -1,8 +1,6 @@
 """Images as sets of pixels: items are right, streams equal whole sets, the simple rival is the exact posterior."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +27,7 @@ from benchmarks.encoders.pixels import (
 )
 from benchmarks.lib.data import shift_and_mirror
 from benchmarks.lib.records import RunContext
-
-Seeded = Callable[..., AbstractContextManager[None]]
-
-
-def _draw(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.benchmarks.helpers import Seeded, generator
 
 
 @pytest.fixture
@@ -45,15 +38,15 @@ def digits_dir(tmp_path: Path) -> Path:
     images = np.zeros((60, 28, 28), np.uint8)
     for image, label in zip(images, labels, strict=True):
         image[9 * label : 9 * label + 9] = 255
-    arrays = {"x_train": images, "y_train": labels, "x_test": images[:9], "y_test": labels[:9]}
-    np.savez(tmp_path / "mnist" / "mnist.npz", **arrays)
+    path = tmp_path / "mnist" / "mnist.npz"
+    np.savez(path, x_train=images, y_train=labels, x_test=images[:9], y_test=labels[:9])
     return tmp_path
 
 
 def test_items_are_positions_and_values() -> None:
-    images = torch.rand(2, 5, 4, generator=_draw())
+    images = torch.rand(2, 5, 4, generator=generator())
     where = places(5, 4)
-    order = draw_order(2, 20, _draw())
+    order = draw_order(2, 20, generator())
     assert where.shape == (20, POSITION) and sorted(order[0].tolist()) == list(range(20))
     sets = as_sets(images, where, order[:, :7])
     assert sets.values.shape == (14, ITEM)
@@ -65,10 +58,10 @@ def test_items_are_positions_and_values() -> None:
 
 
 def test_shifted_images_are_moved_copies() -> None:
-    image = torch.rand(1, 8, 6, generator=_draw())
+    image = torch.rand(1, 8, 6, generator=generator())
     padded = torch.nn.functional.pad(image[:, None], [2] * 4, mode="replicate")[0, 0]
     windows = [padded[i : i + 8, j : j + 6] for i in range(5) for j in range(5)]
-    found = shift_and_mirror(image.expand(40, -1, -1), _draw(1), max_shift=2)
+    found = shift_and_mirror(image.expand(40, -1, -1), generator(1), max_shift=2)
     allowed = [*windows, *(window.flip(1) for window in windows)]
     which = {next(i for i, window in enumerate(allowed) if torch.equal(window, one)) for one in found}
     assert min(which) < 25 <= max(which) and len(which) > 15
@@ -76,7 +69,11 @@ def test_shifted_images_are_moved_copies() -> None:
 
 @pytest.mark.parametrize("name", ["deepsets", "sse", "umbc"])
 def test_a_stream_of_pixels_gives_the_code_of_the_whole(name: str, seeded: Seeded) -> None:
-    images, where, order = torch.rand(3, 6, 6, generator=_draw()), places(6, 6), draw_order(3, 36, _draw())
+    images, where, order = (
+        torch.rand(3, 6, 6, generator=generator()),
+        places(6, 6),
+        draw_order(3, 36, generator()),
+    )
     with seeded(0):
         encoder = make_encoder(name, 8, 5)
     with torch.no_grad():
@@ -87,7 +84,11 @@ def test_a_stream_of_pixels_gives_the_code_of_the_whole(name: str, seeded: Seede
 
 
 def test_chunks_of_an_encoder_without_a_state_are_averaged(seeded: Seeded) -> None:
-    images, where, order = torch.rand(2, 6, 6, generator=_draw()), places(6, 6), draw_order(2, 36, _draw())
+    images, where, order = (
+        torch.rand(2, 6, 6, generator=generator()),
+        places(6, 6),
+        draw_order(2, 36, generator()),
+    )
     with seeded(0):
         encoder = make_encoder("transformer", 8, 5)
     with torch.no_grad():
@@ -97,7 +98,11 @@ def test_chunks_of_an_encoder_without_a_state_are_averaged(seeded: Seeded) -> No
 
 
 def test_sampled_codes_have_the_value_of_the_whole_and_subsets_do_not(seeded: Seeded) -> None:
-    images, where, order = torch.rand(2, 6, 6, generator=_draw()), places(6, 6), draw_order(2, 30, _draw())
+    images, where, order = (
+        torch.rand(2, 6, 6, generator=generator()),
+        places(6, 6),
+        draw_order(2, 30, generator()),
+    )
     context, rng = as_sets(images, where, order), np.random.default_rng(0)
     with seeded(0):
         encoder = make_encoder("umbc", 8, 5)
@@ -111,7 +116,7 @@ def test_likelihood_and_the_posterior_of_the_rival() -> None:
     torch.testing.assert_close(
         nll(mean, deviation, value), -torch.distributions.Normal(mean, deviation).log_prob(value)
     )
-    images = torch.rand(50, 3, 3, generator=_draw()).double()
+    images = torch.rand(50, 3, 3, generator=generator()).double()
     images = (images + images.flip(1)) / 2
     model, order = Gaussian(images, 0.1), torch.tensor([[0, 4, 5]])
     found, spread = model.predict(images[:1], order)
@@ -166,8 +171,3 @@ def test_figures(digits_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     draw_scores([{"images": "mnist", "model": "gaussian", **record}], results.with_suffix(".md"))
     draw_images(results)
     assert {path.name for path in tmp_path.glob("*.png")} == {"found-mnist.png", "found-mnist-images.png"}
-
-
-def test_missing_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "--quick", "--data-dir", str(tmp_path)]) == 1
-    assert "there is no folder" in capsys.readouterr().err

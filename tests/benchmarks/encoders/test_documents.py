@@ -3,8 +3,6 @@
 import argparse
 import gzip
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +11,11 @@ import torch
 from sklearn.metrics import f1_score
 
 from benchmarks.__main__ import main
-from benchmarks.encoders import documents
-from benchmarks.encoders.documents_fits import (
-    Trial,
-    batches,
-    best_threshold,
-    logits,
-    macro_f1,
-    make_network,
-    micro_f1,
-    predict,
-    random_chunks,
-)
+from benchmarks.encoders import documents, documents_fits
 from benchmarks.encoders.reuters import cut, near_copies, read_news, vocabulary
 from setgrad.sets import Sets
+from tests.benchmarks.helpers import Seeded
 
-Seeded = Callable[..., AbstractContextManager[None]]
 SUBJECTS = {"grain": "wheat corn barley harvest", "money": "bank dollar rate bond", "ship": "port vessel cargo strike"}
 
 
@@ -63,11 +50,11 @@ def test_near_copies_are_in_one_part() -> None:
 def test_scores_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(2)
     chosen, truth = rng.random((2, 30, 5)) < 0.4
-    assert micro_f1(chosen, truth) == pytest.approx(f1_score(truth, chosen, average="micro"))
-    assert macro_f1(chosen, truth) == pytest.approx(f1_score(truth, chosen, average="macro"))
+    assert documents_fits.micro_f1(chosen, truth) == pytest.approx(f1_score(truth, chosen, average="micro"))
+    assert documents_fits.macro_f1(chosen, truth) == pytest.approx(f1_score(truth, chosen, average="macro"))
     scores = rng.standard_normal((30, 5))
-    best = max(micro_f1(scores > level, truth) for level in np.linspace(-4, 4, 2001))
-    assert micro_f1(scores > best_threshold(scores, truth), truth) >= best
+    best = max(documents_fits.micro_f1(scores > level, truth) for level in np.linspace(-4, 4, 2001))
+    assert documents_fits.micro_f1(scores > documents_fits.best_threshold(scores, truth), truth) >= best
 
 
 def test_words_of_the_test_part_are_unknown(news_dir: Path) -> None:
@@ -80,11 +67,11 @@ def test_words_of_the_test_part_are_unknown(news_dir: Path) -> None:
 def test_batches_and_chunks_have_all_items() -> None:
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 50, 100)
-    made = list(batches(lengths, 4, rng))
+    made = list(documents_fits.batches(lengths, 4, rng))
     assert sorted(np.concatenate(made).tolist()) == list(range(100))
     assert np.mean([np.ptp(lengths[batch]) for batch in made]) < 10, "lengths in a batch are alike"
     sets = Sets.from_lengths(torch.arange(40.0)[:, None], [25, 3, 0, 12])
-    parts = random_chunks(sets, 10, rng)
+    parts = documents_fits.random_chunks(sets, 10, rng)
     assert len(parts) == 3 and max(part.layout.longest for part in parts) <= 10
     for number in range(4):
         assert sorted(torch.cat([part[number] for part in parts]).flatten().tolist()) == sets[number].flatten().tolist()
@@ -93,15 +80,15 @@ def test_batches_and_chunks_have_all_items() -> None:
 
 @pytest.mark.parametrize("name", ["deepsets", "umbc"])
 def test_gradients_of_chunks(name: str, seeded: Seeded) -> None:
-    trial = Trial(name, 0, dim=8, slots=3, dropout=0.0)
+    trial = documents_fits.Trial(name, 0, dim=8, slots=3, dropout=0.0)
     with seeded(0):
-        network = make_network(name, 12, torch.full((4,), 0.1), trial, places=True).double()
+        network = documents_fits.make_network(name, 12, torch.full((4,), 0.1), trial, places=True).double()
         items = torch.stack([torch.arange(30) % 12, torch.arange(30)], 1).double()
         sets = Sets.from_lengths(items, [16, 4, 10])
 
         def gradient(way: str, seed: int) -> torch.Tensor:
             network.zero_grad()
-            logits(network, sets, way, 4, np.random.default_rng(seed)).sin().sum().backward()
+            documents_fits.logits(network, sets, way, 4, np.random.default_rng(seed)).sin().sum().backward()
             return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
         full = gradient("full", 0)
@@ -116,9 +103,11 @@ def test_gradients_of_chunks(name: str, seeded: Seeded) -> None:
 
 def test_prediction_has_the_order_of_the_stories(seeded: Seeded) -> None:
     with seeded(0):
-        network = make_network("umbc", 12, torch.full((4,), 0.1), Trial("", 0, dim=8, slots=3), places=False)
+        network = documents_fits.make_network(
+            "umbc", 12, torch.full((4,), 0.1), documents_fits.Trial("", 0, dim=8, slots=3), places=False
+        )
     sets = Sets.from_lengths(torch.ones(20, 2).cumsum(0) % 12, [9, 1, 6, 4])
-    together = predict(network, sets, batch=2)
+    together = documents_fits.predict(network, sets, batch=2)
     with torch.no_grad():
         alone = torch.cat([network(sets.take([i])) for i in range(4)])
     np.testing.assert_allclose(together, alone.numpy(), atol=1e-5)
@@ -140,11 +129,6 @@ def test_command(news_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "3 of 3 trials" in capsys.readouterr().out
     assert main(["documents", "--quick", "--table", str(results)]) == 0
     assert "| transformer 128" in capsys.readouterr().out
-
-
-def test_missing_data_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["documents", "--quick", "--data-dir", str(tmp_path)]) == 1
-    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_plan_has_the_longest_first_and_no_seeds_for_linear_models() -> None:

@@ -65,7 +65,7 @@ def test_means_of_codes_ignore_empty_chunks(monkeypatch: pytest.MonkeyPatch) -> 
         first, last = codes(model, chunks, {1, 3})
         alone = [model.code(Sets.from_list([x]))[0] for x in (a, b[:2], c, b)]
     torch.testing.assert_close(first, torch.stack([alone[0], alone[3]]))
-    torch.testing.assert_close(last, torch.stack([sum(alone[:3]) / 3, (alone[3] + alone[2]) / 2]))
+    torch.testing.assert_close(last, torch.stack([torch.stack(alone[:3]).mean(0), (alone[3] + alone[2]) / 2]))
 
 
 def test_streams_are_evaluated_until_their_end() -> None:

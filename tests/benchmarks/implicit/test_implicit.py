@@ -9,34 +9,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.__main__ import main
-from benchmarks.implicit.implicit_memory import (
-    WAYS,
-    Case,
-    compare,
-    deep_set,
-    implicit,
-    make_inputs,
-    pairwise_step,
-    peak_here,
-    peak_of,
-    relative_spread,
-)
-from benchmarks.implicit.implicit_solvers import (
-    SOLVERS,
-    TOL,
-    Adjoint,
-    Counted,
-    make_adjoint,
-    measure,
-    plain_form,
-    ratio_of,
-    smallest,
-    symmetric_form,
-)
+from benchmarks.implicit import implicit_memory, implicit_solvers
 from benchmarks.implicit.one_krylov import solve_normal
+from tests.benchmarks.helpers import CPU
 
-CPU = torch.device("cpu")
-SMALL = Case(20, "", sets=3, items=40, features=5)
+SMALL = implicit_memory.Case(20, "", sets=3, items=40, features=5)
 DEEP = replace(SMALL, sets=2, items=20, model="deep set")
 
 
@@ -47,8 +24,8 @@ def _matrices() -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def problem() -> Adjoint:
-    return make_adjoint(6, 12, 1.0, -2.0)
+def problem() -> implicit_solvers.Adjoint:
+    return implicit_solvers.make_adjoint(6, 12, 1.0, -2.0)
 
 
 # --- products
@@ -56,7 +33,7 @@ def problem() -> Adjoint:
 
 def test_products_are_right_and_counted_both_ways() -> None:
     matrix, x = _matrices()
-    counted = Counted(matrix)
+    counted = implicit_solvers.Counted(matrix)
     torch.testing.assert_close(counted(x), torch.einsum("bij,bj->bi", matrix, x))
     assert counted.count == 1
     back = torch.func.vjp(counted, x)[1](x)[0]
@@ -67,7 +44,7 @@ def test_products_are_right_and_counted_both_ways() -> None:
 
 def test_rival_solves_with_two_products_a_step() -> None:
     matrix, b = _matrices()
-    counted = Counted(matrix)
+    counted = implicit_solvers.Counted(matrix)
     x, steps = solve_normal(counted.forwards, counted.backwards, b, tol=1e-12, max_steps=500)
     torch.testing.assert_close(x, torch.linalg.solve(matrix, b))
     assert counted.count == 2 * steps + 1
@@ -75,8 +52,8 @@ def test_rival_solves_with_two_products_a_step() -> None:
 
 def test_rival_is_one_space_for_the_whole_batch() -> None:
     matrix, b = _matrices()
-    block, counted = torch.block_diag(*matrix)[None], Counted(matrix)
-    whole = Counted(block)
+    block, counted = torch.block_diag(*matrix)[None], implicit_solvers.Counted(matrix)
+    whole = implicit_solvers.Counted(block)
     _, steps = solve_normal(whole.forwards, whole.backwards, b.reshape(1, -1), tol=1e-9, max_steps=500)
     assert solve_normal(counted.forwards, counted.backwards, b, tol=1e-9, max_steps=500)[1] == steps
     # In a space of its own, a sample of six unknowns is done in six steps.
@@ -85,30 +62,30 @@ def test_rival_is_one_space_for_the_whole_batch() -> None:
 
 def test_rival_stops_after_max_steps() -> None:
     matrix, b = _matrices()
-    counted = Counted(matrix)
+    counted = implicit_solvers.Counted(matrix)
     assert solve_normal(counted.forwards, counted.backwards, b, tol=1e-12, max_steps=2)[1] == 2
 
 
-def test_problem_is_a_maximum_of_mean_field(problem: Adjoint) -> None:
-    assert torch.linalg.eigvalsh(symmetric_form(problem)).min() > 0
+def test_problem_is_a_maximum_of_mean_field(problem: implicit_solvers.Adjoint) -> None:
+    assert torch.linalg.eigvalsh(implicit_solvers.symmetric_form(problem)).min() > 0
     assert problem.couplings.diagonal(dim1=-2, dim2=-1).abs().max() == 0
     product = problem.sigma[..., None] * problem.couplings
     assert problem.radius == pytest.approx(torch.linalg.eigvals(product).abs().max().item())
 
 
-def test_both_forms_are_one_system(problem: Adjoint) -> None:
-    u = torch.linalg.solve(plain_form(problem), problem.g)
-    w = torch.linalg.solve(symmetric_form(problem), problem.g)
+def test_both_forms_are_one_system(problem: implicit_solvers.Adjoint) -> None:
+    u = torch.linalg.solve(implicit_solvers.plain_form(problem), problem.g)
+    w = torch.linalg.solve(implicit_solvers.symmetric_form(problem), problem.g)
     torch.testing.assert_close(w, problem.sigma * u)
 
 
-def test_every_solver_reaches_its_tolerance(problem: Adjoint) -> None:
-    costs = measure(problem)
-    assert list(costs) == list(SOLVERS)
+def test_every_solver_reaches_its_tolerance(problem: implicit_solvers.Adjoint) -> None:
+    costs = implicit_solvers.measure(problem)
+    assert list(costs) == list(implicit_solvers.SOLVERS)
     # The normal equations ask for their own residual, which differs by the condition of the matrix.
-    condition = float(torch.linalg.cond(plain_form(problem)).max())
+    condition = float(torch.linalg.cond(implicit_solvers.plain_form(problem)).max())
     for name, cost in costs.items():
-        assert cost.worst <= TOL * (condition * 6**0.5 if name in ("normal CG", "one space") else 1.0)
+        assert cost.worst <= implicit_solvers.TOL * (condition * 6**0.5 if name in ("normal CG", "one space") else 1.0)
     cg = costs["CG, symmetric"]
     # One a step, and one each for the right-hand side and the first residual.
     assert cg.products == cg.steps + 2
@@ -117,12 +94,12 @@ def test_every_solver_reaches_its_tolerance(problem: Adjoint) -> None:
 
 
 def test_smallest_finds_the_first_true() -> None:
-    assert [smallest(lambda k, n=n: k >= n, 9) for n in (1, 2, 5, 9)] == [1, 2, 5, 9]
+    assert [implicit_solvers.smallest(n.__le__, 9) for n in (1, 2, 5, 9)] == [1, 2, 5, 9]
 
 
 def test_ratio_is_that_of_products() -> None:
     row = {"CG, symmetric": {"products": 5}, "one space": {"products": 50}}
-    assert ratio_of(row) == 0.1
+    assert implicit_solvers.ratio_of(row) == 0.1
 
 
 def test_solvers_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,54 +116,54 @@ def test_solvers_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("small", [SMALL, DEEP], ids=lambda case: case.model)
-def test_ways_agree_and_take_every_step(small: Case) -> None:
-    cases = [replace(small, way=way) for way in WAYS]
-    assert compare(cases, CPU) < 1e-3
+def test_ways_agree_and_take_every_step(small: implicit_memory.Case) -> None:
+    cases = [replace(small, way=way) for way in implicit_memory.WAYS]
+    assert implicit_memory.compare(cases, CPU) < 1e-3
     too_few = [replace(small, way="unrolled", iterations=1), replace(small, way="implicit")]
-    assert compare(too_few, CPU) > 1e-3, "the comparison can tell"
+    assert implicit_memory.compare(too_few, CPU) > 1e-3, "the comparison can tell"
 
 
 def test_implicit_solution_is_close_to_the_fixed_point() -> None:
-    inputs = make_inputs(SMALL, CPU)
-    psi = implicit(replace(SMALL, way="implicit"), *inputs)
-    assert (pairwise_step(psi, *inputs) - psi).norm() < 1e-3
+    inputs = implicit_memory.make_inputs(SMALL, CPU)
+    psi = implicit_memory.implicit(replace(SMALL, way="implicit"), *inputs)
+    assert (implicit_memory.pairwise_step(psi, *inputs) - psi).norm() < 1e-3
 
 
 def test_early_stopping_is_an_error() -> None:
     # With so many steps at full speed the residual reaches rounding, and the loop stops.
-    inputs = make_inputs(SMALL, CPU)
+    inputs = implicit_memory.make_inputs(SMALL, CPU)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="of 400 steps"):
         patch.setattr("benchmarks.implicit.implicit_memory.damping", lambda _: 1.0)
-        implicit(replace(SMALL, way="implicit", iterations=400), *inputs)
+        implicit_memory.implicit(replace(SMALL, way="implicit", iterations=400), *inputs)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="of 400 steps"):
         patch.setattr("benchmarks.implicit.implicit_memory.damping", lambda _: 1.0)
-        deep_set(replace(DEEP, way="implicit", iterations=400), CPU)[1]()
+        implicit_memory.deep_set(replace(DEEP, way="implicit", iterations=400), CPU)[1]()
 
 
 def test_peak_of_unrolling_counts_every_step() -> None:
-    case = Case(200, "unrolled", sets=16, items=500, features=4)
-    few, many = peak_of(replace(case, iterations=10), CPU), peak_of(case, CPU)
+    case = implicit_memory.Case(200, "unrolled", sets=16, items=500, features=4)
+    few, many = implicit_memory.peak_of(replace(case, iterations=10), CPU), implicit_memory.peak_of(case, CPU)
     # One step keeps psi and the sigmoid's output at the least: two tensors of 16 x 500 numbers of 4 bytes.
     assert many.step - few.step > 190 * 2 * 16 * 500 * 4
-    flat = peak_of(replace(case, way="implicit"), CPU)
+    flat = implicit_memory.peak_of(replace(case, way="implicit"), CPU)
     assert flat.step < many.step / 4
 
 
 def test_peak_of_a_whole_model_counts_every_step() -> None:
-    case = Case(20, "unrolled", sets=8, items=100, features=4, model="deep set")
-    unrolled, flat = (peak_of(replace(case, way=way), CPU) for way in WAYS)
+    case = implicit_memory.Case(20, "unrolled", sets=8, items=100, features=4, model="deep set")
+    unrolled, flat = (implicit_memory.peak_of(replace(case, way=way), CPU) for way in implicit_memory.WAYS)
     # Every step keeps at the least what two layers of 64 units gave for each item under each of 5 masks.
     assert unrolled.step > 20 * 2 * 5 * 8 * 100 * 64 * 4
     assert flat.step < unrolled.step / 2
 
 
 def test_spread_of_peaks() -> None:
-    assert relative_spread([100, 104, 102]) == pytest.approx(0.04)
+    assert implicit_memory.relative_spread([100, 104, 102]) == pytest.approx(0.04)
 
 
 def test_memory_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # The tests above start processes; here one is enough.
-    monkeypatch.setattr("benchmarks.implicit.implicit_memory.peak_of", peak_here)
+    monkeypatch.setattr("benchmarks.implicit.implicit_memory.peak_of", implicit_memory.peak_here)
     file = tmp_path / "implicit-memory.json"
     assert main(["implicit-memory", "--quick", "--json", str(file)]) == 0
     shown = capsys.readouterr().out

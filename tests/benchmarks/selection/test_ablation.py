@@ -3,9 +3,8 @@
 import argparse
 import json
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +19,7 @@ from setgrad import SubsetSelector
 from setgrad.functions import DeepSetFunction
 from setgrad.selector import SelectorOptions
 from setgrad.selector._resolve import RELATION
-
-Seeded = Callable[..., AbstractContextManager[None]]
+from tests.benchmarks.helpers import Seeded
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +79,14 @@ def test_with_a_single_step_one_step_is_the_default(registries: Path, monkeypatc
 
 
 def test_transfer_starts_from_the_largest_other_category(registries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[SubsetSelector | None] = []
+    starts: list[SubsetSelector | None] = []
     fit = SubsetSelector.fit
 
-    def watched(self: SubsetSelector, *data: object, start: SubsetSelector | None = None, **more: object) -> object:
-        began.append(start)
+    def noted(self: SubsetSelector, *data: Any, start: SubsetSelector | None = None, **more: Any) -> object:
+        starts.append(start)
         return fit(self, *data, start=start, **more)
 
-    monkeypatch.setattr(SubsetSelector, "fit", watched)
+    monkeypatch.setattr(SubsetSelector, "fit", noted)
     context = RunContext("cpu", str(registries))
     trial = make_trial("safety", TRANSFER, 0, quick=True)
     assert trial.start == "amazon:feeding:farthest"
@@ -97,7 +95,7 @@ def test_transfer_starts_from_the_largest_other_category(registries: Path, monke
     attempt(trial, context)
     # The source is fitted once, and not on what it is later tested on.
     source = ablation_fit._fitted_source(trial.start, 0, True, "cpu", str(registries))
-    assert began == [None, source, source]
+    assert starts == [None, source, source]
     task = ablation_fit._load(trial.start, 0, True, str(registries))
     mean = task.train.sets.values.double().mean(0).float().double()
     torch.testing.assert_close(source.model_.mean, mean)

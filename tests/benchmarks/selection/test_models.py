@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ def task() -> Task:
     return load_task("moons", n_train=40, n_validation=20, n_test=20)
 
 
-def _fitted(task: Task, **options: object) -> SubsetSelector:
-    small = {"dim": 16, "hidden": (16,), "max_epochs": 2, "random_state": 0, "verbose": 0, "device": "cpu"}
+def _fitted(task: Task, **options: Any) -> SubsetSelector:
+    small = dict[str, Any](dim=16, hidden=(16,), max_epochs=2, random_state=0, verbose=0, device="cpu")
     return SubsetSelector(**{**small, **options}).fit(*task.train, validation=task.validation)
 
 

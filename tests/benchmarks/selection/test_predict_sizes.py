@@ -10,8 +10,7 @@ from benchmarks.__main__ import main
 from benchmarks.selection.predict_sizes import MIXED, SIZES, compare_mixed, fit_model, make_set, measure, measure_sizes
 from setgrad import SubsetSelector
 from setgrad.sets import Sets
-
-CPU = torch.device("cpu")
+from tests.benchmarks.helpers import CPU
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_summary_by_hand() -> None:
 def test_difference_of_seeds_in_standard_errors() -> None:
     # Each mean has an error of 1, so the difference has sqrt(2).
     found = compare({0: 79.0, 1: 81.0}, {0: 78.0, 1: 80.0}, paired=False)
-    assert (found.points, found.errors) == (1, pytest.approx(1 / math.sqrt(2)))
+    assert found.points == 1 and found.errors == pytest.approx(1 / math.sqrt(2))
     assert compare({0: 5.0, 1: 5.0}, {0: 5.0, 1: 5.0}, paired=False).errors == 0
     assert compare({0: 4.0, 1: 4.0}, {0: 5.0, 1: 5.0}, paired=False).errors == -math.inf
     assert math.isnan(compare({0: 4.0}, {0: 5.0, 1: 5.0}, paired=False).errors)
@@ -79,7 +79,7 @@ def test_difference_of_seeds_in_standard_errors() -> None:
 def test_difference_of_folds_is_paired() -> None:
     # Differences 1, 2, 3: mean 2, deviation 1, error 1 / sqrt(3). What only one of them has does not count.
     found = compare({0: 11.0, 1: 52.0, 2: 93.0}, {0: 10.0, 1: 50.0, 2: 90.0, 3: 0.0}, paired=True)
-    assert (found.points, found.errors) == (2, pytest.approx(2 * math.sqrt(3)))
+    assert found.points == 2 and found.errors == pytest.approx(2 * math.sqrt(3))
 
 
 def test_rows_show_models_differences_and_the_best_in_bold() -> None:

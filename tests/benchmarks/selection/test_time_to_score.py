@@ -15,25 +15,15 @@ import torch
 
 from benchmarks.__main__ import main, make_parser
 from benchmarks.lib.records import Record
-from benchmarks.selection import time_to_score
-from benchmarks.selection.time_curves import (
-    SAMPLES,
-    Curve,
-    Plan,
-    draw_negatives,
-    make_pass,
-    ratio,
-    train_baseline,
-    train_default,
-)
+from benchmarks.selection import time_curves, time_to_score
 from benchmarks.selection.time_to_score import compare, medians, pass_table, show, time_table, trials_of, verdict
 from setgrad import SubsetSelector
 from setgrad.datasets import AMAZON_CATEGORIES, Task
 from setgrad.errors import OptionError
 from setgrad.sets import Choices, Sets
+from tests.benchmarks.helpers import CPU
 
-CPU = torch.device("cpu")
-RIVAL = Curve([10.0, 20.0, 30.0], [0.3, 0.5, 0.5], 0.4)
+RIVAL = time_curves.Curve([10.0, 20.0, 30.0], [0.3, 0.5, 0.5], 0.4)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +35,8 @@ def task() -> Task:
         items = torch.randn(24, 10, 3, generator=generator)
         chosen = items[..., 0] >= items[..., 0].topk(2).values[:, 1:]
         parts.append(Choices.of(list(items), list(chosen)))
-    return Task("largest", "", *parts, "")
+    train, validation, test = parts
+    return Task("largest", "", train, validation, test, "")
 
 
 def test_a_score_counts_from_the_epoch_that_first_reached_it() -> None:
@@ -56,16 +47,16 @@ def test_a_score_counts_from_the_epoch_that_first_reached_it() -> None:
 
 
 def test_ratio_is_of_times_to_the_score_of_the_baseline() -> None:
-    own = Curve([1.0, 2.0, 3.0], [0.1, 0.495, 0.7], 0.6)
-    assert ratio(RIVAL, own) == 3 / 20
-    assert ratio(RIVAL, own, less=0.01) == 2 / 20
-    assert ratio(RIVAL, Curve([1.0], [0.1], 0.1)) == math.inf
+    own = time_curves.Curve([1.0, 2.0, 3.0], [0.1, 0.495, 0.7], 0.6)
+    assert time_curves.ratio(RIVAL, own) == 3 / 20
+    assert time_curves.ratio(RIVAL, own, less=0.01) == 2 / 20
+    assert time_curves.ratio(RIVAL, time_curves.Curve([1.0], [0.1], 0.1)) == math.inf
 
 
 def test_negatives_are_as_many_as_chosen_and_differ_between_draws() -> None:
     subsets = Sets.from_list([torch.arange(10) < size for size in (1, 4, 7, 10)])
     generator = torch.Generator().manual_seed(0)
-    draws = [draw_negatives(subsets, generator) for _ in range(100)]
+    draws = [time_curves.draw_negatives(subsets, generator) for _ in range(100)]
     for read in draws:
         assert not (read & subsets.values).any()
         # Of the third set only 3 items are left, of the fourth none.
@@ -75,27 +66,27 @@ def test_negatives_are_as_many_as_chosen_and_differ_between_draws() -> None:
 
 
 def test_baseline_learns_and_uses_the_best_epoch(task: Task) -> None:
-    plan = Plan(max_epochs=15, patience=15)
-    curve = train_baseline(task, 1e-3, plan, CPU)
+    plan = time_curves.Plan(max_epochs=15, patience=15)
+    curve = time_curves.train_baseline(task, 1e-3, plan, CPU)
     assert len(curve.scores) == len(curve.seconds) == 15
     assert curve.seconds == sorted(curve.seconds)
-    untrained = train_baseline(task, 1e-12, Plan(max_epochs=1), CPU)
+    untrained = time_curves.train_baseline(task, 1e-12, time_curves.Plan(max_epochs=1), CPU)
     assert curve.best > untrained.best + 0.2
     # Test sets as validation sets: the weights of the best epoch find again what they scored then, up to new samples.
-    same = train_baseline(replace(task, test=task.validation), 1e-3, plan, CPU)
+    same = time_curves.train_baseline(replace(task, test=task.validation), 1e-3, plan, CPU)
     assert same.scores == curve.scores
     assert same.test == pytest.approx(curve.best, abs=0.05)
 
 
 def test_baseline_stops_when_patience_ends(task: Task) -> None:
     # A rate this small changes nothing, so the first epochs are as good as any: only sampling noise moves the score.
-    curve = train_baseline(task, 1e-12, Plan(max_epochs=100, patience=2), CPU)
+    curve = time_curves.train_baseline(task, 1e-12, time_curves.Plan(max_epochs=100, patience=2), CPU)
     best = curve.scores.index(curve.best)
     assert len(curve.scores) == best + 1 + 2
 
 
 def test_default_curve_is_the_history(task: Task) -> None:
-    curve, selector = train_default(task, Plan(max_epochs=2), CPU)
+    curve, selector = time_curves.train_default(task, time_curves.Plan(max_epochs=2), CPU)
     assert curve.scores == [epoch["validation_jaccard"] for epoch in selector.history_]
     assert curve.seconds[1] == pytest.approx(sum(epoch["seconds"] for epoch in selector.history_))
     assert curve.test == selector.score_true_size(*task.test)
@@ -105,7 +96,9 @@ def test_flips_and_mask_tensors_train_the_same_model(task: Task) -> None:
     selector = SubsetSelector(max_epochs=1, samples=100, random_state=0, device="cpu", verbose=0)
     selector.fit(*task.train, validation=task.validation)
     with torch.random.fork_rng(devices=[]):
-        flips, masks = (make_pass(copy.deepcopy(selector.model_), task.train, masks=masks) for masks in (False, True))
+        flips, masks = (
+            time_curves.make_pass(copy.deepcopy(selector.model_), task.train, masks=masks) for masks in (False, True)
+        )
         first = float(flips()), float(masks())
         last = [(float(flips()), float(masks())) for _ in range(3)][-1]
     # With many samples both estimate one expectation, term by term, the modular term included.
@@ -116,20 +109,20 @@ def test_flips_and_mask_tensors_train_the_same_model(task: Task) -> None:
 
 def test_one_member_is_timed_beside_several(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setgrad.selector._resolve.default_members", lambda *_: 2)
-    found = compare(task, [1e-3], Plan(max_epochs=2, patience=2, repeats=1), 0, CPU)
-    alone, _ = train_default(task, Plan(max_epochs=2), CPU, members=1)
+    found = compare(task, [1e-3], time_curves.Plan(max_epochs=2, patience=2, repeats=1), 0, CPU)
+    alone, _ = time_curves.train_default(task, time_curves.Plan(max_epochs=2), CPU, members=1)
     assert found["single"]["curve"]["scores"] == pytest.approx(alone.scores, abs=1e-5)
     assert found["default"]["curve"]["scores"] != found["single"]["curve"]["scores"]
 
 
 def test_stored_curves_are_rounded() -> None:
-    kept = Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
+    kept = time_curves.Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
     assert kept["curve"] == {"seconds": [0.1235, 1.0], "scores": [0.12346, 0.3]}
     assert (kept["best"], kept["test"], kept["time_to_best"], kept["time_in_all"]) == (0.3, 0.2, 1.0, 1.0)
 
 
 def test_tables_say_never_and_count_rows_that_meet_the_claim(task: Task) -> None:
-    found = compare(task, [1e-3, 1e-2], Plan(max_epochs=1, patience=1, repeats=1), 0, CPU)
+    found = compare(task, [1e-3, 1e-2], time_curves.Plan(max_epochs=1, patience=1, repeats=1), 0, CPU)
     json.dumps(found, allow_nan=False)
     slow, fast = found["baseline"]
     slow |= {"ratio": None, "default_time": None, "ratio_one_point_less": 0.3, "best": 0.9}
@@ -150,8 +143,8 @@ def test_tables_say_never_and_count_rows_that_meet_the_claim(task: Task) -> None
 
 
 def test_a_score_that_is_never_reached_has_no_time_in_a_record(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_to_score, "train_baseline", lambda *_: Curve([1.0], [1.1], 1.0))
-    found = compare(task, [1e-3], Plan(max_epochs=1, repeats=1), 0, CPU)["baseline"][0]
+    monkeypatch.setattr(time_to_score, "train_baseline", lambda *_: time_curves.Curve([1.0], [1.1], 1.0))
+    found = compare(task, [1e-3], time_curves.Plan(max_epochs=1, repeats=1), 0, CPU)["baseline"][0]
     assert (found["default_time"], found["ratio"], found["ratio_one_point_less"]) == (None, None, None)
     assert found["time_to_best"] == 1.0
 
@@ -214,7 +207,7 @@ def test_command_prints_tables_and_resumes(data_dir: Path, tmp_path: Path, capsy
     (record,) = json.loads(file.read_text())["records"]
     assert [row["learning_rate"] for row in record["baseline"]] == record["rates"] == [1e-4, 1e-3]
     assert record["seconds"] > 0, "the time of the whole trial"
-    assert SAMPLES == 5
+    assert time_curves.SAMPLES == 5
     # The same again runs nothing.
     stored = results.read_text()
     assert main(run) == 0

@@ -11,31 +11,21 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.speed import discrete_pyepo as pyepo
-from benchmarks.speed.discrete_speed import (
-    ESTIMATORS,
-    Clock,
-    compare,
-    loop_step,
-    overhead,
-    ratio,
-    setgrad_layer,
-    slowest,
-    torch_step,
-)
+from benchmarks.speed import discrete_speed
 from benchmarks.speed.discrete_tasks import Task, tasks
 
 TASKS = {task.name: task for task in tasks(quick=True)}
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", discrete_speed.ESTIMATORS)
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_setgrad_and_loop_agree(task: Task, estimator: str) -> None:
     pytest.importorskip("scipy")
     costs, weights = task.draw(48)
     solver = task.solver(1)
-    right = loop_step(task.plain(), costs, weights, estimator, minimise=solver.sense == "min")()
-    found = torch_step(setgrad_layer(task, solver, estimator), costs, weights)()
-    assert compare(found, right, costs) == {"value": pytest.approx(0, abs=1e-6), "gradient": 0}
+    right = discrete_speed.loop_step(task.plain(), costs, weights, estimator, minimise=solver.sense == "min")()
+    found = discrete_speed.torch_step(discrete_speed.setgrad_layer(task, solver, estimator), costs, weights)()
+    assert discrete_speed.compare(found, right, costs) == {"value": pytest.approx(0, abs=1e-6), "gradient": 0}
     assert found[0].shape == (48, task.d)
     # Instances differ, and a step along the weights changes some solutions: else the agreement would mean little.
     assert len(np.unique(right[0], axis=0)) > 1 and bool((right[1] != 0).any())
@@ -45,19 +35,19 @@ def test_a_wrong_answer_shows() -> None:
     costs = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
     right = (np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0], [1.0, 0.0]]))
     wrong = (np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 0.1], [1.0, 0.0]]))
-    assert compare(wrong, right, costs) == {"value": 0.5, "gradient": 0.5}
+    assert discrete_speed.compare(wrong, right, costs) == {"value": 0.5, "gradient": 0.5}
 
 
 def test_functions_run_in_turns_and_slow_ones_once() -> None:
     seen: list[str] = []
-    Clock(patience=0.0, block=0.0).times([lambda: seen.append("a"), lambda: seen.append("b")])
+    discrete_speed.Clock(patience=0.0, block=0.0).times([lambda: seen.append("a"), lambda: seen.append("b")])
     assert seen == ["a", "a", "b", "b", "a", "b"], "two calls to warm up, one turn that counts"
 
 
 def test_a_turn_lasts_for_a_block_of_calls() -> None:
     seen: list[str] = []
     works = [lambda: time.sleep(0.001), lambda: seen.append("b")]
-    slow, _ = Clock(patience=0.001, block=0.01).times(works)
+    slow, _ = discrete_speed.Clock(patience=0.001, block=0.01).times(works)
     assert len(seen) > 3, "two calls to warm up, and more than one in a turn"
     assert slow.clock >= 0.001
 
@@ -67,12 +57,14 @@ def test_verdict_is_the_smallest_ratio_of_processor_times() -> None:
         own, rival = {"seconds": 1.0, "cpu": 1.0}, {"seconds": 9.0, "cpu": cpu}
         return {"task": "x", "ways": {"setgrad": own, "gurobipy": rival, "loop": {"seconds": 0.1, "cpu": 0.1}}}
 
-    assert slowest([row(7.0), row(6.0)]) == {("gurobipy", "x"): 6.0}
-    assert ratio(row(7.0), "gurobipy") == "9.0 (7.0)" and ratio(row(7.0), "ortools") == "-"
+    assert discrete_speed.slowest([row(7.0), row(6.0)]) == {("gurobipy", "x"): 6.0}
+    assert (
+        discrete_speed.ratio(row(7.0), "gurobipy") == "9.0 (7.0)" and discrete_speed.ratio(row(7.0), "ortools") == "-"
+    )
 
 
 def test_overhead_compares_one_call_with_one_step() -> None:
-    found = overhead(TASKS["top-k, 5 of 20"], 3, 1, Clock(0.0, 0.0))
+    found = discrete_speed.overhead(TASKS["top-k, 5 of 20"], 3, 1, discrete_speed.Clock(0.0, 0.0))
     assert found["share"] == pytest.approx(found["step"] / found["bare"] - 1) and found["batch"] == 3
 
 
@@ -82,11 +74,13 @@ def test_pyepo_agrees(task: Task) -> None:
     pytest.importorskip("pyepo")
     costs, weights = task.draw(4)
     models = {**pyepo.ready_models(task, 1), "own": pyepo.own_model(task, task.plain())}
-    for estimator in ESTIMATORS:
-        right = torch_step(setgrad_layer(task, task.solver(1), estimator), costs, weights)()
+    for estimator in discrete_speed.ESTIMATORS:
+        right = discrete_speed.torch_step(
+            discrete_speed.setgrad_layer(task, task.solver(1), estimator), costs, weights
+        )()
         for model in models.values():
-            found = torch_step(pyepo.layer(model, estimator), costs, weights)()
-            assert compare(found, right, costs) == {"value": pytest.approx(0, abs=1e-5), "gradient": 0}
+            found = discrete_speed.torch_step(pyepo.layer(model, estimator), costs, weights)()
+            assert discrete_speed.compare(found, right, costs) == {"value": pytest.approx(0, abs=1e-5), "gradient": 0}
 
 
 def test_command_without_pyepo(

@@ -4,14 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.__main__ import main
 from benchmarks.lib.timing import growth_exponent, time_in_turns
 from benchmarks.speed.step_memory import peak_here, peak_of
 from benchmarks.speed.steps import MODELS, WAYS, Case, make_batch, make_step
-
-CPU = torch.device("cpu")
+from tests.benchmarks.helpers import CPU
 
 
 def test_batch_is_what_the_case_says() -> None:
