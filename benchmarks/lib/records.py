@@ -16,6 +16,7 @@ Record = dict[str, Any]
 
 # Words that older records use for fields and options, with the names of today.
 _RENAMED = {"width": "dim", "picture": "pixel-cnn", "piece": "chunk", "told the trees": "supervised", "knob": "option"}
+_RENAMED |= {"settled": "share_converged", "settled_test": "share_converged_test"}
 
 
 @final

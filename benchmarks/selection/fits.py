@@ -86,7 +86,7 @@ def fit(job: Job, context: RunContext) -> Record:
         "peak_memory": peak,
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
-        "settled": best["converged"],
+        "share_converged": best["converged"],
         "device": describe_machine(device)["device"],
         "summary": f"{_summary(test_scores)}, epoch {selector.best_epoch_}",
     }

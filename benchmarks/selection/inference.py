@@ -28,7 +28,7 @@ def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float |
     configs = inferences(selector.model_.config)
     sizes = subset_sizes(test.subsets)
     inferred: dict[ModelConfig, tuple[Sets, float | None]] = {}
-    scores: dict[str, float | None] = {"one_step": None, "converged": None, "settled_test": None}
+    scores: dict[str, float | None] = {"one_step": None, "converged": None, "share_converged_test": None}
     for name, config in configs.items():
         if config not in inferred:
             inferred[config] = infer(selector, config, test.sets)
@@ -36,7 +36,7 @@ def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float |
         score = 100 * float(jaccard(pick_top(logits.values, test.sets, sizes), test.subsets).mean())
         scores[name] = score
         if name == "converged":
-            scores["settled_test"] = converged
+            scores["share_converged_test"] = converged
     chosen = selector.predict(test.sets, scores=inferred[selector.model_.config][0])
     scores["own_size"] = 100 * float(jaccard(chosen, test.subsets).mean())
     return scores

@@ -72,7 +72,7 @@ def published_table(records: Sequence[Record]) -> str:
 def inference_table(records: Sequence[Record]) -> str:
     """Return the scores of the same fitted models with one step of inference and with converged inference."""
     one, converged = collect(records, "one_step"), collect(records, "converged")
-    share = collect(records, "settled_test")
+    share = collect(records, "share_converged_test")
     models = _present(one)
     rows = []
     for task in sorted(one):

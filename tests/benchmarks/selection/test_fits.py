@@ -60,7 +60,7 @@ def test_a_fit_records_both_scores_and_its_cost(model: str) -> None:
         assert record["epochs"] == 2
         assert record["device"].startswith("cpu: ")
         assert record["peak_memory"] > 10_000_000
-        assert 0 <= record["settled"] <= 1
+        assert 0 <= record["share_converged"] <= 1
 
 
 def test_models_have_different_options() -> None:

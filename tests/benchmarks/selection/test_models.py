@@ -65,8 +65,8 @@ def test_named_inference_equals_that_of_a_selector(task: Task, name: str) -> Non
     assert (ways["converged"] == own) == (name == "idiffmf-2")
     logits, _ = infer(selector, own, task.test.sets)
     assert torch.equal(logits.values, selector.decision_function(task.test.sets).values)
-    _, settled = infer(selector, ways["converged"], task.test.sets)
-    assert settled is not None and 0 <= settled <= 1
+    _, share = infer(selector, ways["converged"], task.test.sets)
+    assert share is not None and 0 <= settled <= 1
     # The fitted model itself is left as it was.
     assert selector.model_.config == own == selector._precise().config
 

@@ -26,7 +26,7 @@ def _records(task: str, scores: dict[str, list[float]], splits: str = "folds") -
             "own_size": value - 5,
             "one_step": None if model == "direct" else value,
             "converged": None if model == "direct" else value - 1,
-            "settled_test": None if model == "direct" else 0.5,
+            "share_converged_test": None if model == "direct" else 0.5,
             "options": model,
             "seconds": 12.0,
             "epochs": 30,
