@@ -119,7 +119,7 @@ def test_bound_is_above_the_exact_evidence(seeded: Seeded) -> None:
         z = KSubset(torch.zeros(2, 40, 20, 20), 10).sample(5)
         expected = model.losses(z, (images / 255.0).expand(2, -1, -1)).mean((0, 2))
     torch.testing.assert_close(found, expected.detach(), rtol=2e-3, atol=0.1)
-    # Logits of one image that grow make the divergence log C(20, 10) for each group, whatever the error.
+    # With large logits the divergence is log C(20, 10) for each group, whatever the error.
     torch.nn.init.normal_(model.encoder.biases[-1], std=100.0, generator=generator())
     with seeded(0):
         assert bool((bound(model, images, 10, torch.ones(2), drawn=5) > found + 20 * 8).all())
@@ -133,7 +133,7 @@ def test_published_losses() -> None:
     assert bool((penalty(theta, trial["elbo"]) > 2 * penalty(theta, trial["papers"])).all())
 
 
-def test_training_tells_three_images_apart(bars_dir: Path, seeded: Seeded) -> None:
+def test_training_distinguishes_three_images(bars_dir: Path, seeded: Seeded) -> None:
     trial = Trial(1, "gumbel-softmax", 0.6, "", "elbo", 1, 2, epochs=20, batch=10, drawn=1, widths=(64,))
     train, validation, test = read_parts(trial, bars_dir, torch.device("cpu"))
     assert len(train) == 100 and len(validation) == 20 and len(list(batches(train, trial))) == 200
@@ -143,7 +143,7 @@ def test_training_tells_three_images_apart(bars_dir: Path, seeded: Seeded) -> No
         curve = fit(network, sampler, train, validation, trial)
         found = examine(network, sampler, validation, test, trial)
     assert len(curve) == 20 and all(len(epoch) == 2 for epoch in curve)
-    # Without the code a third of the pixels is white at random: 784 * 0.6 nats would be the best.
+    # Without the code a third of the pixels is white at random: 784 * 0.6 nats would be the best possible.
     assert max(found["tuned"]) < 350, found
 
 
@@ -158,14 +158,14 @@ def test_plan_has_every_model_once() -> None:
 
 def test_command_resumes(bars_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "dvae.jsonl", tmp_path / "out.json"
-    asked = ["dvae", "--quick", "--device", "cpu", "--data-dir", str(bars_dir), "--results", str(file)]
-    asked += ["--json", str(out), "--parts", "main"]
-    assert main([*asked, "--models", "aimle central"]) == 0
-    assert main([*asked, "--models", "aimle central,gumbel-softmax,sfess"]) == 0
+    arguments = ["dvae", "--quick", "--device", "cpu", "--data-dir", str(bars_dir), "--results", str(file)]
+    arguments += ["--json", str(out), "--parts", "main"]
+    assert main([*arguments, "--models", "aimle central"]) == 0
+    assert main([*arguments, "--models", "aimle central,gumbel-softmax,sfess"]) == 0
     shown = capsys.readouterr().out
     assert "2 of 5 trials are in dvae.jsonl; 3 to run" in shown and "| sfess " in shown
     records = json.loads(out.read_text())["records"]
-    # Two numbers k for the first and the last contender; only the first has a state, one alpha for each seed.
+    # Two k for the first and the last method; only the first has a state, one alpha for each seed.
     assert [len(r["alpha"]) for r in sorted(records, key=lambda r: (r["model"], r["k"]))] == [1, 1, 0, 0, 0]
     assert all(0 < value < 600 for r in records for value in r["nelbo"])
     assert main(["dvae", "--quick", "--table", str(file)]) == 0

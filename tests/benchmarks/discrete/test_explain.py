@@ -1,4 +1,4 @@
-"""Learning to explain: planted words are what decides, items are means of words, rivals find them, the command runs."""
+"""Learning to explain: planted words decide, items are means of words, linear models find them, the command runs."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ from tests.benchmarks.helpers import Seeded
 
 @pytest.fixture
 def movies(tmp_path: Path) -> Path:
-    """Sixty reviews of eight sentences, one of which says what the writer thinks."""
+    """Sixty reviews of eight sentences, one of which has the opinion."""
     rng = np.random.default_rng(0)
     folder = tmp_path / "eraser_movies"
     folder.mkdir()
@@ -37,7 +37,7 @@ def test_planted_words_alone_make_the_target() -> None:
     texts = plant(5, seed=0, sizes=(400, 3, 3)).train
     assert texts.relevant.sum(1).tolist() == [5] * 400 and texts.words.shape == (400, LENGTH)
     assert texts.target.var().item() == pytest.approx(1, abs=0.3)
-    # With one unknown for each planted word the target is explained; the same word is worth the same everywhere.
+    # The target is linear in the counts of the planted words, with the same values in all texts.
     columns = torch.zeros(400, 501).scatter_add_(1, texts.words, texts.relevant.float())
     used = columns[:, columns.any(0)].double()
     solution = torch.linalg.lstsq(used, texts.target.double()).solution
@@ -86,14 +86,14 @@ def test_every_estimator_increases_the_reward(method: str, seeded: Seeded) -> No
     assert theta.grad.sum(0).argmin() == 3
 
 
-def test_linear_rival_finds_planted_words() -> None:
+def test_linear_model_finds_planted_words() -> None:
     corpus = plant(5, 1, sizes=(800, 50, 50))
     found = fit_linear(Trial("planted", 5, "linear strongest", 1), corpus)
     assert found["precision"] > 95 and found["score"] < 1
 
 
 def test_a_learned_choice_beats_a_random_one(movies: Path, seeded: Seeded) -> None:
-    """It may find the sentences of one kind alone: the others are then told by what is missing."""
+    """It may find the sentences of one class only: the other class is then recognised by their absence."""
     corpus, found = read_reviews(str(movies), "sentences"), {}
     for method in ("relaxed", "random"):
         trial = Trial("sentences", 1, method, 0, steps=60, batch=10, dim=8, samples=2, rate=3e-2)

@@ -76,7 +76,7 @@ def test_warm_up_is_counted_and_estimates_on_the_way_are_not() -> None:
     problem = make_problem(5, 1, "absolute", 2)
     found = list(adapt(ADAPTIVE["aimle paper central"], problem, Setting(1, 4), (0, 2, 5), generator()))
     assert [(mark, calls) for mark, _, calls in found] == [(0, 12), (2, 36), (5, 72)]
-    # Alpha starts at 0 there, where nothing moves.
+    # Alpha starts at 0, where all gradients are 0.
     assert judge(found[0][1], problem.gradient()).dead == 100
 
 

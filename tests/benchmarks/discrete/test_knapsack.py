@@ -16,7 +16,7 @@ from tests.benchmarks.helpers import Seeded
 
 @pytest.fixture
 def energy_dir(tmp_path: Path) -> Path:
-    """Values that are a weight times a price, which one feature gives away."""
+    """Values that are a weight times a price, which is one of the features."""
     rng = np.random.default_rng(0)
     weights = rng.choice([3, 5, 7], 48)
     parts = []
@@ -38,7 +38,7 @@ def test_days_are_scaled_by_the_first_part(energy_dir: Path) -> None:
     assert torch.allclose(features.flatten(0, 1).mean(0), torch.zeros(8), atol=1e-5)
     assert float(values.std()) == pytest.approx(1, abs=1e-3)
     wide = read_days(str(energy_dir), "weights").learnt[0]
-    # Each feature and a one, once for each of three weights, and 0 for the weights that an item has not.
+    # Each feature and a one, for each of three weights; 0 for weights other than that of the item.
     assert wide.shape == (100, 48, 8 + 9 * 3)
     kind = np.unique(days.weights).tolist().index(int(days.weights[5]))
     apart = wide[2, 5, 8:].reshape(9, 3)

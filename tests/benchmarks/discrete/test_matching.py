@@ -1,4 +1,4 @@
-"""Keypoints to match: pairs are as described, and the rivals compute the right losses."""
+"""Keypoints to match: pairs are as described, and cross-entropy and Sinkhorn compute the right losses."""
 
 import json
 import math
@@ -23,13 +23,13 @@ def test_every_point_has_one_partner_and_clutter_none() -> None:
     assert torch.equal(examples.inputs, pairs(50, generator()).inputs)
 
 
-def test_features_tell_a_little_and_more_without_noise() -> None:
+def test_features_are_informative_and_more_so_without_noise() -> None:
     noisy, clean = (measure(nearest(e.inputs), e)["points"] for e in (pairs(300, generator()), _without_nuisance()))
     assert 100 / (POINTS + CLUTTER) < noisy < 50 and clean > 90
 
 
 def _without_nuisance() -> Examples:
-    """Features in the directions of the kinds alone, which a good network would find."""
+    """Return examples with the informative features only, which a good network would learn."""
     world = generator()
     torch.randn(40, 8, generator=world)
     torch.randn(40, 2, generator=world)
@@ -55,7 +55,7 @@ def test_rotation_and_translation_do_not_matter(seeded: Seeded) -> None:
     assert not torch.allclose(network(inputs), network(moved), atol=1e-4)
 
 
-def test_rivals_like_the_right_answer_best() -> None:
+def test_losses_are_smallest_for_the_right_answer() -> None:
     examples = pairs(4, generator())
     for criterion in (CrossEntropy(), Sinkhorn(200)):
         right = criterion(20 * examples.answers, examples)

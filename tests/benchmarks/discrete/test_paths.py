@@ -19,7 +19,7 @@ def test_maps_depend_on_the_seed_and_paths_are_cheapest() -> None:
     first, again, other = maps(20, 6, 0), maps(20, 6, 0), maps(20, 6, 1)
     assert torch.equal(first.inputs, again.inputs) and not torch.equal(first.inputs, other.inputs)
     assert {round(cost, 3) for cost in first.truth.unique().tolist()} <= set(COSTS)
-    # A straight walk along the diagonal is a path, so none that is cheapest can cost more.
+    # The diagonal is a path, so the cheapest path cannot cost more.
     cheapest = (first.answers * first.truth).flatten(1).sum(-1)
     assert bool((cheapest <= first.truth.diagonal(dim1=1, dim2=2).sum(-1) + 1e-4).all())
 
@@ -59,7 +59,7 @@ def test_losses_differ_only_in_the_gradient() -> None:
 
 
 def test_margins_before_blackbox_are_those_of_identity() -> None:
-    """The right answer wins by less than the margin, so that both must choose another, whatever the sense."""
+    """The right answer is best by less than the margin, so both must choose another one, for both senses."""
     costs = torch.tensor([[1.0, 1.3, 2.0]])
     right = torch.tensor([[1.0, 0.0, 0.0]])
     examples = decisions.Examples(costs, right, costs)
@@ -90,7 +90,7 @@ def test_identity_with_the_l1_loss_is_the_perceptron() -> None:
 
 
 def test_costs_are_learned_from_paths(seeded: Seeded) -> None:
-    """A table of costs stands for the network: sixty steps of Identity find the cheapest path of one map."""
+    """A table of costs replaces the network: after sixty steps Identity has the cheapest path of one map."""
     truth = torch.from_numpy(np.random.default_rng(0).uniform(1, 5, (1, 5, 5))).float()
     examples = decisions.Examples(torch.zeros(1, 1), GridPath()(truth), truth)
     with seeded():

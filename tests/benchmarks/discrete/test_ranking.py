@@ -17,7 +17,7 @@ from tests.benchmarks.helpers import Seeded, generator
 
 @pytest.fixture
 def digits_dir(tmp_path: Path) -> Path:
-    """Instead of MNIST: what makes a digit is weak, in the lower half; the strong upper half is of the image alone."""
+    """Instead of MNIST: the lower half depends on the digit, weakly; the upper half only on the image, strongly."""
     (tmp_path / "mnist").mkdir()
     rng = np.random.default_rng(0)
     digits = np.arange(400) % 10
@@ -60,7 +60,7 @@ def test_every_loss_brings_relevant_items_forward(name: str, seeded: Seeded) -> 
             (slope,) = torch.autograd.grad(loss(similarities, relevant).sum(), similarities)
         similarities = (similarities - 0.3 * slope / slope.norm().clamp(min=1e-6)).detach().requires_grad_()
     after = ranking_training.average_precision(Ranking()(similarities), relevant.expand_as(similarities)).mean()
-    # Blackbox with a short step stops where gaps are longer than it, so that little is enough. A wrong sign lowers it.
+    # Blackbox with a short step stops where gaps are longer than the step, so a small gain is enough here.
     assert float(after) > float(before) + (0.01 if "blackbox" in name else 0.15), (before, after)
 
 
@@ -73,7 +73,7 @@ def test_classes_of_the_parts_are_different(digits_dir: Path) -> None:
     assert tuple(map(len, kinds)) == ranking_training.IMAGES["mnist"].classes and sorted(
         kinds[0] + kinds[1] + kinds[2]
     ) == list(range(10))
-    # Rows are of one class, and asked images are from the test half.
+    # A row has one class, and queries are from the test half.
     assert all(len({int(digits[i]) for i in row}) == 1 for part in first.parts for row in part)
     assert int(first.parts[2].min()) >= 400 > int(first.parts[1].max())
     assert not torch.equal(first.parts[0], second.parts[0])
@@ -105,12 +105,12 @@ def test_plan_tries_every_option_value() -> None:
 
 def test_command_resumes(digits_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "ranking.jsonl", tmp_path / "out.json"
-    asked = ["ranking", "--quick", "--device", "cpu", "--images", "mnist", "--data-dir", str(digits_dir)]
-    asked += ["--results", str(file), "--json", str(out)]
-    assert main([*asked, "--models", "triplet,pixels"]) == 0
-    assert main([*asked, "--models", "triplet,pixels,identity std loglog"]) == 0
+    arguments = ["ranking", "--quick", "--device", "cpu", "--images", "mnist", "--data-dir", str(digits_dir)]
+    arguments += ["--results", str(file), "--json", str(out)]
+    assert main([*arguments, "--models", "triplet,pixels"]) == 0
+    assert main([*arguments, "--models", "triplet,pixels,identity std loglog"]) == 0
     shown = capsys.readouterr().out
     assert "2 of 3 trials are in ranking.jsonl; 1 to run" in shown and "| identity std loglog " in shown
     records = {r["model"]: r for r in json.loads(out.read_text())["records"]}
     assert records["pixels"]["recall"][0] > 20 and len(records["triplet"]["curve"]) == 2
-    assert str(tmp_path) not in file.read_text(), "folders of this machine are not kept"
+    assert str(tmp_path) not in file.read_text(), "records have no folder of this machine"

@@ -36,7 +36,7 @@ def test_systems_are_trees_and_the_places_show_them() -> None:
     assert systems.places.shape == (300, 10, 10, 2) and systems.trees.sum((1, 2)).eq(18).all()
     assert systems.places.abs().amax((1, 3)).allclose(torch.ones(300, 10))
     found = agreement(given("nearest", systems), systems.trees).mean()
-    assert 70 < found < 95, "springs have drawn neighbours together"
+    assert 70 < found < 95, "the layout moves neighbours together"
 
 
 def test_agreement_and_divergence_by_hand() -> None:
@@ -53,16 +53,16 @@ def test_decoder_unrolls_step_by_step(seeded: Seeded) -> None:
     with seeded(0):
         decoder = Decoder(6)
     trees = torch.stack([systems.trees, given("nearest", systems), torch.zeros_like(systems.trees)])
-    made, truth = decoder.unroll(systems.places, trees, 4)
-    assert made.shape == truth.shape == (3, 2, 4, 10, 2)
+    predicted, truth = decoder.unroll(systems.places, trees, 4)
+    assert predicted.shape == truth.shape == (3, 2, 4, 10, 2)
     place = systems.places[None, :, :, :1].transpose(2, 3).expand(3, -1, -1, -1, -1)
     for step in range(4):
         place = decoder(place, trees)
-        assert torch.allclose(made[:, :, step], place[:, :, 0], atol=1e-6)
+        assert torch.allclose(predicted[:, :, step], place[:, :, 0], atol=1e-6)
     helped, _ = decoder.unroll(systems.places, trees, 1)
-    assert torch.allclose(helped[:, :, 0], made[:, :, 0], atol=1e-6)
-    assert not torch.allclose(helped[:, :, 1], made[:, :, 1], atol=1e-6)
-    assert not torch.allclose(made[0], made[2], atol=1e-6), "edges matter"
+    assert torch.allclose(helped[:, :, 0], predicted[:, :, 0], atol=1e-6)
+    assert not torch.allclose(helped[:, :, 1], predicted[:, :, 1], atol=1e-6)
+    assert not torch.allclose(predicted[0], predicted[2], atol=1e-6), "edges matter"
 
 
 def test_bound_of_a_decoder_that_predicts_no_movement(seeded: Seeded) -> None:

@@ -48,7 +48,7 @@ def test_tours_are_shortest_for_the_true_points() -> None:
 def test_points_lie_on_the_sphere_and_gradients_are_finite(seeded: Seeded) -> None:
     with seeded():
         network = Globe(torch.rand(FLAGS, 3, 20, 40))
-        # Two flags at the same place: the distance 0 must not spoil the gradient.
+        # Two flags at the same position: the gradient must be finite for a distance of 0.
         network.flags[1] = network.flags[0]
     theta = network(torch.tensor([[0, 1, 2], [3, 4, 5]]))
     assert theta.shape == (2, 3, 3) and bool((theta <= 2).all()) and bool(theta[0, 0, 1] == 0)
@@ -63,7 +63,7 @@ def test_command(globe_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*arguments, "--data-dir", str(globe_dir), "--device", "cpu", "--json", str(file)]) == 0
     records = {record["method"]: record for record in json.loads(file.read_text())["records"]}
     assert records["blackbox 0.4"]["calls"] == 2 * records["identity std noise 0.2"]["calls"] == 8
-    assert "99.67 ± 0.10" in capsys.readouterr().out, "published figures stand beside ours"
+    assert "99.67 ± 0.10" in capsys.readouterr().out, "published figures are beside ours"
 
 
 def test_invalid_options_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,14 +66,14 @@ def test_entropy_allows_the_published_figure_only_for_the_code() -> None:
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.encoders.clustering.EM_STEPS", 5)
-    true, near, scratch = bounds(TINY, CPU).values()
-    assert true == pytest.approx(true_nll(TINY, CPU)) and near < true and near < scratch < 4
+    true, from_truth, scratch = bounds(TINY, CPU).values()
+    assert true == pytest.approx(true_nll(TINY, CPU)) and from_truth < true and from_truth < scratch < 4
 
 
 SAMPLED = [name for name, one in CONTENDERS.items() if one.consistent and one.passes == 1]
 
 
-# A maximum is no sum: only its winners have a gradient.
+# A maximum is not a sum: only the largest items have a gradient.
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name != "max"])
 def test_sampled_gradient_has_the_full_one_as_its_mean(name: str) -> None:
     fit = replace(TINY, model=name, chunk=4)
@@ -129,7 +129,7 @@ def test_saved_models_are_the_same(tmp_path: Path) -> None:
     assert not isinstance(record, str), record
     assert evaluate(load(TINY, results), TINY, CPU) == pytest.approx(record["nll"])
     attempt(replace(TINY, seed=1), context, str(results.with_suffix("")))
-    assert list(results.with_suffix("").iterdir()) == [model_file(TINY, results)], "only the first seed is kept"
+    assert list(results.with_suffix("").iterdir()) == [model_file(TINY, results)], "only the first seed is saved"
     assert answers([TINY], [record]) == {TINY: record}
     assert answers([replace(TINY, steps=4)], [record]) == {}, "other steps are another fit"
     with pytest.raises(OptionError):
@@ -159,10 +159,12 @@ def test_claims_name_the_best_rivals() -> None:
 
     others = {replace(TINY, model="sse"): record(1.9), replace(TINY, model="set-transformer"): record(1.6)}
     ours = dict(zip(studied(TINY, (8,)), map(record, (1.7, 1.71, 4.0, 2.0)), strict=True))
-    (said,) = claims({**ours, **others})
-    assert "1.700 (target: at most 1.84)" in said
-    assert "in chunks: SSE, 1.900" in said and "of whole sets: Set Transformer, 1.600" in said
-    assert "sample gradient of 8 points: 1.710 (+0.010)" in said and "subset gradient of 8 points: 4.000" in said
+    (sentences,) = claims({**ours, **others})
+    assert "1.700 (target: at most 1.84)" in sentences
+    assert "in chunks: SSE, 1.900" in sentences and "of whole sets: Set Transformer, 1.600" in sentences
+    assert (
+        "sample gradient of 8 points: 1.710 (+0.010)" in sentences and "subset gradient of 8 points: 4.000" in sentences
+    )
 
 
 def test_the_better_rate_of_an_encoder_is_shown_and_gradients_have_one_rate() -> None:
@@ -176,5 +178,5 @@ def test_the_better_rate_of_an_encoder_is_shown_and_gradients_have_one_rate() ->
     encoders, gradients = tables(records, {"True mixtures": 1.4})
     assert "1.700 |" in encoders and "0.001" in encoders and "1.650" not in encoders, "chosen by the loss of training"
     assert "1.650" in gradients and "1.800" in gradients and "1.700" not in gradients
-    (said,) = claims(records)
-    assert "Set Transformer: 1.700" in said and "sample gradient of 8 points: 1.800 (+0.150)" in said
+    (sentences,) = claims(records)
+    assert "Set Transformer: 1.700" in sentences and "sample gradient of 8 points: 1.800 (+0.150)" in sentences

@@ -1,4 +1,4 @@
-"""Images as sets of pixels: items are right, streams equal whole sets, the simple rival is the exact posterior."""
+"""Images as sets of pixels: items are right, streams equal whole sets, the Gaussian is the exact posterior."""
 
 import json
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_sampled_codes_have_the_value_of_the_whole_and_subsets_do_not(seeded: Se
     assert not torch.allclose(subset, full, atol=1e-3)
 
 
-def test_likelihood_and_the_posterior_of_the_rival() -> None:
+def test_likelihood_and_the_posterior_of_the_gaussian() -> None:
     mean, deviation, value = torch.tensor([0.2, 0.5]), torch.tensor([0.1, 2.0]), torch.tensor([0.3, 0.9])
     torch.testing.assert_close(
         nll(mean, deviation, value), -torch.distributions.Normal(mean, deviation).log_prob(value)
@@ -121,18 +121,18 @@ def test_likelihood_and_the_posterior_of_the_rival() -> None:
     model, order = Gaussian(images, 0.1), torch.tensor([[0, 4, 5]])
     found, spread = model.predict(images[:1], order)
     # The joint distribution of pixels and noisy observations, conditioned by hand.
-    seen = order[0]
-    inverse = torch.linalg.inv(model.covariance[seen][:, seen] + 0.01 * torch.eye(3))
-    gain = model.covariance[:, seen] @ inverse
-    torch.testing.assert_close(found[0], model.mean + gain @ (images[0].flatten()[seen] - model.mean[seen]))
-    rest = model.covariance - gain @ model.covariance[seen]
+    context = order[0]
+    inverse = torch.linalg.inv(model.covariance[context][:, context] + 0.01 * torch.eye(3))
+    gain = model.covariance[:, context] @ inverse
+    torch.testing.assert_close(found[0], model.mean + gain @ (images[0].flatten()[context] - model.mean[context]))
+    rest = model.covariance - gain @ model.covariance[context]
     torch.testing.assert_close(spread[0].square(), rest.diagonal() + 0.01)
-    # Mirrored pixels are equal, so that seeing the first row tells the last.
+    # Mirrored pixels are equal, so the first row determines the last.
     assert float(spread[0, 6]) < 0.6 * float(spread[0, 7])
     assert fit_gaussian(images.float(), 0.02).noise >= 0.02
 
 
-def test_training_finds_out_which_row_is_white(digits_dir: Path, seeded: Seeded) -> None:
+def test_training_learns_which_row_is_white(digits_dir: Path, seeded: Seeded) -> None:
     train, test = read_images("mnist", digits_dir, 0)
     assert train.shape == (60, 28, 28) and test.shape == (9, 28, 28)
     trial = Trial("mnist", "", 0, 200, batch=12, dim=32, rate=5e-3, chunk=20, fewest=20, most=60, targets=60)
@@ -155,10 +155,10 @@ def test_command(
     assert "0 of 2 trials" in shown and "| umbc sample" in shown
     found = {record["model"]: record for record in json.loads(file.read_text())["records"]}
     assert found["gaussian"]["rmse"][2] < 0.1 < found["umbc sample"]["rmse"][2]
-    with np.load(images_file(results, "mnist", "gaussian")) as kept:
-        assert kept["made"].shape == (3, 2, 784) and kept["made"].dtype == np.uint8
-        assert np.abs(kept["made"][2].astype(int) - kept["truth"]).max() < 60
-    assert str(tmp_path) not in results.read_text(), "folders of this machine are not kept"
+    with np.load(images_file(results, "mnist", "gaussian")) as saved:
+        assert saved["made"].shape == (3, 2, 784) and saved["made"].dtype == np.uint8
+        assert np.abs(saved["made"][2].astype(int) - saved["truth"]).max() < 60
+    assert str(tmp_path) not in results.read_text(), "records have no folder of this machine"
     assert main(arguments) == 0
     assert "2 of 2 trials" in capsys.readouterr().out
 

@@ -21,7 +21,7 @@ SUBJECTS = {"grain": "wheat corn barley harvest", "money": "bank dollar rate bon
 
 @pytest.fixture
 def news_dir(tmp_path: Path) -> Path:
-    """A hundred and twenty stories whose words give the topic away."""
+    """A hundred and twenty stories whose words depend on the topic."""
     rng = np.random.default_rng(0)
     folder = tmp_path / "reuters21578"
     folder.mkdir()
@@ -67,9 +67,9 @@ def test_words_of_the_test_part_are_unknown(news_dir: Path) -> None:
 def test_batches_and_chunks_have_all_items() -> None:
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 50, 100)
-    made = list(documents_fits.batches(lengths, 4, rng))
-    assert sorted(np.concatenate(made).tolist()) == list(range(100))
-    assert np.mean([np.ptp(lengths[batch]) for batch in made]) < 10, "lengths in a batch are alike"
+    groups = list(documents_fits.batches(lengths, 4, rng))
+    assert sorted(np.concatenate(groups).tolist()) == list(range(100))
+    assert np.mean([np.ptp(lengths[batch]) for batch in groups]) < 10, "lengths in a batch are alike"
     sets = Sets.from_lengths(torch.arange(40.0)[:, None], [25, 3, 0, 12])
     parts = documents_fits.random_chunks(sets, 10, rng)
     assert len(parts) == 3 and max(part.layout.longest for part in parts) <= 10
@@ -123,7 +123,7 @@ def test_command(news_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "0 of 3 trials" in shown and "| umbc sample" in shown
     found = {record["model"]: record for record in json.loads(file.read_text())["records"]}
     assert found["tf-idf svm"]["micro"] == 100 and 30 < found["umbc sample"]["micro"] <= 100
-    assert str(tmp_path) not in results.read_text(), "folders of this machine are not kept"
+    assert str(tmp_path) not in results.read_text(), "records have no folder of this machine"
     # A second run resumes from the file, and a page needs no data.
     assert main(arguments) == 0
     assert "3 of 3 trials" in capsys.readouterr().out

@@ -28,7 +28,7 @@ def test_ways_give_one_gradient(tmp_path: Path, passes: int) -> None:
         found[way] = torch.cat([g.flatten() for g in encoder_memory.gradients(encoder)])
     for way, gradient in found.items():
         assert float((gradient - found["full"]).norm() / found["full"].norm()) < 1e-5, way
-    # Not only the last normalisation is at work.
+    # The gradient reaches the first layer.
     first = next(encoder.phi.parameters()).grad
     assert first is not None and float(first.norm()) > 1e-3 * float(found["full"].norm())
 
@@ -41,7 +41,7 @@ def test_peak_of_the_whole_graph_grows_and_that_of_two_passes_does_not(tmp_path:
     exact = [
         encoder_memory.peak_of(encoder_memory.Case(str(path), 0, "exact", chunk=1000), CPU).step for path in (few, many)
     ]
-    # Two layers of 256 and 128 numbers, keys and values of 256: what backward needs at the least.
+    # Two layers of 256 and 128 numbers, keys and values of 256: the backward pass needs at least these.
     assert full[1] - full[0] > 16_000 * 4 * (256 + 128 + 256)
     assert exact[1] - exact[0] < (full[1] - full[0]) / 10
 

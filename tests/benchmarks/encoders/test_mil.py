@@ -44,11 +44,11 @@ def test_scales_come_from_training_bags_alone() -> None:
     changed = sets.with_values(torch.where(sets.layout.ids[:, None] == 5, 100 * sets.values, sets.values))
     train = np.array([0, 1, 2, 3])
     one, other = (standardised(Bags("x", s, labels, np.arange(6), ""), train) for s in (sets, changed))
-    seen = one.take(train).values
+    values = one.take(train).values
     torch.testing.assert_close(one[4], other[4])
     assert not torch.allclose(one[5], other[5])
-    torch.testing.assert_close(seen.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
-    torch.testing.assert_close(seen.std(0, correction=0), torch.ones(4))
+    torch.testing.assert_close(values.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(values.std(0, correction=0), torch.ones(4))
 
 
 def test_statistics_of_a_bag() -> None:
@@ -62,13 +62,13 @@ def test_models_learn_an_easy_task(model: str, seeded: Seeded) -> None:
     train, test = np.arange(60), np.arange(60, 80)
     with seeded(0):
         found = predict_fold(model, sets, labels, train, test, 0, 100)
-    # The mean over a bag hides the one instance at times.
+    # With the mean over a bag, one instance of many may have too little effect.
     assert ((found > 0.5) == labels[60:].numpy()).mean() >= 0.85
 
 
 def test_small_bags_have_the_right_label() -> None:
     images = noise()
-    # The first pixel tells the digit.
+    # The first pixel is the digit.
     images.pixels[:, 0, 0] = torch.from_numpy(images.digits)
     sets, labels = small_bags(images, 50, np.random.default_rng(0))
     held = [bool(((bag[:, 0, 0, 0] * 255).round() == NINE).any()) for bag in sets.to_list()]
@@ -144,7 +144,7 @@ def test_spreads_are_those_of_the_folds_of_all_seeds() -> None:
 
 
 def test_ways_are_compared_on_the_seeds_that_all_have() -> None:
-    """The third seed of one way alone is left out of its row too, and a pooling does not ask the other."""
+    """A seed that only one way has is left out of its row; poolings are compared separately."""
     errors = {"mean frozen": [1.0, 1.2, 9.0], "mean exact": [0.7, 0.8], "umbc frozen": [1.5], "umbc exact": [1.4]}
     records = [
         {"model": model, "seed": seed, "error": error, "auroc": 99.0, "before": 80.0, "after": 85.0, "peak": None}
@@ -169,15 +169,15 @@ def test_command_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     digits = (np.arange(400) % 10).astype(np.uint8)
     np.savez(tmp_path / "mnist" / "mnist.npz", x_train=train, x_test=test, y_train=digits, y_test=digits)
     file, out = tmp_path / "mil.jsonl", tmp_path / "out.json"
-    asked = ["mil", "--quick", "--device", "cpu", "--data-dir", str(tmp_path), "--results", str(file)]
+    arguments = ["mil", "--quick", "--device", "cpu", "--data-dir", str(tmp_path), "--results", str(file)]
     models = ["--models", "abmil,statistics-logistic", "--json", str(out)]
-    assert main([*asked, "--parts", "folds,small", *models]) == 0
-    assert main([*asked, "--parts", "folds,large", *models]) == 0
+    assert main([*arguments, "--parts", "folds,small", *models]) == 0
+    assert main([*arguments, "--parts", "folds,large", *models]) == 0
     shown = capsys.readouterr().out
     assert "2 of 7 trials are in mil.jsonl; 5 to run" in shown, shown
     assert "gated attention, published" in shown and "| mean exact " in shown
     records = json.loads(out.read_text())["records"]
     assert [r["model"] for r in records if r["part"] == "large"] == list(LARGE[: len(WAYS)])
     tested = [r["probabilities"] for r in records if r["part"] == "folds"]
-    # One fold of ten was asked about.
+    # One fold of ten was tested.
     assert all(sum(p is not None for p in row) in (2, 3) and len(row) == 24 for row in tested)

@@ -56,7 +56,7 @@ def test_rival_is_one_space_for_the_whole_batch() -> None:
     whole = implicit_solvers.Counted(block)
     _, steps = solve_normal(whole.forwards, whole.backwards, b.reshape(1, -1), tol=1e-9, max_steps=500)
     assert solve_normal(counted.forwards, counted.backwards, b, tol=1e-9, max_steps=500)[1] == steps
-    # In a space of its own, a sample of six unknowns is done in six steps.
+    # In a separate space, a sample of six unknowns takes six steps.
     assert steps > 6
 
 
@@ -120,7 +120,7 @@ def test_ways_agree_and_take_every_step(small: implicit_memory.Case) -> None:
     cases = [replace(small, way=way) for way in implicit_memory.WAYS]
     assert implicit_memory.compare(cases, CPU) < 1e-3
     too_few = [replace(small, way="unrolled", iterations=1), replace(small, way="implicit")]
-    assert implicit_memory.compare(too_few, CPU) > 1e-3, "the comparison can tell"
+    assert implicit_memory.compare(too_few, CPU) > 1e-3, "the comparison detects too few steps"
 
 
 def test_implicit_solution_is_close_to_the_fixed_point() -> None:
@@ -155,10 +155,6 @@ def test_peak_of_a_whole_model_counts_every_step() -> None:
     # Every step keeps at the least what two layers of 64 units gave for each item under each of 5 masks.
     assert unrolled.step > 20 * 2 * 5 * 8 * 100 * 64 * 4
     assert flat.step < unrolled.step / 2
-
-
-def test_spread_of_peaks() -> None:
-    assert implicit_memory.relative_spread([100, 104, 102]) == pytest.approx(0.04)
 
 
 def test_memory_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def test_programs_are_as_described(task: Task) -> None:
     room = h - (G @ y)[..., 0]
     assert room.min() > -1e-12 and (A @ y)[..., 0].sub(b).abs().max() < 1e-12
     active = (room < 1e-9).double().mean()
-    assert 0 < active < 1, "some constraints push and some do not"
+    assert 0 < active < 1, "a part of the constraints is active"
 
 
 def test_reference_proves_itself(task: Task) -> None:
@@ -33,7 +33,7 @@ def test_reference_proves_itself(task: Task) -> None:
     assert reference.residual < 1e-12 and reference.margin > 0
     assert differences(task, reference) < 1e-6
     wrong = Answer(reference.answer.y, reference.answer.gradient * 1.01)
-    assert differences(task, implicit_qp.Reference(wrong, 0.0, 0.0)) > 1e-3, "the comparison can tell"
+    assert differences(task, implicit_qp.Reference(wrong, 0.0, 0.0)) > 1e-3, "the comparison detects a wrong gradient"
 
 
 def test_a_wrong_minimum_shows_in_the_residual(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,8 @@ def test_negatives_are_as_many_as_chosen_and_never_chosen(seeded: Seeded) -> Non
     for negatives in draws:
         assert not subsets.values[negatives].any()
         assert subsets.layout.ids[negatives].tolist() == [0, 0, 1, 1, 2, 2]
-    seen = torch.cat(draws).unique()
-    assert len(seen) == 3 * 5, "every item outside S* comes up"
+    drawn = torch.cat(draws).unique()
+    assert len(drawn) == 3 * 5, "every item outside S* is drawn"
 
 
 def test_modular_term_is_an_error(seeded: Seeded) -> None:

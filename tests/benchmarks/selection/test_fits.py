@@ -127,7 +127,7 @@ def test_a_killed_run_resumes(tmp_path: Path, fake: list[Job], capsys: pytest.Ca
     assert "damaged line" in capsys.readouterr().err
     assert run_jobs(JOBS, _options(), file) == 1
     assert fake == JOBS
-    # The failed one is tried again next time, and the half line does no harm.
+    # The failed one is tried again next time, and the half line is ignored.
     assert _missing(JOBS, read_records(file)) == [JOBS[-1]]
     assert "out of luck" in capsys.readouterr().err
 

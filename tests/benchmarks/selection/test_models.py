@@ -43,8 +43,8 @@ def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -
 
 def test_model_is_a_selector_with_its_options() -> None:
     options = options_of("default", "anomaly:mnist", tuned={"dim": 64})
-    made = make_selector(options, seed=3, device="cpu")
-    assert (made.phi, made.dim, made.random_state) == ("pixel-cnn+context", 64, 3)
+    selector = make_selector(options, seed=3, device="cpu")
+    assert (selector.phi, selector.dim, selector.random_state) == ("pixel-cnn+context", 64, 3)
     assert "pixel-cnn+context" in describe(options)
 
 
@@ -66,7 +66,7 @@ def test_named_inference_equals_that_of_a_selector(task: Task, name: str) -> Non
     logits, _ = infer(selector, own, task.test.sets)
     assert torch.equal(logits.values, selector.decision_function(task.test.sets).values)
     _, share = infer(selector, ways["converged"], task.test.sets)
-    assert share is not None and 0 <= settled <= 1
+    assert share is not None and 0 <= share <= 1
     # The fitted model itself is left as it was.
     assert selector.model_.config == own == selector._precise().config
 
@@ -108,9 +108,9 @@ def test_people_are_drawn_for_each_seed_and_are_in_one_part(data_dir: Path) -> N
     people = []
     for number in range(2):
         task = load_split("anomaly:olivetti", splits="drawn", number=number, data_dir=str(data_dir), quick=True)
-        seen = [set((np.asarray(part.item_ids) // 10).tolist()) for part in (task.train, task.validation, task.test)]
-        assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
-        people.append(seen[2])
+        parts = [set((np.asarray(part.item_ids) // 10).tolist()) for part in (task.train, task.validation, task.test)]
+        assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+        people.append(parts[2])
     assert people[0] != people[1]
 
 

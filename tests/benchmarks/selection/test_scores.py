@@ -129,7 +129,7 @@ def test_verdicts_name_what_falls_short() -> None:
 def test_methods_of_one_publication_have_a_separate_verdict() -> None:
     rivals = {"horse": [78.0, 79.0], "diffmf": [60.0, 61.0], "idiffmf-2": [70.0], "equivset-ind": [65.0, 66.0]}
     toys = _records("amazon:toys:farthest", {"default": [79.0, 85.0], **rivals})
-    # What has no fold of the default's cannot be its rival.
+    # A method without a fold that the default has is not compared.
     apart = [{**record, "seed": 4} for record in _records("amazon:toys:farthest", {"idiffmf-c": [99.0]})]
     gear = _records("amazon:gear:farthest", {"default": [90.0, 92.0], "diffmf": [87.0, 88.0], "inset": [89.0, 89.0]})
     everyone, paper = verdicts([*toys, *apart, *gear], paired=True)[:2]

@@ -27,18 +27,18 @@ GRID_SIZE = 8
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """Replace the fit by a known function of the point, with a test score that misleads."""
-    asked: list[dict[str, float]] = []
+    tried: list[dict[str, float]] = []
 
     def fit(job: Job, context: RunContext) -> Record:
         point = json.loads(job.tuned)
-        asked.append(point)
+        tried.append(point)
         if point["learning_rate"] == 1e-2:
             raise RuntimeError("diverged")
         good = 10.0 * (point["learning_rate"] == 1e-3) + point["rho_layers"]
         return {"validation": good, "true_size": 100 - good, "tuned": job.tuned}
 
     monkeypatch.setattr(fits, "fit", fit)
-    return asked
+    return tried
 
 
 def _run(journal: Path, trials: int, limit: float | None = None) -> list[Job]:
@@ -55,7 +55,7 @@ def test_a_small_grid_is_searched_completely_by_validation(
     found = _run(tmp_path / "s" / "j.log", 50)
     assert len(fake) == _distinct(fake) == GRID_SIZE
     best = json.dumps({"learning_rate": 1e-3, "rho_layers": 3}, sort_keys=True)
-    # Both folds get what was found on the first.
+    # Both folds get the best point of the first.
     assert [job.tuned for job in found] == [best, best]
     assert "diverged" in capsys.readouterr().err
     # All is done now, failures too.
@@ -157,7 +157,7 @@ def test_an_abandoned_trial_is_tried_again(
         then.setattr(search_module, "_alive", lambda marks: True)
         then.setattr(time, "time", lambda: began)
         left = _claim(_study(tmp_path / "j.log", JOBS[0]), GRIDS["diffmf"], _points(JOBS[0], 50))
-    # With a limit, or a search that believes in it would wait.
+    # With a limit, because a search that waits for the trial would never end.
     _run(tmp_path / "j.log", 50, limit=20)
     assert left.params in fake
     assert len(fake) == _distinct(fake) == GRID_SIZE

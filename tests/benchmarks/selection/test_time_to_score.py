@@ -61,8 +61,8 @@ def test_negatives_are_as_many_as_chosen_and_differ_between_draws() -> None:
         assert not (read & subsets.values).any()
         # Of the third set only 3 items are left, of the fourth none.
         assert [int(part.sum()) for part in subsets.with_values(read)] == [1, 4, 3, 0]
-    seen = torch.stack(draws).any(0)
-    assert seen.equal(~subsets.values), "every item outside S* comes up"
+    drawn = torch.stack(draws).any(0)
+    assert drawn.equal(~subsets.values), "every item outside S* is drawn"
 
 
 def test_baseline_learns_and_uses_the_best_epoch(task: Task) -> None:
@@ -116,9 +116,9 @@ def test_one_member_is_timed_beside_several(task: Task, monkeypatch: pytest.Monk
 
 
 def test_stored_curves_are_rounded() -> None:
-    kept = time_curves.Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
-    assert kept["curve"] == {"seconds": [0.1235, 1.0], "scores": [0.12346, 0.3]}
-    assert (kept["best"], kept["test"], kept["time_to_best"], kept["time_in_all"]) == (0.3, 0.2, 1.0, 1.0)
+    stored = time_curves.Curve([0.123456, 1.00004], [0.1234567, 0.3], 0.2000001).to_json()
+    assert stored["curve"] == {"seconds": [0.1235, 1.0], "scores": [0.12346, 0.3]}
+    assert (stored["best"], stored["test"], stored["time_to_best"], stored["time_in_all"]) == (0.3, 0.2, 1.0, 1.0)
 
 
 def test_tables_say_never_and_count_rows_that_meet_the_claim(task: Task) -> None:
@@ -133,12 +133,12 @@ def test_tables_say_never_and_count_rows_that_meet_the_claim(task: Task) -> None
     shown = time_table(rows)
     assert "never" in shown.splitlines()[2]
     assert "never" not in shown.splitlines()[3]
-    said = verdict(rows).splitlines()
-    assert "in 1 of 2" in said[0]
-    assert said[0].endswith("worst never")
-    assert "in 1 of 2" in said[1]
-    assert "in 0 of 1" in said[3]
-    assert [("one member" in line) for line in said] == [False, False, True] * 2
+    lines = verdict(rows).splitlines()
+    assert "in 1 of 2" in lines[0]
+    assert lines[0].endswith("worst never")
+    assert "in 1 of 2" in lines[1]
+    assert "in 0 of 1" in lines[3]
+    assert [("one member" in line) for line in lines] == [False, False, True] * 2
     assert f"{found['pass']['ratio']:.2f}" in pass_table([record])
 
 
@@ -174,10 +174,12 @@ def test_trials_have_the_options_of_the_default() -> None:
     trials = trials_of(_options("--seeds", "2", "--device", "cpu"))
     assert [trial.task for trial in trials[::2]] == [f"amazon:{name}:farthest" for name in AMAZON_CATEGORIES]
     assert [trial.seed for trial in trials[:4]] == [0, 1, 0, 1]
-    told = json.loads(trials[0].options)
-    assert told["dim"] == SubsetSelector().dim and told["members"] == 1
-    some = trials_of(_options("--categories", "toys,bath", "--protocols", "random", "--baseline-lr", "1e-2,1e-3,1e-2"))
-    assert [(trial.task, trial.rates) for trial in some] == [
+    options = json.loads(trials[0].options)
+    assert options["dim"] == SubsetSelector().dim and options["members"] == 1
+    selected = trials_of(
+        _options("--categories", "toys,bath", "--protocols", "random", "--baseline-lr", "1e-2,1e-3,1e-2")
+    )
+    assert [(trial.task, trial.rates) for trial in selected] == [
         ("amazon:bath:random", (1e-3, 1e-2)),
         ("amazon:toys:random", (1e-3, 1e-2)),
     ]

@@ -39,16 +39,16 @@ def test_a_wrong_answer_shows() -> None:
 
 
 def test_functions_run_in_turns_and_slow_ones_once() -> None:
-    seen: list[str] = []
-    discrete_speed.Clock(patience=0.0, block=0.0).times([lambda: seen.append("a"), lambda: seen.append("b")])
-    assert seen == ["a", "a", "b", "b", "a", "b"], "two calls to warm up, one turn that counts"
+    calls: list[str] = []
+    discrete_speed.Clock(patience=0.0, block=0.0).times([lambda: calls.append("a"), lambda: calls.append("b")])
+    assert calls == ["a", "a", "b", "b", "a", "b"], "two calls to warm up, one turn that counts"
 
 
 def test_a_turn_lasts_for_a_block_of_calls() -> None:
-    seen: list[str] = []
-    works = [lambda: time.sleep(0.001), lambda: seen.append("b")]
+    calls: list[str] = []
+    works = [lambda: time.sleep(0.001), lambda: calls.append("b")]
     slow, _ = discrete_speed.Clock(patience=0.001, block=0.01).times(works)
-    assert len(seen) > 3, "two calls to warm up, and more than one in a turn"
+    assert len(calls) > 3, "two calls to warm up, and more than one in a turn"
     assert slow.clock >= 0.001
 
 
