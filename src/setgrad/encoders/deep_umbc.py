@@ -37,8 +37,7 @@ class DeepUMBC(ChunkedEncoder):
     """A set encoder that reads sets in several passes, whole or in chunks, into `slots` vectors of length `dim`.
 
     The slots gather a set, the items attend to the slots, and the slots gather again, with queries that depend on the
-    set. It is `UMBC` in several passes, not a published encoder. The code is not a function of one sum, so states cannot
-    be merged.
+    set. The code is not a function of one sum, so states cannot be merged.
 
     Args:
         in_dim: Number of features of an item, or its shape.

@@ -79,7 +79,7 @@ class GraphMatching(CombinatorialSolver):
             object.__setattr__(self, name, value)
 
     def pack(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        """Return theta for scores of node pairs `(*batch, nodes_a, nodes_b)` and edge pairs `(*batch, edges_a, edges_b)`.
+        """Return theta for scores of nodes `(*batch, nodes_a, nodes_b)` and of edges `(*batch, edges_a, edges_b)`.
 
         Raises:
             ShapeError: If the scores do not fit the graphs.
