@@ -49,7 +49,7 @@ class SolverCounter:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CombinatorialSolver(ABC):
-    """A batched map from theta to the point z of a finite set with the best product <theta, z>.
+    """A batched map from theta to the point z of a finite set with the best product `<theta, z>`.
 
     The last `dims` axes of theta form one instance. All axes before them are batch axes. z has the shape and dtype of
     theta. Parameters of a solver (weights, graphs) may have batch axes too; these broadcast against the batch axes of
@@ -88,7 +88,7 @@ class CombinatorialSolver(ABC):
 
     @abstractmethod
     def solve(self, theta: Tensor) -> Tensor | SolverResult:
-        """Return the points that maximise <theta, z>. Subclasses implement this method; users call the solver or `run`.
+        """Return the points that maximise `<theta, z>`. Subclasses implement this; users call the solver or `run`.
 
         Implementations always maximise: theta has already been negated for `sense="min"`.
 
@@ -110,7 +110,7 @@ class CombinatorialSolver(ABC):
         return self._solve_batch(theta if self.sense == "max" else -theta.detach())
 
     def maximise(self, theta: Tensor) -> SolverResult:
-        """Like `run`, but always maximise <theta, z>, whatever the sense. Estimators call this method.
+        """Like `run`, but always maximise `<theta, z>`, whatever the sense. Estimators call this method.
 
         For a solver that minimises costs, theta is minus the costs.
 

@@ -124,7 +124,7 @@ def regret(z: Tensor, cost: Tensor, *, solver: CombinatorialSolver, best: Tensor
         best: The best solutions; computed by one call of the solver if None.
 
     Returns:
-        For each instance <cost, z - best>, negated for "max". NaN where the solver has no best solution.
+        For each instance `<cost, z - best>`, negated for "max". NaN where the solver has no best solution.
 
     Raises:
         ShapeError: If the shapes do not fit.

@@ -16,7 +16,7 @@ _ROUNDING = 8
 
 
 class Projection(ABC):
-    """A map P with argmax <P(theta), z> = argmax <theta, z> for all points z of the solver.
+    """A map P with `argmax <P(theta), z> = argmax <theta, z>` for all points z of the solver.
 
     `Identity` applies it before the solver. In the backward pass its Jacobian removes the directions of theta that
     cannot change the solution; without it they accumulate in theta and slow adaptive optimisers down.
@@ -90,7 +90,7 @@ class StdProjection(Projection):
 @final
 @dataclass(frozen=True, eq=False)
 class PlaneProjection(Projection):
-    """Remove the direction of a normal vector. For solvers where <normal, z> is the same for all points z.
+    """Remove the direction of a normal vector. For solvers where `<normal, z>` is the same for all points z.
 
     Args:
         normal: In the shape of an instance, not 0.

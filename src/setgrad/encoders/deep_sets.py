@@ -22,7 +22,8 @@ POOLING = ("sum", "mean")
 class DeepSets(MergeableEncoder):
     """A set encoder that sums or averages the features of the items; an empty set gives 0.
 
-    Counts of items are summed as they are: where their sum overflows, the mean is NaN.
+    Zaheer et al., 2017, arXiv:1703.06114. Counts of items are summed as they are: where their sum overflows, the mean
+    is NaN.
 
     Args:
         in_dim: Number of features of an item, or its shape.

@@ -36,6 +36,9 @@ _QUERY_SCALE = 2.0
 class DeepUMBC(ChunkedEncoder):
     """A set encoder that reads sets in several passes, whole or in chunks, into `slots` vectors of length `dim`.
 
+    The slots gather a set, the items attend to the slots, and the slots gather again, with queries that depend on the
+    set. The code is not a function of one sum, so states cannot be merged.
+
     Args:
         in_dim: Number of features of an item, or its shape.
         dim: Length of the vectors of slots and items.

@@ -29,6 +29,7 @@ from setgrad.sets import Sets, segment_sum
 class DiffEM(ChunkedEncoder):
     """A set encoder that returns weight, mean and variance of every component of the mixtures fitted to a set.
 
+    Differentiable expectation-maximisation (Kim, 2022): a few steps of EM that start from a learned prior.
     The code is `(b, mixtures * components, 1 + 2 * phi.out_dim)`; an empty set gives the prior.
 
     Args:

@@ -43,7 +43,10 @@ AnyState = TypeVar("AnyState", State, MaxState)
 
 
 def merge_over(state: AnyState, *, group: Group = None) -> AnyState:
-    """Return the merged state of all ranks, on every rank, with the gradient described at the top of this module.
+    """Return the merged state of all ranks, on every rank, with exact gradients.
+
+    If all ranks compute the same loss from the merged state, the mean of their gradients (`DistributedDataParallel`, or
+    `mean_gradients`) is the gradient of one process that reads all items.
 
     Args:
         state: The state of this rank: `encoder.begin(batch)`, or `begin_over` for random slots, if it has no items.

@@ -18,9 +18,9 @@ from setgrad.sets import Sets, segment_sum
 class FSPool(SetEncoder):
     """A set encoder that sorts every feature, largest first, and sums it with weights that depend on the rank.
 
-    Weights are piecewise linear in the relative rank, which runs from 0 to 1 for sets of all sizes, so that one curve
-    for each feature serves all sizes. A single item has rank 0, and an empty set gives 0. Sets are sorted without
-    padding. Counts of items are rejected: half an item has no rank.
+    Zhang et al., 2020, arXiv:1906.02795. Weights are piecewise linear in the relative rank, which runs from 0 to 1 for
+    sets of all sizes, so that one curve for each feature serves all sizes. A single item has rank 0, and an empty set
+    gives 0. Sets are sorted without padding. Counts of items are rejected: half an item has no rank.
 
     Args:
         in_dim: Number of features of an item, or its shape.

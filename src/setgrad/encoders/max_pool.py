@@ -31,8 +31,8 @@ from setgrad.sets import Sets
 class MaxPool(ChunkedEncoder):
     """A set encoder that takes the maximum of each feature over the items of a set; an empty set gives 0.
 
-    If several items share a maximum, the first gets the whole gradient. Items of count 0 are left out; other counts
-    make no difference.
+    Pooling as in PointNet (Qi et al., 2017, arXiv:1612.00593). If several items share a maximum, the first gets the
+    whole gradient. Items of count 0 are left out; other counts make no difference.
 
     In a stream, "exact" reads the source once, without a graph, and differentiates only the items with a maximum, which
     it keeps: at most as many as there are features. Sampling could not be cheaper, so "sample" does the same. "full"

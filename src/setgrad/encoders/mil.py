@@ -31,8 +31,9 @@ from setgrad.sets import Sets, segment_matmul, segment_softmax, segment_sum, unp
 
 @final
 class ABMIL(MergeableEncoder):
-    """A set encoder that averages items with weights from a small network that sees one item at a time.
+    """A set encoder that averages items with weights from a small network that reads one item at a time.
 
+    Attention-based multiple-instance learning (Ilse et al., 2018, arXiv:1802.04712).
     The weights are a softmax over the set, whose normaliser is part of the state, so that bags may be read in chunks.
     An empty set gives 0.
 
@@ -99,6 +100,7 @@ class ABMIL(MergeableEncoder):
 class DSMIL(ChunkedEncoder):
     """A set encoder with two streams: the score of the best item, and the score of a mean weighted by likeness to it.
 
+    Dual-stream multiple-instance learning (Li et al., 2021, arXiv:2011.08939).
     The best item, one for each class, must be known before the others are compared with it. So a stream is read twice,
     and this is not a mergeable encoder. Of equal scores the first item is the best. An empty bag has a best score of 0
     and a mean of 0.

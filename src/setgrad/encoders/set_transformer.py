@@ -114,7 +114,7 @@ class TransformerHead(nn.Module):
 
 @final
 class SetTransformer(SetEncoder):
-    """A set encoder with attention over whole sets of any size.
+    """A set encoder with attention over whole sets of any size (Lee et al., 2019, arXiv:1810.00825).
 
     It cannot read a set in chunks. `TransformerHead` as the head of UMBC can, and `DeepUMBC` is similar.
 

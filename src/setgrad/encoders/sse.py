@@ -25,7 +25,7 @@ from setgrad.sets import Layout, Sets, segment_matmul, segment_sum
 
 @final
 class SSE(MergeableEncoder):
-    """A set encoder that sums items into `slots` vectors of length `dim`.
+    """A set encoder that sums items into `slots` vectors of length `dim` (Bruno et al., 2021, arXiv:2103.01615).
 
     Args:
         in_dim: Number of features of an item, or its shape.

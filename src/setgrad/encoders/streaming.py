@@ -55,7 +55,7 @@ def stream(
     verbose: int = 0,
     prefetch: bool | None = None,
 ) -> Tensor:
-    """Return the codes of sets that are read in chunks, `(b, ...)`.
+    """Return the codes of sets that are read in chunks, `(b, ...)`, with a gradient of the whole set.
 
     Args:
         encoder: `UMBC` or another `ChunkedEncoder`. Most read the source once, and once more for the gradient; `DSMIL`
@@ -63,7 +63,9 @@ def stream(
         source: `Sets`; one set as an array or tensor, possibly memory-mapped; a list of chunks, each of them `Sets`
             with a part of every set, or an array with a part of the only set; `NpyChunks` or `ParquetChunks`; or a
             function that returns such chunks from the start at every call.
-        gradient: "full", "exact" or "sample".
+        gradient: "full" keeps the graph of every chunk, and is the only one with second derivatives and forward mode.
+            "exact" reads every chunk again in the backward pass, so that one chunk at a time is in memory. "sample"
+            does so for a few random chunks; its expectation is the exact gradient.
         chunk_size: Items of each set in a chunk, unless the source defines the chunks.
         samples: Chunks of each set that "sample" differentiates.
         generator: Draws these chunks; None for a new generator with a random seed.

@@ -35,6 +35,9 @@ from setgrad.sets import Sets, segment_matmul, segment_sum
 class UMBC(MergeableEncoder):
     """A set encoder that reads sets of any size, whole or in chunks, into `slots` vectors of length `dim`.
 
+    Learned slots attend to the items (Willette et al., 2023, arXiv:2208.12401). The published code bounds exponents at
+    10; here the result is exact for any logits.
+
     Args:
         in_dim: Number of features of an item, or its shape.
         dim: Length of a slot vector.

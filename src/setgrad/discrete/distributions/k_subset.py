@@ -31,7 +31,7 @@ _CERTAIN = 100.0
 @final
 @dataclass(frozen=True, eq=False)
 class KSubset(Distribution):
-    """The distribution p(z) = exp(<logits, z>) / Z over all z of zeros and exactly k ones.
+    """The distribution `p(z) = exp(<logits, z>) / Z` over all z of zeros and exactly k ones.
 
     It is the distribution of independent Bernoulli variables, conditioned on k ones. A common shift of the logits does
     not change it, and the shift (`tilt`) that makes k the expected number keeps every quantity in the range of floats.

@@ -27,7 +27,7 @@ from setgrad.errors import OptionError, ShapeError
 @final
 @dataclass(frozen=True, eq=False)
 class RandomSpanningTree(Distribution):
-    """The distribution p(z) = exp(<logits, z>) / Z over symmetric adjacency matrices z of spanning trees of n nodes.
+    """The distribution `p(z) = exp(<logits, z>) / Z` over adjacency matrices z of spanning trees of n nodes.
 
     As in `SpanningTree`, an edge {i, j} has a one at (i, j) and at (j, i), so its log-weight is the sum of the two
     logits, which need not be equal. Minus infinity at either place excludes the edge. The diagonal is ignored, but must

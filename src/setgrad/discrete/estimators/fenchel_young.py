@@ -22,7 +22,7 @@ from setgrad.errors import ShapeError
 
 @final
 class FenchelYoung(SolverLayer):
-    """The perturbed Fenchel-Young loss: mean of max <theta + noise, z>, minus <theta, target>.
+    """The perturbed Fenchel-Young loss: mean of `max <theta + noise, z>`, minus `<theta, target>`.
 
     It is convex in theta. Its gradient, the mean of the perturbed solutions minus the target, is unbiased. Its minimum
     is not 0 but minus the entropy that the noise gives to the target. Berthet et al., 2020, arXiv:2002.08676.

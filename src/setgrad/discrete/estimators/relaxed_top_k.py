@@ -18,7 +18,7 @@ _CERTAIN = 100.0
 
 @final
 class RelaxedTopK(RelaxedSubset):
-    """The best x with entries in [0, 1] and sum k, for <theta, x> plus temperature times the sum of binary entropies.
+    """The best x with entries in [0, 1] and sum k, for `<theta, x>` plus temperature times the binary entropies.
 
     The result is sigmoid((theta - shift) / temperature), with the shift that makes the sum k, and its derivative is
     exact. With Gumbel noise it is a stochastic softmax trick for subsets (Paulus et al., 2020, arXiv:2006.08063),

@@ -79,7 +79,7 @@ class GraphMatching(CombinatorialSolver):
             object.__setattr__(self, name, value)
 
     def pack(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        """Return theta for scores of node pairs (*batch, nodes_a, nodes_b) and edge pairs (*batch, edges_a, edges_b).
+        """Return theta for scores of nodes `(*batch, nodes_a, nodes_b)` and of edges `(*batch, edges_a, edges_b)`.
 
         Raises:
             ShapeError: If the scores do not fit the graphs.
@@ -94,7 +94,7 @@ class GraphMatching(CombinatorialSolver):
         return torch.cat([part.expand(*batch, -1, -1).flatten(-2) for part in (nodes, edges)], dim=-1)
 
     def unpack(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the parts of z for nodes, (*batch, nodes_a, nodes_b), and for edges, (*batch, edges_a, edges_b)."""
+        """Return the parts of z for nodes `(*batch, nodes_a, nodes_b)` and for edges `(*batch, edges_a, edges_b)`."""
         split = self.nodes_a * self.nodes_b
         nodes = z[..., :split].reshape(*z.shape[:-1], self.nodes_a, self.nodes_b)
         return nodes, z[..., split:].reshape(*z.shape[:-1], len(self._from), self._count)

@@ -77,7 +77,7 @@ class Matroid(CombinatorialSolver):
     families of sets it finds a feasible point that need not be optimal. Equal entries go to the lower index.
 
     Args:
-        independent: From masks (*batch, n) of bool to (*batch) of bool, with the batch axes of theta.
+        independent: From masks `(*batch, n)` of bool to `(*batch)` of bool, with the batch axes of theta.
         bases: Also add entries of 0 or less.
 
     Examples:

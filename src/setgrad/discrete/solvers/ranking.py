@@ -15,10 +15,11 @@ from setgrad.errors import ShapeError
 @final
 @dataclass(frozen=True, eq=False)
 class Ranking(CombinatorialSolver):
-    """The rank of every entry, 1 to n: the permutation z of these numbers with the best product <theta, z>.
+    """The rank of every entry, 1 to n: the permutation z of these numbers with the best product `<theta, z>`.
 
     The smallest product gives rank 1 to the largest entry, the usual rank in retrieval, so "min" is the default sense;
     `sense="max"` gives rank n to the largest entry. Of equal entries the lower index has the lower rank.
+    Half precision can represent 256 ranks (bfloat16) or 2,048 (float16); `check` raises for more.
 
     Examples:
         >>> Ranking()(torch.tensor([0.1, 2.0, 0.5]))

@@ -19,7 +19,7 @@ from setgrad.discrete.solvers._parameters import as_tensor, broadcast_parameter,
 class SpanningTree(CombinatorialSolver):
     """The spanning tree of n nodes with the largest weight; theta and z are n x n.
 
-    z is the symmetric adjacency matrix of the tree: an edge {i, j} has a one at (i, j) and at (j, i). So <theta, z>
+    z is the symmetric adjacency matrix of the tree: an edge {i, j} has a one at (i, j) and at (j, i). So `<theta, z>`
     includes both halves, the weight of an edge is theta[i, j] + theta[j, i], and theta need not be symmetric. The
     diagonal of theta must be finite and is ignored; that of z is 0. The tree grows from node 0; of equal edges it takes
     the one that reaches the lower node, from the node that joined first.

@@ -18,7 +18,7 @@ from setgrad.errors import OptionError
 class Threshold(CombinatorialSolver):
     """Ones at all entries above the threshold (below it, for sense "min").
 
-    z maximises <theta - threshold, z> among all vectors of 0 and 1. An entry equal to the threshold is 0.
+    z maximises `<theta - threshold, z>` among all vectors of 0 and 1. An entry equal to the threshold is 0.
 
     Args:
         threshold: A number, or a tensor that broadcasts to theta: (*batch, 1) is one number for each instance.
