@@ -17,7 +17,7 @@ from torch import Tensor
 from setgrad._deprecation import deprecated_string
 from setgrad.errors import OptionError
 from setgrad.functions import BoundSetFunction, ExtensionEstimator, as_set_function
-from setgrad.functions.from_callable import AnySetFunction
+from setgrad.functions._set_function import AnySetFunction
 from setgrad.implicit import Solution, Status
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max

@@ -14,7 +14,7 @@ from torch import Tensor
 from setgrad._files import read_tensors, write_tensors
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
-from setgrad.selector._config import ModelConfig
+from setgrad.selector._model import ModelConfig
 from setgrad.selector._trainer import Trainer
 
 _KIND = "setgrad.checkpoint"

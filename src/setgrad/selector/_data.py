@@ -15,7 +15,7 @@ from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import Constraint
 from setgrad.sets import Choices, Sets
-from setgrad.sets._arrays import as_tensor
+from setgrad.sets._sets import as_tensor
 
 
 @final

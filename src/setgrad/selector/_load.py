@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import FileFormatError, parameter
-from setgrad.selector._config import ModelConfig
-from setgrad.selector._device import resolve_device
+from setgrad.selector._device import isolated_torch_rng, resolve_device
 from setgrad.selector._fit import FitResult, copy_module
-from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._random import isolated_torch_rng
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json

@@ -18,10 +18,8 @@ from torch.func import functional_call, vmap
 from setgrad.functions import FreshNoise, ItemNoise, NoiseSource
 from setgrad.inference import MeanField
 from setgrad.selector._batched_inference import map_sets
-from setgrad.selector._config import ModelConfig
 from setgrad.selector._cuda_graph import CUDAGraphReplay
-from setgrad.selector._member import Member
-from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model import ChoiceModel, Member, ModelConfig
 from setgrad.selector._trainable_weights import Batch, TrainableWeights, shared_noise, with_prefix
 from setgrad.sets import Sets
 
@@ -35,7 +33,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def can_be_stacked(model: ChoiceModel) -> bool:
     """Return whether one call can evaluate all members."""
     # A module of the user may do anything, and buffers would have to be stacked too.
-    is_plain = model.config.method in STACKABLE_METHODS and model.config.phi is not None
+    is_plain = model.config.options.method in STACKABLE_METHODS and model.config.phi is not None
     return is_plain and not any(True for _ in model.members.buffers())
 
 
@@ -50,7 +48,7 @@ def _is_static(config: ModelConfig) -> bool:
     """Return whether every step runs the same operations, independent of the values."""
     # A nuclear norm needs eigenvalues, which the host waits for.
     options = config.options
-    return options.function == "deepset" and config.estimator != "exact" and options.scale != "nuclear-batch"
+    return options.function == "deepset" and options.estimator != "exact" and options.scale != "nuclear-batch"
 
 
 @final

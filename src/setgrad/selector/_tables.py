@@ -36,7 +36,7 @@ from setgrad.inference import (
 from setgrad.inference.mean_field import MeanFieldSolver
 
 if TYPE_CHECKING:
-    from setgrad.selector._config import ModelConfig
+    from setgrad.selector._model import ModelConfig
 
 # Estimators of the multilinear extension, built from the number of samples and a source of noise.
 ESTIMATORS: dict[str, Callable[[int, NoiseSource], ExtensionEstimator]] = {
@@ -47,9 +47,9 @@ ESTIMATORS: dict[str, Callable[[int, NoiseSource], ExtensionEstimator]] = {
 }
 # Set functions, built from the configuration of the model and phi.
 FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], DeepSetFunction | HorseFunction | InsetFunction]] = {
-    "deepset": lambda c, phi: DeepSetFunction(c.item_shape, phi, hidden=c.hidden, relation=c.relation),
-    "inset": lambda c, phi: InsetFunction(c.item_shape, phi, hidden=c.hidden),
-    "horse": lambda c, phi: HorseFunction(c.item_shape, phi, hidden=c.hidden, heads=c.options.heads),
+    "deepset": lambda c, phi: DeepSetFunction(c.item_shape, phi, hidden=c.options.hidden, relation=c.relation),
+    "inset": lambda c, phi: InsetFunction(c.item_shape, phi, hidden=c.options.hidden),
+    "horse": lambda c, phi: HorseFunction(c.item_shape, phi, hidden=c.options.hidden, heads=c.options.heads),
 }
 # Encoders of the items: one alone, or its features followed by attention over the set.
 CONTEXT, PLUS_CONTEXT = "context", "+context"

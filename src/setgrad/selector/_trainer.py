@@ -19,12 +19,10 @@ from torch import Tensor
 from setgrad.errors import TrainingError, parameter
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems, SubsetLoss
-from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._batch_constraint import BatchConstraint, ConstrainedLoss
 from setgrad.selector._batched_inference import check_finite
-from setgrad.selector._config import resolved
-from setgrad.selector._constrained_loss import ConstrainedLoss
-from setgrad.selector._model import ChoiceModel
-from setgrad.selector._random import seed_torch
+from setgrad.selector._device import seed_torch
+from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
 from setgrad.selector._tables import LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix

@@ -24,7 +24,6 @@ from setgrad.selector._model import ChoiceModel, LearnedSetFunction
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
 from setgrad.selector._prediction import SubsetRequest, check_scores, choose_subsets
-from setgrad.selector._resolve import resolve_seed
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.metrics import mean_jaccard
@@ -224,7 +223,8 @@ class SubsetSelector(AbstractOptions):
                 raise OptionError(f"{parameter('start')} must be a fitted SubsetSelector, not {kind}; see setgrad.load")
             start._check_fitted()
         options = self._validate()
-        seed = resolve_seed(options)
+        seed = options.random_state
+        seed = int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, options, seed)
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
         return self
