@@ -109,7 +109,12 @@ class NeuralBoundFunction(BoundSetFunction, abc.ABC):
             flipped = [torch.addcmul(x, sign[..., None], row) for x, row in pairs]
             return sign * (self._evaluate(flipped, self._base(ids), overwrite=True) - values.index_select(1, ids))
 
-        gains = self._in_chunks(compute, bits, ids, *items)
+        step = max(1, self.max_flips // max(1, len(bits)))
+        if bits.shape[1] <= step:
+            gains = compute(bits, ids, *items)
+        else:
+            chunks = zip(bits.split(step, 1), *(x.split(step) for x in (ids, *items)), strict=True)
+            gains = torch.cat([checkpointed(compute, *chunk) for chunk in chunks], 1)
         return gains if scores is None else gains + scores
 
     def linearisation(self, masks: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -129,14 +134,6 @@ class NeuralBoundFunction(BoundSetFunction, abc.ABC):
 
     def _shares(self, masks: Tensor) -> Tensor:
         return masks.clamp(min=0) if self.clamps_masks and masks.dtype != torch.bool else masks
-
-    def _in_chunks(self, compute: Callable[..., Tensor], bits: Tensor, *items: Tensor) -> Tensor:
-        """Return `compute(bits (m, k), *items (k, ...))`, `(m, k)`, with at most `max_flips` subsets at once."""
-        step = max(1, self.max_flips // max(1, len(bits)))
-        if bits.shape[1] <= step:
-            return compute(bits, *items)
-        chunks = zip(bits.split(step, 1), *(x.split(step) for x in items), strict=True)
-        return torch.cat([checkpointed(compute, *chunk) for chunk in chunks], 1)
 
 
 def make_perceptron(in_dim: int, hidden: Sequence[int]) -> nn.Sequential:

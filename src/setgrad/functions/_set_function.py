@@ -107,7 +107,7 @@ class BoundSetFunction(abc.ABC):
         Tensors that require no gradient are included, because `torch.func` and forward mode differentiate them too.
         """
         values = [value if isinstance(value, list) else [value] for value in self._stored().values()]
-        return tuple(member for members in values for member in members if _is_real(member))
+        return tuple(x for members in values for x in members if isinstance(x, Tensor) and x.is_floating_point())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """Return a copy that uses other tensors, in the order of `tensors()`."""
@@ -116,10 +116,9 @@ class BoundSetFunction(abc.ABC):
             delattr(other, name)
         remaining = iter(tensors)
         for name, value in self._stored().items():
-            if isinstance(value, list):
-                setattr(other, name, [next(remaining) if _is_real(member) else member for member in value])
-            elif _is_real(value):
-                setattr(other, name, next(remaining))
+            members = value if isinstance(value, list) else [value]
+            new = [next(remaining) if isinstance(x, Tensor) and x.is_floating_point() else x for x in members]
+            setattr(other, name, new if isinstance(value, list) else new[0])
         return other
 
     def _stored(self) -> dict[str, Any]:
@@ -288,7 +287,3 @@ def take_items(x: Tensor, sets: Sets, coordinates: Tensor | None) -> Tensor:
     """Return the entries of `(m, b, longest)` that belong to all items, or to the items `coordinates`."""
     rows = sets.layout.padded_rows if coordinates is None else sets.layout.padded_rows[coordinates]
     return x.flatten(1)[:, rows]
-
-
-def _is_real(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()

@@ -69,7 +69,9 @@ def prepare_data(
         raise DataError("there is nothing to learn from: the training sets hold no items")
     if separate is None:
         train_indices, held_out = _split(choices, options.validation_fraction, seed)
-        train, held_choices = (_take(choices, indices) for indices in (train_indices, held_out))
+        train, held_choices = (
+            Choices(choices.sets.take(indices), choices.subsets.take(indices)) for indices in (train_indices, held_out)
+        )
         weights = None if weights is None else choices.sets.with_values(weights).take(train_indices).values
     else:
         _check_validation(separate, choices)
@@ -96,10 +98,6 @@ def _detach(choices: Choices) -> Choices:
     items = choices.sets.values.detach()
     # Tensors from inference mode cannot be used in training, but their copies can.
     return Choices(choices.sets.with_values(items.clone() if items.is_inference() else items), choices.subsets)
-
-
-def _take(choices: Choices, indices: np.ndarray) -> Choices:
-    return Choices(choices.sets.take(indices), choices.subsets.take(indices))
 
 
 def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:

@@ -89,7 +89,12 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
         trainer = Trainer(model, train, held_out, data.weights, data.constraints, data.validation_name)
         save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
         with progress_bar("fitting", trainer.max_epochs, enabled=options.verbose > 0) as update:
-            progress = trainer.run(lambda record: update(int(record["epoch"]), _summary(record)), save)
+
+            def report(record: dict[str, float]) -> None:
+                text = f"loss {record['loss']:.4f}  Jaccard {100 * record['validation_jaccard']:.2f}"
+                update(int(record["epoch"]), text)
+
+            progress = trainer.run(report, save)
     _warn_unconverged(progress.history)
     model.eval()
     samples = resolved(config.options.predict_samples)
@@ -164,10 +169,6 @@ def _relation(options: SelectorOptions, start: ModelConfig | None, count: int) -
     if options.relation is not None:
         return int(options.relation)
     return default_relation(options, count) if start is None else start.relation
-
-
-def _summary(record: dict[str, float]) -> str:
-    return f"loss {record['loss']:.4f}  Jaccard {100 * record['validation_jaccard']:.2f}"
 
 
 def copy_module(phi: str | nn.Module | None) -> nn.Module | None:

@@ -70,13 +70,12 @@ def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.
 
 
 def _check_phi(name: str | None, phi: nn.Module | None, folder: str | Path) -> None:
-    argument = parameter("phi")
     if name is None and not isinstance(phi, nn.Module):
         raise FileFormatError(
-            f"{folder} was fitted with a module as phi; pass the module: load(folder, {argument}=...)"
+            f"{folder} was fitted with a module as phi; pass the module: load(folder, {parameter('phi')}=...)"
         )
     if name is not None and phi is not None:
-        raise FileFormatError(f"{folder} was fitted with phi={name!r}, not {phi!r:.80}; leave out {argument}")
+        raise FileFormatError(f"{folder} was fitted with phi={name!r}, not {phi!r:.80}; leave out {parameter('phi')}")
 
 
 def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module | None) -> ChoiceModel:

@@ -13,23 +13,22 @@ from torch import Tensor, nn
 
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
-from setgrad.functions import (
-    Bernoulli,
-    BoundSetFunction,
-    DeepSetFunction,
-    HorseFunction,
-    InsetFunction,
-    ItemScores,
-    NoiseSource,
-    SetFunction,
-)
+from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, SetFunction
 from setgrad.functions._neural import make_item_encoder
 from setgrad.functions.average import BoundAverage
 from setgrad.inference import ConstantScale, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._tables import CONTEXT, ESTIMATORS, FUNCTIONS, PLUS_CONTEXT, RECOGNITIONS, SOLVERS
+from setgrad.selector._tables import (
+    CONTEXT,
+    ESTIMATORS,
+    FUNCTIONS,
+    PLUS_CONTEXT,
+    RECOGNITIONS,
+    SOLVERS,
+    LearnedFunction,
+)
 from setgrad.sets import Sets
 
 Value = TypeVar("Value")
@@ -109,9 +108,7 @@ class Member(nn.Module):
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
         if config.options.method == "direct":
-            self.function: DeepSetFunction | ItemScores | HorseFunction | InsetFunction = ItemScores(
-                config.item_shape, encoder, relation=config.relation
-            )
+            self.function: LearnedFunction = ItemScores(config.item_shape, encoder, relation=config.relation)
         else:
             self.function = FUNCTIONS[config.options.function](config, encoder)
         self.recognition: Recognition | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -110,14 +110,7 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all tensors and all plain values of the run."""
         tensors = self.trainable.state() | {f"best.{name}": value for name, value in self.best.items()}
-        progress = self.progress
-        numbers = {
-            "epoch": progress.epoch,
-            "best_epoch": progress.best_epoch,
-            "best_score": list(progress.best_score),
-            "history": progress.history,
-        }
-        return tensors, numbers
+        return tensors, asdict(self.progress)
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Continue from the tensors and values that `state` returned."""

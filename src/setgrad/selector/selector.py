@@ -222,7 +222,7 @@ class SubsetSelector(AbstractOptions):
                 kind = type(start).__name__
                 raise OptionError(f"{parameter('start')} must be a fitted SubsetSelector, not {kind}; see setgrad.load")
             start._check_fitted()
-        options = self._validate()
+        options = self.validate()
         seed = options.random_state
         seed = int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, options, seed)
@@ -323,7 +323,7 @@ class SubsetSelector(AbstractOptions):
             folder,
             self.model_.state_dict(),
             {
-                "options": self._validate().get_params() | local,
+                "options": self.validate().get_params() | local,
                 "options_in_use": config.options.get_params() | local,
                 "item_shape": config.item_shape,
                 "slots": config.slots,
@@ -336,8 +336,9 @@ class SubsetSelector(AbstractOptions):
             },
         )
 
-    def _validate(self) -> SelectorOptions:
-        """Return the validated options; they are validated again only if an attribute changed."""
+    def validate(self) -> SelectorOptions:
+        """Return the validated options, or raise an OptionError; `fit` does this first."""
+        # Validated again only if an attribute changed.
         params = self.get_params()
         known = None if self._validated is None else self._validated.get_params()
         if known is None or any(known[name] is not value for name, value in params.items()):

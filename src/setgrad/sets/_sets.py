@@ -134,7 +134,7 @@ class Sets:
         Raises:
             ShapeError: If `values` does not have one entry for each item.
         """
-        return Sets(values, self.layout if values.device == self.device else self.layout.to(values.device))
+        return Sets(values, self.layout if values.device == self.values.device else self.layout.to(values.device))
 
     @property
     def offsets(self) -> Tensor:
@@ -235,11 +235,11 @@ class Sets:
 
         For sets of equal size the items are a view of `values`: do not write into them.
         """
-        layout = self.layout
-        shape = (len(layout), layout.longest, *self.item_shape)
+        layout, item_shape = self.layout, self.values.shape[1:]
+        shape = (len(layout), layout.longest, *item_shape)
         if layout.uniform:
             return self.values.reshape(shape), layout.mask
-        flat = self.values.new_full((shape[0] * shape[1], *self.item_shape), fill)
+        flat = self.values.new_full((shape[0] * shape[1], *item_shape), fill)
         return flat.index_copy(0, layout.padded_rows, self.values).reshape(shape), layout.mask
 
     def to(self, *args: Any, **kwargs: Any) -> Sets:
