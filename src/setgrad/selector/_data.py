@@ -74,7 +74,13 @@ def prepare_data(
         )
         weights = None if weights is None else choices.sets.with_values(weights).take(train_indices).values
     else:
-        _check_validation(separate, choices)
+        if not separate.sets.layout.total:
+            raise DataError("the validation sets hold no items")
+        if separate.sets.item_shape != choices.sets.item_shape:
+            raise ShapeError(
+                f"training items have shape {tuple(choices.sets.item_shape)}, "
+                f"validation items {tuple(separate.sets.item_shape)}"
+            )
         train, held_choices, train_indices, held_out = choices, separate, np.arange(len(choices)), None
     if weights is not None and not bool((weights > 0).any()):
         raise DataError(
@@ -111,16 +117,6 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver)):
         raise ShapeError(f"{parameter('validation')} must be a pair (sets, subsets), or (sets, subsets, constraint)")
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
-
-
-def _check_validation(validation: Choices, choices: Choices) -> None:
-    if not validation.sets.layout.total:
-        raise DataError("the validation sets hold no items")
-    if validation.sets.item_shape != choices.sets.item_shape:
-        raise ShapeError(
-            f"training items have shape {tuple(choices.sets.item_shape)}, "
-            f"validation items {tuple(validation.sets.item_shape)}"
-        )
 
 
 def _split(choices: Choices, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], LearnedFunction]] = {
 CONTEXT, PLUS_CONTEXT = "context", "+context"
 PHIS = (*ITEM_ENCODERS, *(name + PLUS_CONTEXT for name in ITEM_ENCODERS if name != CONTEXT))
 # Networks that compute where mean field starts, for the methods that have one.
-RECOGNITIONS: dict[str, Callable[[ItemEncoder, tuple[int, ...]], inf.Recognition]] = {
+RECOGNITIONS: dict[str, Callable[[ItemEncoder, Sequence[int]], inf.Recognition]] = {
     "amortised": inf.IndependentRecognition,
     "copula": inf.CopulaRecognition,
     "free-copula": partial(inf.CopulaRecognition, marginal_entropy=True, free_variance=True),

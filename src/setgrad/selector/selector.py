@@ -338,13 +338,11 @@ class SubsetSelector(AbstractOptions):
 
     def validate(self) -> SelectorOptions:
         """Return the validated options, or raise an OptionError; `fit` does this first."""
+        params, valid = self.get_params(), self._validated
         # Validated again only if an attribute changed.
-        params = self.get_params()
-        known = None if self._validated is None else self._validated.get_params()
-        if known is None or any(known[name] is not value for name, value in params.items()):
-            self._validated = SelectorOptions(**params)
-        assert self._validated is not None
-        return self._validated
+        if valid is None or any(getattr(valid, name) is not value for name, value in params.items()):
+            valid = self._validated = SelectorOptions(**params)
+        return valid
 
     def _set_fitted(self, result: FitResult) -> None:
         config = result.model.config
