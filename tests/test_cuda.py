@@ -10,7 +10,7 @@ from setgrad import load
 from setgrad.encoders import ContextItems
 from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise
 from setgrad.selector import SubsetSelector
-from setgrad.selector._cuda_graph import CUDAGraphReplay, _CapturedStep
+from setgrad.selector._stacked_weights import CUDAGraphReplay, _CapturedStep
 from setgrad.sets import Sets, segment_max, segment_rank, segment_softmax, segment_sum, segment_top_k
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")

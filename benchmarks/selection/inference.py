@@ -17,7 +17,7 @@ from setgrad.functions import ItemNoise
 from setgrad.functions.average import BoundAverage
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector._batched_inference import map_batches
-from setgrad.selector._config import ModelConfig
+from setgrad.selector._model import ModelConfig
 from setgrad.sets import Choices, Sets, subset_sizes
 
 _MAX_STEPS = 50
@@ -44,15 +44,15 @@ def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float |
 
 def inferences(config: ModelConfig) -> dict[str, ModelConfig]:
     """Return the configuration of each inference by the name of its score; equal ones are equal."""
-    if config.method == "direct":
+    if config.options.method == "direct":
         return {"true_size": config}
-    single = config.steps == 1 and config.method != "implicit"
-    smooth = "gaussian" if config.estimator == "bernoulli" else config.estimator
+    single = config.options.steps == 1 and config.options.method != "implicit"
+    smooth = "gaussian" if config.options.estimator == "bernoulli" else config.options.estimator
     return {
         "true_size": config,
         "one_step": config if single else config.with_options(method="one-step", steps=1),
         "converged": config
-        if config.method == "implicit"
+        if config.options.method == "implicit"
         else config.with_options(method="implicit", steps=_MAX_STEPS, estimator=smooth),
     }
 
@@ -72,5 +72,5 @@ def infer(selector: SubsetSelector, config: ModelConfig, sets: Sets) -> tuple[Se
 
     kind = sets.dtype if sets.dtype.is_floating_point else torch.get_default_dtype()
     logits = map_batches(model, sets, work).to(kind)
-    iterated = config.method == "implicit"
+    iterated = config.options.method == "implicit"
     return sets.with_values(logits), float(torch.cat(converged).mean()) if iterated and converged else None

@@ -149,16 +149,16 @@ def test_groups_are_read_as_text(shop: Path) -> None:
 def test_costs_and_groups_are_read_in_one_pass(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from argparse import Namespace
 
-    from setgrad.sets import _extra_columns
+    from setgrad.sets import _read
 
     sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
-    calls, read_chunks = [], _extra_columns.read_chunks
+    calls, read_chunks = [], _read.read_chunks
 
-    def record(path: Path, columns: list[str]) -> Any:
+    def record(path: Path, file_format: Any, columns: list[str]) -> Any:
         calls.append((path, columns))
-        return read_chunks(path, columns)
+        return read_chunks(path, file_format, columns)
 
-    monkeypatch.setattr(_extra_columns, "read_chunks", record)
+    monkeypatch.setattr(_read, "read_chunks", record)
     limits = Namespace(budget=5.0, cost="cost", at_most=1, group="brand", min_size=None, max_size=None)
     result = read_limits(shop, sets, limits)
     assert isinstance(result, AllOf)

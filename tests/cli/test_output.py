@@ -12,7 +12,7 @@ import pytest
 
 from setgrad.cli import _main
 from setgrad.cli._command import Command, CommandResult
-from setgrad.cli._redirect import redirect_to_stderr
+from setgrad.cli._output import redirect_to_stderr
 
 CALL = "import sys; from setgrad.cli import main; sys.exit(main(sys.argv[1:]))"
 # A command that prints by Python, by the system and by C; without an end of line, C keeps the text in its buffer.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from setgrad._text_table import TextTable
-from setgrad.cli._screen import show
+from setgrad.cli._output import show
 
 TABLE = TextTable("title [bold]", ("name", "value"), (("[red]a[/red]", "1.5"), ("b", "20.25")))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from setgrad.errors import DataError, OptionError
 from setgrad.functions import DeepSetFunction
-from setgrad.functions.relation import Relation
+from setgrad.functions._neural import Relation
 from setgrad.sets import Sets
 from tests.functions.contract import draw_sets
 

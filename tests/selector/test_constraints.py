@@ -12,8 +12,7 @@ from setgrad import discrete
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError
 from setgrad.inference import AllItems
 from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange, SubsetSelector, load
-from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector._constrained_loss import ConstrainedLoss
+from setgrad.selector._batch_constraint import BatchConstraint, ConstrainedLoss
 from setgrad.sets import Choices, Sets
 from tests.selector.conftest import TINY, make_choices
 

@@ -108,10 +108,10 @@ def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:
 
 def _stored_item_id(stored: TableSchema, table: Path) -> str | None:
     """Return the item id column of the model; None if the table does not have it, and items are then numbered."""
-    from setgrad.sets._formats import read_schema
+    from setgrad.sets._formats import open_table
 
     # A missing table is reported when it is read, after errors in the options.
-    has_column = stored.item_id is not None and (not table.exists() or stored.item_id in read_schema(table).names)
+    has_column = stored.item_id is not None and (not table.exists() or stored.item_id in open_table(table)[1].names)
     return stored.item_id if has_column else None
 
 

@@ -57,7 +57,7 @@ def read_limits(path: Path, sets: Sets, args: Namespace) -> Constraint | None:
     """
     parts: list[LinearConstraint] = []
     if args.budget is not None or args.at_most is not None:
-        from setgrad.sets._extra_columns import read_columns
+        from setgrad.sets._read import read_columns
 
         costs, labels = read_columns(
             path,

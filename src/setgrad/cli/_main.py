@@ -17,11 +17,9 @@ from setgrad.cli._datasets import DATASETS
 from setgrad.cli._demo import DEMO
 from setgrad.cli._evaluate import EVALUATE
 from setgrad.cli._fit import FIT
-from setgrad.cli._output import print_error, write_result
+from setgrad.cli._output import print_error, redirect_to_stderr, show, write_result
 from setgrad.cli._predict import PREDICT
-from setgrad.cli._redirect import redirect_to_stderr
 from setgrad.cli._report import REPORT
-from setgrad.cli._screen import show
 from setgrad.errors import SetgradError
 
 COMMANDS: dict[str, Command] = {command.name: command for command in (DEMO, FIT, PREDICT, EVALUATE, REPORT, DATASETS)}
@@ -50,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
     # The help page and the version are results too, and argparse does not report that they cannot be written.
-    parser, page = _parser(), StringIO()
+    parser, page = _parser(words), StringIO()
     try:
         with redirect_stdout(page):
             args = parser.parse_args(words)
@@ -110,7 +108,7 @@ class _Parser(ArgumentParser):
         raise _UsageError(message)
 
 
-def _parser() -> ArgumentParser:
+def _parser(words: Sequence[str]) -> ArgumentParser:
     parser = _Parser(
         prog="setgrad",
         description=fill(
@@ -132,7 +130,9 @@ def _parser() -> ArgumentParser:
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.declare(sub)
+        # The other commands need no options, because only one command is run.
+        if command.name in words:
+            command.declare(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     return parser
 

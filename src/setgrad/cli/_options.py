@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from setgrad.selector import PRESETS, SelectorOptions, SubsetSelector
+from setgrad.selector import PRESETS, SubsetSelector
 from setgrad.selector._options import Option, declared_options
 
 # Values of --preset and the options they stand for. "paper" is the old name of diffmf.
@@ -92,7 +92,9 @@ def make_selector(args: Namespace, **defaults: Any) -> SubsetSelector:
     given = {name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)}
     # With --json a program reads the output, and nobody looks at the progress bar.
     quiet = {"verbose": 0} if args.json else {}
-    return SubsetSelector.from_options(SelectorOptions(**{**PRESET_OPTIONS[args.preset], **defaults, **quiet, **given}))
+    selector = SubsetSelector(**{**PRESET_OPTIONS[args.preset], **defaults, **quiet, **given})
+    selector.validate()
+    return selector
 
 
 def _readers(option: Option) -> list[_Reader]:

@@ -1,12 +1,25 @@
-"""The standard output, which may be closed, full, or left by its reader; and error messages."""
+"""What the command line writes: results on the standard output, and everything else on the standard error.
+
+The standard output may be closed, full, or left by its reader. Tables are drawn by rich where it is installed.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, TextIO
+
+from setgrad._text_table import TextTable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STDOUT, _STDERR = 1, 2
+# A file or a pipe has no width; this is wide enough that no cell is wrapped.
+_FILE_WIDTH = 200
 
 
 def write_result(write: Callable[[TextIO], object]) -> int:
@@ -45,3 +58,112 @@ def _discard(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, descriptor)
         os.close(null)
+
+
+def show(parts: Iterable[TextTable | str], stream: TextIO) -> None:
+    """Write text and tables to a stream."""
+    try:
+        console = _make_console(stream)
+    except ImportError:
+        for part in parts:
+            print(plain_table(part) if isinstance(part, TextTable) else part, file=stream)
+        return
+    for part in parts:
+        text = part.title if isinstance(part, TextTable) else part
+        if text:
+            # Not wrapped, so that paths and commands can be copied.
+            console.print(text, markup=False, soft_wrap=True)
+        if isinstance(part, TextTable):
+            console.print(_rich_table(part))
+
+
+def plain_table(table: TextTable) -> str:
+    """Return a table drawn with spaces and dashes.
+
+    Examples:
+        >>> print(plain_table(TextTable("", ("task", "score"), (("moons", "99.5"), ("digits", "7.0")))))
+        task    score
+        ------  -----
+        moons    99.5
+        digits    7.0
+    """
+    lines = [table.columns, *table.rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
+    sides = [">" if numeric else "<" for numeric in table.numeric]
+
+    def join(cells: Iterable[str]) -> str:
+        return "  ".join(f"{c:{s}{w}}" for c, s, w in zip(cells, sides, widths, strict=True)).rstrip()
+
+    title = [table.title] if table.title else []
+    return "\n".join([*title, join(table.columns), join("-" * w for w in widths), *map(join, table.rows)])
+
+
+def _make_console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    class PipeSafeConsole(Console):
+        """Raises an error if the reader is gone, where rich would end the process."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeSafeConsole(file=stream, width=None if stream.isatty() else _FILE_WIDTH, highlight=False)
+
+
+def _rich_table(table: TextTable) -> object:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    result = Table(box=box.SIMPLE_HEAD)
+    for name, numeric in zip(table.columns, table.numeric, strict=True):
+        result.add_column(escape(name), justify="right" if numeric else "left")
+    for row in table.rows:
+        result.add_row(*map(escape, row))
+    return result
+
+
+@contextmanager
+def redirect_to_stderr() -> Iterator[None]:
+    """Send to the standard error what Python prints, and what C code prints directly, as HiGHS inside SciPy does."""
+    with redirect_stdout(sys.stderr), _ensure_open(_STDERR), _ensure_open(_STDOUT), _redirect_descriptor():
+        yield
+
+
+@contextmanager
+def _redirect_descriptor() -> Iterator[None]:
+    _flush_c()
+    saved = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        # Buffered text of C code would otherwise appear beside the result.
+        _flush_c()
+        os.dup2(saved, _STDOUT)
+        os.close(saved)
+
+
+@contextmanager
+def _ensure_open(descriptor: int) -> Iterator[None]:
+    """Point a closed descriptor to the null device, because the next file that is opened would get its number."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        if null != descriptor:
+            os.dup2(null, descriptor)
+            os.close(null)
+    else:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _flush_c() -> None:
+    # Where this is not possible, C code flushes its buffer when it likes.
+    with suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).fflush(None)

@@ -18,7 +18,7 @@ from setgrad._progress import track
 from setgrad.encoders.sources import Chunks, prefetched, reads_disk
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets import Layout, Sets
-from setgrad.sets._arrays import as_tensor
+from setgrad.sets._sets import as_tensor
 
 
 def chunk_factory(source: Any, chunk_size: int, device: torch.device) -> Chunks:

@@ -3,18 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 from setgrad._deprecation import deprecated_name
+from setgrad.functions._estimator import Bernoulli as Bernoulli
 from setgrad.functions._estimator import ExtensionEstimator as ExtensionEstimator
+from setgrad.functions._estimator import Gaussian as Gaussian
+from setgrad.functions._estimator import Pathwise as Pathwise
 from setgrad.functions._set_function import BoundSetFunction as BoundSetFunction
+from setgrad.functions._set_function import FromCallable as FromCallable
 from setgrad.functions._set_function import SetFunction as SetFunction
+from setgrad.functions._set_function import as_set_function as as_set_function
 from setgrad.functions.average import Average as Average
-from setgrad.functions.bernoulli import Bernoulli as Bernoulli
 from setgrad.functions.coverage import Coverage as Coverage
 from setgrad.functions.deep_set_function import DeepSetFunction as DeepSetFunction
 from setgrad.functions.exact import Exact as Exact
 from setgrad.functions.facility_location import FacilityLocation as FacilityLocation
-from setgrad.functions.from_callable import FromCallable as FromCallable
-from setgrad.functions.from_callable import as_set_function as as_set_function
-from setgrad.functions.gaussian import Gaussian as Gaussian
 from setgrad.functions.graph_cut import GraphCut as GraphCut
 from setgrad.functions.horse_function import HorseFunction as HorseFunction
 from setgrad.functions.inset_function import InsetFunction as InsetFunction
@@ -28,7 +29,6 @@ from setgrad.functions.noise import FreshNoise as FreshNoise
 from setgrad.functions.noise import FrozenNoise as FrozenNoise
 from setgrad.functions.noise import ItemNoise as ItemNoise
 from setgrad.functions.noise import NoiseSource as NoiseSource
-from setgrad.functions.pathwise import Pathwise as Pathwise
 from setgrad.functions.second_difference import SecondDifference as SecondDifference
 from setgrad.functions.similarity import rbf as rbf
 

@@ -1,4 +1,4 @@
-"""The interface of estimators of the multilinear extension, and what sampled estimators share.
+"""The interface of estimators of the multilinear extension, and estimators that draw samples.
 
 The multilinear extension is the expected value of F if item i is in S with probability psi_i, independently:
 
@@ -14,15 +14,17 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Self
+from typing import Self, final
 
 import torch
 from torch import Tensor
 
+from setgrad._autograd import has_tangent, is_tracked
 from setgrad.errors import OptionError
 from setgrad.functions._set_function import BoundSetFunction, to_real
 from setgrad.functions.noise import FreshNoise, FrozenNoise, NoiseSource
 from setgrad.sets import Sets, unpad
+from setgrad.sets._sets import pad
 
 
 class ExtensionEstimator(abc.ABC):
@@ -139,8 +141,8 @@ class RelaxedEstimator(SampledEstimator, abc.ABC):
         gains, jacobian = result
 
         def linear(p: Tensor) -> Tensor:
-            change = sets.with_values(p - psi).padded()[0]
-            return self.noise.symmetrise(gains + unpad((jacobian @ change[..., None])[..., 0], sets))
+            change = (jacobian @ pad(p - psi, sets)[..., None])[..., 0]
+            return self.noise.symmetrise(gains + unpad(change, sets))
 
         return linear
 
@@ -151,6 +153,93 @@ class RelaxedEstimator(SampledEstimator, abc.ABC):
                 "masks; use Bernoulli(m), SecondDifference(m) or Exact()"
             )
         return self._draw(bound)
+
+
+@final
+@dataclass(frozen=True)
+class Bernoulli(SampledEstimator):
+    """Average over random subsets that all items of a set share: unbiased.
+
+    The gain of an item does not depend on whether the item itself was drawn, so one draw serves all items. The draw
+    cuts the graph to psi: all methods raise an OptionError if psi is differentiated. Use `Gaussian` or `Exact` for
+    that.
+
+    Args:
+        samples: Number of random subsets of each set.
+        noise: Source of the random numbers; `FreshNoise()` by default.
+    """
+
+    smooth = False
+
+    def value(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        """Return the mean value over the samples, `(b,)`."""
+        return to_real(bound.value(self._draw(bound, psi))).mean(0)
+
+    def gradient(self, bound: BoundSetFunction, psi: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Return the mean gain over the samples, `(total,)`, or its entries `coordinates`."""
+        return mean_gains(bound, self._draw(bound, psi), self.noise, coordinates)
+
+    def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
+        """Return mean second differences times a vector: unbiased, at the cost of two gradients per item of a set."""
+        return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
+
+    def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
+        if (is_tracked(psi) and torch.is_grad_enabled()) or has_tangent(psi):
+            raise OptionError(
+                "Bernoulli samples cannot be differentiated with respect to psi; "
+                "detach psi for a one-step gradient, or use Gaussian(m), Pathwise(m) or Exact()"
+            )
+        return self.noise.uniform(bound.sets.layout, self.samples) < psi
+
+
+@final
+@dataclass(frozen=True)
+class Gaussian(RelaxedEstimator):
+    """Replace random subsets by Gaussian masks with the same mean and variance: smooth in psi, slightly biased.
+
+    The Hessian-vector product is the exact derivative of the estimated gradient. All methods raise an OptionError if
+    the set function does not take relaxed masks.
+
+    Args:
+        samples: Number of masks of each set.
+        noise: Source of the random numbers; `FreshNoise()` by default.
+    """
+
+    def _draw(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+        normal = self.noise.normal(bound.sets.layout, self.samples)
+
+        def masks(psi: Tensor) -> Tensor:
+            variance = psi * (1 - psi)
+            # The root has no derivative at 0, so items that are certainly in or out get a mask without noise.
+            uncertain = variance > 0
+            deviation = torch.where(uncertain, torch.where(uncertain, variance, 1.0).sqrt(), 0.0)
+            return psi + deviation * normal.to(psi.dtype)
+
+        return masks
+
+
+@final
+@dataclass(frozen=True)
+class Pathwise(RelaxedEstimator):
+    """Random subsets as in `Bernoulli`, differentiated as if each mask moved with psi.
+
+    Values are those of `Bernoulli(m)`, and unbiased. The derivative by psi uses the slopes of the relaxed function. It
+    is cheap, and biased to the extent that the function is not linear between subsets. All methods raise an OptionError
+    if the set function does not take relaxed masks.
+
+    Args:
+        samples: Number of random subsets of each set.
+        noise: Source of the random numbers; `FreshNoise()` by default.
+    """
+
+    def _draw(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
+        uniform = self.noise.uniform(bound.sets.layout, self.samples)
+
+        def masks(psi: Tensor) -> Tensor:
+            detached = psi.detach()
+            return (uniform < detached).to(psi.dtype) + (psi - detached)
+
+        return masks
 
 
 def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: NoiseSource, coordinates: Tensor | None) -> Tensor:

@@ -1,18 +1,19 @@
-"""The interface of set functions: the values of many subsets at once, and the marginal gain of every item."""
+"""The interface of set functions, the values of many subsets at once, and set functions from plain Python functions."""
 
 from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from setgrad.errors import DataError, ShapeError
 from setgrad.sets import Sets
+from setgrad.sets._sets import pad
 
 # Largest number of elements of the mask tensor that the generic gains build at once.
 _MASK_ELEMENTS = 2**22
@@ -105,35 +106,28 @@ class BoundSetFunction(abc.ABC):
 
         Tensors that require no gradient are included, because `torch.func` and forward mode differentiate them too.
         """
-        return tuple(tensor for _, tensor in self._located_tensors())
+        values = [value if isinstance(value, list) else [value] for value in self._stored().values()]
+        return tuple(x for members in values for x in members if isinstance(x, Tensor) and x.is_floating_point())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """Return a copy that uses other tensors, in the order of `tensors()`."""
         other = copy.copy(self)
-        for name in [name for name in vars(other) if self._is_cached(name)]:
+        for name in vars(self).keys() - self._stored().keys():
             delattr(other, name)
-        for ((name, index), _), tensor in zip(self._located_tensors(), tensors, strict=True):
-            if index is None:
-                setattr(other, name, tensor)
-            else:
-                members = getattr(other, name)
-                setattr(other, name, [*members[:index], tensor, *members[index + 1 :]])
+        remaining = iter(tensors)
+        for name, value in self._stored().items():
+            members = value if isinstance(value, list) else [value]
+            new = [next(remaining) if isinstance(x, Tensor) and x.is_floating_point() else x for x in members]
+            setattr(other, name, new if isinstance(value, list) else new[0])
         return other
 
-    def _located_tensors(self) -> list[tuple[tuple[str, int | None], Tensor]]:
-        """Return the tensors with the names of their attributes and, inside a list, their indices."""
-        located: list[tuple[tuple[str, int | None], Tensor]] = []
-        for name, value in vars(self).items():
-            if not self._is_cached(name):
-                members: Iterable[tuple[int | None, Any]] = (
-                    enumerate(value) if isinstance(value, list) else [(None, value)]
-                )
-                located += [((name, i), t) for i, t in members if isinstance(t, Tensor) and t.is_floating_point()]
-        return located
-
-    def _is_cached(self, name: str) -> bool:
-        """Return whether an attribute is the cached result of a property, so that copies must compute it again."""
-        return isinstance(getattr(type(self), name, None), cached_property)
+    def _stored(self) -> dict[str, Any]:
+        """Return the attributes without the cached results of properties, which copies must compute again."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(type(self), name, None), cached_property)
+        }
 
     def _gains_at(self, masks: Tensor, positions: Tensor) -> Tensor:
         """Return the gains of the items at these positions of every set, `(len(positions), m, b)`."""
@@ -188,6 +182,70 @@ class SetFunction(abc.ABC):
         return bound.gains(check_masks(masks, bound.sets), coordinates)
 
 
+# What `as_set_function` takes.
+AnySetFunction = SetFunction | Callable[[Tensor, Tensor], Tensor]
+
+
+@final
+class FromCallable(SetFunction):
+    """A set function from any function `(items (n, ...), masks (m, n)) -> values (m,)` of one set.
+
+    Args:
+        function: The function, which may be a module.
+
+    Examples:
+        >>> import setgrad as sg
+        >>> F = FromCallable(lambda items, masks: (masks * items[:, 0]).sum(1).sqrt())
+        >>> sets = sg.Sets.from_list([[[4.0], [5.0]], [[9.0]]])
+        >>> F.value(sets, torch.tensor([[1.0, 1.0, 1.0]])).tolist()
+        [[3.0, 3.0]]
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function = function
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        """Return the function bound to these sets; nothing is computed in advance."""
+        return _BoundCallable(self.function, sets)
+
+
+@final
+class _BoundCallable(BoundSetFunction):
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], sets: Sets) -> None:
+        self.function, self.sets = function, sets
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        parameters = self.function.parameters() if isinstance(self.function, nn.Module) else ()
+        return (*parameters, *([self.sets.values] if self.sets.dtype.is_floating_point else []))
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> _BoundCallable:
+        module, sets, remaining = self.function, self.sets, list(tensors)
+        if sets.dtype.is_floating_point:
+            sets = sets.with_values(remaining.pop())
+        if not isinstance(module, nn.Module):
+            return _BoundCallable(module, sets)
+        parameters = dict(zip((name for name, _ in module.named_parameters()), remaining, strict=True))
+        return _BoundCallable(lambda *inputs: torch.func.functional_call(module, parameters, inputs), sets)
+
+    def value(self, masks: Tensor) -> Tensor:
+        columns = []
+        masks_of_sets = masks.split(self.sets.layout.host_lengths.tolist(), dim=1)
+        for number, (items, mask) in enumerate(zip(self.sets, masks_of_sets, strict=True)):
+            column = self.function(items, mask)
+            if column.shape != (len(masks),):
+                raise ShapeError(
+                    f"the function returned shape {tuple(column.shape)} for set {number}; "
+                    f"it must return one value for each of the {len(masks)} masks"
+                )
+            columns.append(column)
+        return torch.stack(columns, 1) if columns else self.sets.values.new_zeros(len(masks), 0)
+
+
+def as_set_function(function: AnySetFunction) -> SetFunction:
+    """Return a set function unchanged, and wrap any other callable in `FromCallable`."""
+    return function if isinstance(function, SetFunction) else FromCallable(function)
+
+
 def to_real(numbers: Tensor) -> Tensor:
     """Return floating-point numbers. Integers have no mean of their own type, and would truncate fractional masks."""
     return numbers if numbers.is_floating_point() else numbers.to(torch.get_default_dtype())
@@ -218,3 +276,14 @@ def _take_rows(x: Tensor | list[Tensor] | None, indices: Tensor) -> Tensor | lis
     if isinstance(x, list):
         return [tensor[indices] for tensor in x]
     return None if x is None else x[indices]
+
+
+def pad_masks(masks: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
+    """Return flat masks `(m, total)` as numbers in a padded batch `(m, b, longest)`, with 0 in the padding."""
+    return pad(masks.T.to(dtype), sets).permute(2, 0, 1)
+
+
+def take_items(x: Tensor, sets: Sets, coordinates: Tensor | None) -> Tensor:
+    """Return the entries of `(m, b, longest)` that belong to all items, or to the items `coordinates`."""
+    rows = sets.layout.padded_rows if coordinates is None else sets.layout.padded_rows[coordinates]
+    return x.flatten(1)[:, rows]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
-from setgrad.functions._padding import pad_masks, take_items
-from setgrad.functions._set_function import BoundSetFunction, SetFunction, to_real
+from setgrad.functions._set_function import BoundSetFunction, SetFunction, pad_masks, take_items, to_real
 from setgrad.sets import Sets
 
 

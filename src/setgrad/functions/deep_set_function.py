@@ -10,10 +10,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from setgrad.encoders import ContextItems
-from setgrad.functions._neural import NeuralBoundFunction, apply_layers, make_perceptron, weights_and_biases
+from setgrad.functions._neural import (
+    NeuralBoundFunction,
+    apply_layers,
+    make_item_encoder,
+    make_perceptron,
+    make_relation,
+    weights_and_biases,
+)
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
-from setgrad.functions.item_encoder import make_item_encoder
-from setgrad.functions.relation import make_relation
 from setgrad.sets import Sets, segment_matmul
 
 

@@ -26,9 +26,14 @@ from torch.nn.functional import linear
 
 from setgrad.encoders.attention import InducedAttention
 from setgrad.errors import OptionError
-from setgrad.functions._neural import NeuralBoundFunction, apply_layers, make_perceptron, weights_and_biases
+from setgrad.functions._neural import (
+    NeuralBoundFunction,
+    apply_layers,
+    make_item_encoder,
+    make_perceptron,
+    weights_and_biases,
+)
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
-from setgrad.functions.item_encoder import make_item_encoder
 from setgrad.sets import Layout, Sets, segment_matmul, segment_sum, unpad
 
 # Largest absolute score. Weights then span a factor of e^10, and float32 keeps 5 digits when the heaviest item leaves.

@@ -18,9 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from setgrad.functions._neural import NeuralBoundFunction, apply_layers, make_perceptron, weights_and_biases
+from setgrad.functions._neural import (
+    NeuralBoundFunction,
+    apply_layers,
+    make_item_encoder,
+    make_perceptron,
+    weights_and_biases,
+)
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
-from setgrad.functions.item_encoder import make_item_encoder
 from setgrad.sets import Sets, segment_matmul, segment_sum
 
 

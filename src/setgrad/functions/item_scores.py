@@ -7,10 +7,9 @@ from typing import final
 
 from torch import Tensor, nn
 
+from setgrad.functions._neural import make_item_encoder, make_relation
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
-from setgrad.functions.item_encoder import make_item_encoder
 from setgrad.functions.modular import BoundModular
-from setgrad.functions.relation import make_relation
 from setgrad.sets import Sets
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, OptionError
-from setgrad.functions._padding import pad_masks, take_items
-from setgrad.functions._set_function import BoundSetFunction, SetFunction
+from setgrad.functions._set_function import BoundSetFunction, SetFunction, pad_masks, take_items
 from setgrad.functions.similarity import Similarity, pairwise_similarities
 from setgrad.sets import Sets
 

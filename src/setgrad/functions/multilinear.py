@@ -6,7 +6,7 @@ from torch import Tensor
 
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions._estimator import ExtensionEstimator
-from setgrad.functions.from_callable import AnySetFunction, as_set_function
+from setgrad.functions._set_function import AnySetFunction, as_set_function
 from setgrad.sets import Sets
 
 

@@ -135,7 +135,7 @@ class FrozenNoise(NoiseSource):
             draw = self.noise.uniform if kind == "uniform" else self.noise.normal
             self._drawn[key] = (layout, draw(layout, samples))
         drawn_for, numbers = self._drawn[key]
-        if not drawn_for.same_as(layout):
+        if drawn_for is not layout and not drawn_for.same_as(layout):
             raise ShapeError("FrozenNoise belongs to the sets of its first call; make a new one for these sets")
         return numbers
 
@@ -180,7 +180,7 @@ class ItemNoise(NoiseSource):
         Raises:
             ShapeError: If the source was made for sets of other sizes.
         """
-        if not layout.same_as(self.layout):
+        if layout is not self.layout and not layout.same_as(self.layout):
             raise ShapeError("ItemNoise belongs to the sets it was made for; make one for these sets")
         rows = torch.arange(samples, device=self._keys.device)[:, None]
         # The upper 24 of 64 bits: as many as float32 can represent in [0, 1).

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from setgrad._deprecation import deprecated_name
 from setgrad._status import Status as Status
+from setgrad.implicit._loop import Step as Step
 from setgrad.implicit._quadratic import quadratic as quadratic
 from setgrad.implicit._solution import Solution as Solution
 from setgrad.implicit._solve import argmin as argmin

@@ -38,7 +38,14 @@ _STALL_FACTOR = 2.0
 @final
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A new iterate with its residual, the solver's state, and a mask of the samples with a singular system."""
+    """The result of one step of an `EquationSolver`.
+
+    Attributes:
+        y: The new iterate of all samples, `(*batch, n)`.
+        residual: Its residual.
+        state: The solver's state for the next step.
+        singular: True for the samples `(*batch,)` whose linear system is singular; None if there are none.
+    """
 
     y: Tensor
     residual: Tensor

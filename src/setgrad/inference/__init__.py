@@ -7,10 +7,10 @@ from setgrad.inference.copula import CopulaRecognition as CopulaRecognition
 from setgrad.inference.diagnostics import Contraction as Contraction
 from setgrad.inference.diagnostics import contraction as contraction
 from setgrad.inference.diagnostics import iterations_needed as iterations_needed
-from setgrad.inference.implicit import ImplicitMeanField as ImplicitMeanField
 from setgrad.inference.losses import AllItems as AllItems
 from setgrad.inference.losses import SampledNegatives as SampledNegatives
 from setgrad.inference.losses import SubsetLoss as SubsetLoss
+from setgrad.inference.mean_field import ImplicitMeanField as ImplicitMeanField
 from setgrad.inference.mean_field import MeanField as MeanField
 from setgrad.inference.mean_field import MeanFieldSolver as MeanFieldSolver
 from setgrad.inference.mean_field import OneStepMeanField as OneStepMeanField

@@ -12,10 +12,9 @@ from torch import Tensor
 from setgrad._deprecation import deprecated_string
 from setgrad.errors import OptionError, ShapeError
 from setgrad.functions import BoundSetFunction, ExtensionEstimator, ItemNoise, as_set_function
-from setgrad.functions.from_callable import AnySetFunction
+from setgrad.functions._set_function import AnySetFunction
 from setgrad.implicit import contraction_estimate
-from setgrad.inference.implicit import ImplicitMeanField
-from setgrad.inference.mean_field import Equation, solve_bound
+from setgrad.inference.mean_field import Equation, ImplicitMeanField, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.sets import Sets, segment_max, unpad
 

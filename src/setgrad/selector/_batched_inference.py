@@ -74,12 +74,12 @@ def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0,
     """
     converged: list[Tensor] = []
 
-    def work(bound: BoundAverage, batch: Sets, indices: np.ndarray) -> Tensor:
-        result = model.infer(bound, ItemNoise(batch, seed), samples=samples)
+    def work(batch: Sets, indices: np.ndarray) -> Tensor:
+        result = model.infer(model.bind(batch), ItemNoise(batch, seed), samples=samples)
         converged.append(result.converged)
         return result.logits
 
-    logits = map_batches(model, sets, work)
+    logits = map_sets(model, sets, work)
     if warn and converged and (share := float(torch.cat(converged).double().mean())) < CONVERGED_SHARE:
         warnings.warn(
             f"inference converged on {share:.0%} of the sets, and the probabilities of the others come from its last "

@@ -14,7 +14,6 @@ from torch import Tensor
 from setgrad._files import read_tensors, write_tensors
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
-from setgrad.selector._config import ModelConfig
 from setgrad.selector._trainer import Trainer
 
 _KIND = "setgrad.checkpoint"
@@ -73,27 +72,20 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _run_fingerprint(trainer: Trainer, start: dict[str, Tensor] | None) -> str:
-    data, held_out = trainer.train_data, trainer.validation
-    tensors = [tensor for c in (data, held_out) for tensor in (c.sets.values, c.subsets.values)]
-    tensors += [] if trainer.weights is None else [trainer.weights]
-    # Flat, because the batch counter of a normalisation has no axis, and such a tensor has no view as bytes.
-    tensors += [] if start is None else [value.flatten() for value in start.values()]
-    lengths = [c.sets.layout.host_lengths.tolist() for c in (data, held_out)]
-    shapes = {name: list(value.shape) for name, value in trainer.model.state_dict().items()}
-    constraints = (
-        () if trainer.constraints is None else zip(trainer.constraints, (data.sets, held_out.sets), strict=True)
-    )
-    signatures = [constraint_signature(constraint, sets) for constraint, sets in constraints]
-    return _fingerprint(_config_values(trainer.config), shapes, lengths, *tensors, *signatures)
-
-
-def _config_values(config: ModelConfig) -> dict[str, Any]:
+    """Return a hash of everything that a resumed run must share with the first one."""
+    config, both = trainer.config, (trainer.train_data, trainer.validation)
     options = {name: value for name, value in config.options.get_params().items() if name not in _FREE_OPTIONS}
-    return {**options, "phi": config.phi, "item_shape": config.item_shape, "slots": config.slots}
-
-
-def _fingerprint(*parts: Any) -> str:
-    """Return a hash of tensors and plain values."""
+    parts: list[Any] = [
+        {**options, "phi": config.phi, "item_shape": config.item_shape, "slots": config.slots},
+        {name: list(value.shape) for name, value in trainer.model.state_dict().items()},
+        [choices.sets.layout.host_lengths.tolist() for choices in both],
+        *(tensor for choices in both for tensor in (choices.sets.values, choices.subsets.values)),
+        *([] if trainer.weights is None else [trainer.weights]),
+        # Flat, because the batch counter of a normalisation has no axis, and such a tensor has no view as bytes.
+        *([] if start is None else [value.flatten() for value in start.values()]),
+    ]
+    if trainer.constraints is not None:
+        parts += [constraint_signature(c, choices.sets) for c, choices in zip(trainer.constraints, both, strict=True)]
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):

@@ -15,7 +15,7 @@ from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import Constraint
 from setgrad.sets import Choices, Sets
-from setgrad.sets._arrays import as_tensor
+from setgrad.sets._sets import as_tensor
 
 
 @final
@@ -69,10 +69,18 @@ def prepare_data(
         raise DataError("there is nothing to learn from: the training sets hold no items")
     if separate is None:
         train_indices, held_out = _split(choices, options.validation_fraction, seed)
-        train, held_choices = (_take(choices, indices) for indices in (train_indices, held_out))
+        train, held_choices = (
+            Choices(choices.sets.take(indices), choices.subsets.take(indices)) for indices in (train_indices, held_out)
+        )
         weights = None if weights is None else choices.sets.with_values(weights).take(train_indices).values
     else:
-        _check_validation(separate, choices)
+        if not separate.sets.layout.total:
+            raise DataError("the validation sets hold no items")
+        if separate.sets.item_shape != choices.sets.item_shape:
+            raise ShapeError(
+                f"training items have shape {tuple(choices.sets.item_shape)}, "
+                f"validation items {tuple(separate.sets.item_shape)}"
+            )
         train, held_choices, train_indices, held_out = choices, separate, np.arange(len(choices)), None
     if weights is not None and not bool((weights > 0).any()):
         raise DataError(
@@ -98,10 +106,6 @@ def _detach(choices: Choices) -> Choices:
     return Choices(choices.sets.with_values(items.clone() if items.is_inference() else items), choices.subsets)
 
 
-def _take(choices: Choices, indices: np.ndarray) -> Choices:
-    return Choices(choices.sets.take(indices), choices.subsets.take(indices))
-
-
 def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     """Return the validation sets that were passed to fit, and their constraint; None if missing."""
     if validation is None:
@@ -113,16 +117,6 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver)):
         raise ShapeError(f"{parameter('validation')} must be a pair (sets, subsets), or (sets, subsets, constraint)")
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
-
-
-def _check_validation(validation: Choices, choices: Choices) -> None:
-    if not validation.sets.layout.total:
-        raise DataError("the validation sets hold no items")
-    if validation.sets.item_shape != choices.sets.item_shape:
-        raise ShapeError(
-            f"training items have shape {tuple(choices.sets.item_shape)}, "
-            f"validation items {tuple(validation.sets.item_shape)}"
-        )
 
 
 def _split(choices: Choices, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import FileFormatError, parameter
-from setgrad.selector._config import ModelConfig
-from setgrad.selector._device import resolve_device
+from setgrad.selector._device import isolated_torch_rng, resolve_device
 from setgrad.selector._fit import FitResult, copy_module
-from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._random import isolated_torch_rng
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
@@ -72,13 +70,12 @@ def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.
 
 
 def _check_phi(name: str | None, phi: nn.Module | None, folder: str | Path) -> None:
-    argument = parameter("phi")
     if name is None and not isinstance(phi, nn.Module):
         raise FileFormatError(
-            f"{folder} was fitted with a module as phi; pass the module: load(folder, {argument}=...)"
+            f"{folder} was fitted with a module as phi; pass the module: load(folder, {parameter('phi')}=...)"
         )
     if name is not None and phi is not None:
-        raise FileFormatError(f"{folder} was fitted with phi={name!r}, not {phi!r:.80}; leave out {argument}")
+        raise FileFormatError(f"{folder} was fitted with phi={name!r}, not {phi!r:.80}; leave out {parameter('phi')}")
 
 
 def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module | None) -> ChoiceModel:

@@ -1,21 +1,163 @@
-"""The trainable part of a selector: it standardises the features, binds F and infers logits."""
+"""The trainable part of a selector: its configuration, its members and how they infer logits."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
-from setgrad.errors import DataError
-from setgrad.functions import BoundSetFunction, NoiseSource, SetFunction
+from setgrad.encoders import ContextItems, ItemEncoder, Stacked
+from setgrad.errors import DataError, OptionError, parameter
+from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, SetFunction
+from setgrad.functions._neural import make_item_encoder
 from setgrad.functions.average import BoundAverage
-from setgrad.selector._config import ModelConfig
-from setgrad.selector._member import Member
+from setgrad.inference import ConstantScale, MeanField, OneStepMeanField, Recognition
+from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
+from setgrad.inference.scales import SCALES, Scale
+from setgrad.selector._options import SelectorOptions
+from setgrad.selector._tables import (
+    CONTEXT,
+    ESTIMATORS,
+    FUNCTIONS,
+    PLUS_CONTEXT,
+    RECOGNITIONS,
+    SOLVERS,
+    LearnedFunction,
+)
 from setgrad.sets import Sets
+
+Value = TypeVar("Value")
+
+
+@final
+@dataclass(frozen=True)
+class ModelConfig:
+    """The configuration of a model.
+
+    Attributes:
+        options: The options, with every None that concerns the model replaced by the value in use.
+        item_shape: Shape of an item.
+        slots: Number of induced points of the attention; None for full attention.
+    """
+
+    options: SelectorOptions
+    item_shape: tuple[int, ...]
+    slots: int | None
+
+    @property
+    def phi(self) -> str | None:
+        """Name of the item encoder; None for a module of the user."""
+        return None if isinstance(self.options.phi, nn.Module) else self.options.phi
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return resolved(self.options.members)
+
+    @property
+    def relation(self) -> int:
+        """Rank of the relation."""
+        return resolved(self.options.relation)
+
+    @cached_property
+    def solver(self) -> MeanFieldSolver:
+        """The solver of mean field."""
+        return SOLVERS[self.options.method](resolved(self.options.steps))
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """The scale of the logits."""
+        scale = self.options.resolved_scale
+        return SCALES[scale] if isinstance(scale, str) else None if scale is None else ConstantScale(float(scale))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelConfig:
+        # Nothing in it changes, and a module that was passed as phi is not copied with every copy of the model.
+        return self
+
+    def with_options(self, **changes: Any) -> ModelConfig:
+        """Return a copy with other options."""
+        return replace(self, options=replace(self.options, **changes))
+
+
+def resolved(value: Value | None) -> Value:
+    """Return a value that is known after None was resolved."""
+    assert value is not None
+    return value
+
+
+@final
+class Member(nn.Module):
+    """A learned set function with the inference that it is trained for.
+
+    Args:
+        config: The configuration of the model.
+        phi: An item encoder of the user; None to build the one that the options name.
+
+    Raises:
+        OptionError: If the options do not fit the items.
+    """
+
+    def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
+        super().__init__()
+        encoder = _make_phi(config) if phi is None else phi
+        if config.relation and getattr(encoder, "reads_tokens", False):
+            raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
+        if config.options.method == "direct":
+            self.function: LearnedFunction = ItemScores(config.item_shape, encoder, relation=config.relation)
+        else:
+            self.function = FUNCTIONS[config.options.function](config, encoder)
+        self.recognition: Recognition | None = None
+        if config.options.method in RECOGNITIONS:
+            # A separate encoder: what tells where to start need not be what tells a good subset.
+            second = _make_phi(config) if phi is None else make_item_encoder(config.item_shape, copy.deepcopy(phi))
+            self.recognition = RECOGNITIONS[config.options.method](second, config.options.hidden)
+
+    def infer(
+        self,
+        config: ModelConfig,
+        bound: BoundSetFunction,
+        noise: NoiseSource,
+        *,
+        samples: int | None = None,
+        coordinates: Tensor | None = None,
+    ) -> MeanField:
+        """Run mean field on F.
+
+        Args:
+            config: The configuration of the model.
+            bound: F, bound to the sets.
+            noise: Source of the sampling noise.
+            samples: Samples of the estimator; None for those of training.
+            coordinates: Flat indices of the items whose logits are needed; None for all.
+
+        Returns:
+            The logits and how the inference ended.
+        """
+        if config.options.method == "direct":
+            # The gradient of a modular function is the same at every subset, so one sample is exact.
+            return solve_bound(bound, Bernoulli(1, noise), OneStepMeanField(), None, 0.5, coordinates)
+        start: float | Tensor = 0.5
+        if self.recognition is not None:
+            with torch.no_grad():
+                start = torch.sigmoid(self.recognition.start(bound.sets))
+        estimator = ESTIMATORS[resolved(config.options.estimator)](samples or config.options.samples, noise)
+        return solve_bound(bound, estimator, config.solver, config.scale, start, coordinates)
+
+
+def _make_phi(config: ModelConfig) -> ItemEncoder:
+    """Build the item encoder that the options name."""
+    options, name = config.options, config.phi or CONTEXT
+    first, joined, _ = name.partition(PLUS_CONTEXT)
+    if name != CONTEXT and not joined:
+        return make_item_encoder(config.item_shape, name, options.dim)
+    in_shape = options.dim if joined else config.item_shape
+    context = ContextItems(in_shape, options.dim, layers=options.layers, heads=options.heads, slots=config.slots)
+    return Stacked(make_item_encoder(config.item_shape, first, options.dim), context) if joined else context
 
 
 @final

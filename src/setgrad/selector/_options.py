@@ -39,21 +39,21 @@ class Allowed:
     """
 
     choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    above: float | None = None
-    below: float | None = None
+    minimum: float = -math.inf
+    above: float = -math.inf
+    below: float = math.inf
 
     @property
     def has_range(self) -> bool:
         """Whether numbers are limited."""
-        return self.minimum is not None or self.above is not None
+        return max(self.minimum, self.above) > -math.inf
 
     @property
     def range_text(self) -> str:
         """The range in words."""
-        if self.below is None:
-            return f"above {self.above}" if self.minimum is None else f"of at least {self.minimum}"
-        if self.minimum is None:
+        if self.below == math.inf:
+            return f"above {self.above}" if self.minimum == -math.inf else f"of at least {self.minimum}"
+        if self.minimum == -math.inf:
             return f"between {self.above} and {self.below}"
         # 2**64 is easier to read than its digits.
         below = f"2**{int(self.below).bit_length() - 1}" if self.below >= 2**32 else self.below
@@ -61,10 +61,7 @@ class Allowed:
 
     def contains(self, number: float) -> bool:
         """Return whether a number is finite and in the range."""
-        lower = -math.inf if self.minimum is None else self.minimum
-        above = -math.inf if self.above is None else self.above
-        below = math.inf if self.below is None else self.below
-        return math.isfinite(number) and lower <= number and above < number < below
+        return math.isfinite(number) and self.minimum <= number and self.above < number < self.below
 
 
 PositiveInt = Annotated[int, Allowed(minimum=1)]
@@ -229,32 +226,33 @@ class SelectorOptions(AbstractOptions):
         return self.predict_samples or 4 * self.samples
 
     def _check_combinations(self) -> None:
-        method, function, relation = parameter("method"), parameter("function"), parameter("relation")
-        estimator, steps = parameter("estimator"), parameter("steps")
-        if self.relation and self.function != "deepset":
-            raise OptionError(
-                f"{function}={self.function!r} has no relation; leave out {relation}, or use {function}='deepset'"
-            )
-        if self.method == "direct" and (self.resolved_scale is not None or self.function != "deepset"):
-            raise OptionError(
-                f"{method}='direct' scores every item by itself: it has no scale and no set function to choose; leave "
-                f"out {parameter('scale')} and {function}, or choose another method"
-            )
         is_smooth = self.resolved_estimator != "bernoulli"
-        if self.method == "unrolled" and not is_smooth and (self.steps or 1) > 1:
-            raise OptionError(
-                f"{method}='unrolled' with {steps}={self.steps} needs a smooth estimator: use {estimator}='gaussian', "
-                f"or {method}='one-step', which is what the published DiffMF computes with Bernoulli samples"
+        problem = None
+        if self.relation and self.function != "deepset":
+            problem = (
+                f"{{function}}={self.function!r} has no relation; leave out {{relation}}, or use {{function}}='deepset'"
             )
-        if self.method == "implicit" and not is_smooth:
-            raise OptionError(
-                f"{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
+        elif self.method == "direct" and (self.resolved_scale is not None or self.function != "deepset"):
+            problem = (
+                "{method}='direct' scores every item by itself: it has no scale and no set function to choose; leave "
+                "out {scale} and {function}, or choose another method"
+            )
+        elif self.method == "unrolled" and not is_smooth and (self.steps or 1) > 1:
+            problem = (
+                f"{{method}}='unrolled' with {{steps}}={self.steps} needs a smooth estimator: use "
+                "{estimator}='gaussian', or {method}='one-step', which is what the published DiffMF computes with "
+                "Bernoulli samples"
+            )
+        elif self.method == "implicit" and not is_smooth:
+            problem = (
+                "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
                 "'pathwise' or 'exact'"
             )
-        if self.checkpoint is not None and self.random_state is None:
+        elif self.checkpoint is not None and self.random_state is None:
+            problem = "{checkpoint} needs {random_state}, because a run without a seed cannot be resumed"
+        if problem is not None:
             raise OptionError(
-                f"{parameter('checkpoint')} needs {parameter('random_state')}, because a run without a seed cannot be "
-                "resumed"
+                problem.format_map({option.name: parameter(option.name) for option in declared_options()})
             )
 
 
@@ -270,5 +268,5 @@ def _declaration(name: str, hint: Any, default: Any) -> Option:
     kinds = tuple(get_args(part)[0] if get_origin(part) is Annotated else part for part in parts)
     # An option may allow names and numbers, as scale does.
     limits = [get_args(part)[1] for part in parts if get_origin(part) is Annotated]
-    merged = {key: value for limit in limits for key, value in vars(limit).items() if value not in ((), None)}
+    merged = {key: value for limit in limits for key, value in vars(limit).items() if value != getattr(Allowed, key)}
     return Option(name, kinds, default, Allowed(**merged))

@@ -40,22 +40,27 @@ class SubsetRequest:
     constraint: Constraint | CombinatorialSolver | None = None
 
     def __post_init__(self) -> None:
-        size, threshold, search = parameter("size"), parameter("threshold"), parameter("search")
         if self.size is not None and self.threshold is not None:
-            raise OptionError(f"{size} and {threshold} both set the number of items; give one of them")
+            raise OptionError(
+                f"{parameter('size')} and {parameter('threshold')} both set the number of items; give one of them"
+            )
         if self.search is not None and self.search not in SEARCHES:
             raise unknown_name("search", self.search, SEARCHES)
         if self.constraint is None:
             return
         if self.size is not None:
-            raise OptionError(f"a constraint sets the allowed sizes; instead of {size}, add SizeRange(n, n) to it")
+            raise OptionError(
+                f"a constraint sets the allowed sizes; instead of {parameter('size')}, add SizeRange(n, n) to it"
+            )
         if self.search == "greedy":
+            search = parameter("search")
             raise OptionError(
                 f"{search}='greedy' does not support a constraint; leave out {search}, or use {search}='local'"
             )
         if self.threshold is not None and not (isinstance(self.threshold, Real) and 0 < self.threshold < 1):
             raise OptionError(
-                f"with a constraint, {threshold} must be a probability above 0 and below 1, not {self.threshold!r}"
+                f"with a constraint, {parameter('threshold')} must be a probability above 0 and below 1, not "
+                f"{self.threshold!r}"
             )
 
 
@@ -132,14 +137,17 @@ def check_scores(scores: Any, sets: Sets) -> Sets:
         DataError: If a score is not finite.
         ShapeError: If they do not belong to the sets.
     """
-    name = parameter("scores")
     if not isinstance(scores, Sets) or scores.values.dim() != 1 or not scores.dtype.is_floating_point:
         raise ShapeError(
-            f"{name} must be the result of decision_function, a Sets of one number for each item, not {scores!r:.80}"
+            f"{parameter('scores')} must be the result of decision_function, a Sets of one number for each item, not "
+            f"{scores!r:.80}"
         )
     if not scores.layout.same_as(sets.layout):
-        raise ShapeError(f"{name} belong to other sets; pass the result of decision_function for these sets")
+        raise ShapeError(
+            f"{parameter('scores')} belong to other sets; pass the result of decision_function for these sets"
+        )
     wrong = ~scores.values.isfinite()
     if bool(wrong.any()):
-        raise DataError(f"the {name} of set {int(scores.layout.ids[wrong][0])} are not finite; pass finite numbers")
+        first = int(scores.layout.ids[wrong][0])
+        raise DataError(f"the {parameter('scores')} of set {first} are not finite; pass finite numbers")
     return scores

@@ -1,13 +1,17 @@
 """All members in one step: their weights are the rows of one matrix, and one call evaluates them together.
 
 A step of a small model is a few hundred short operations, and on a GPU launching them takes longer than computing them.
-Stacked members launch them once, and where all batches have the same shape they are replayed as a CUDA graph. On a CPU,
-where the arithmetic dominates, stacking gains nothing.
+Stacked members launch them once. On a CPU, where the arithmetic dominates, stacking gains nothing.
+
+Where all batches have the same shape, the steps are replayed as CUDA graphs: the GPU then launches the operations by
+itself. A captured graph works for the shapes it was captured with.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -18,24 +22,25 @@ from torch.func import functional_call, vmap
 from setgrad.functions import FreshNoise, ItemNoise, NoiseSource
 from setgrad.inference import MeanField
 from setgrad.selector._batched_inference import map_sets
-from setgrad.selector._config import ModelConfig
-from setgrad.selector._cuda_graph import CUDAGraphReplay
-from setgrad.selector._member import Member
-from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model import ChoiceModel, Member, ModelConfig
 from setgrad.selector._trainable_weights import Batch, TrainableWeights, shared_noise, with_prefix
-from setgrad.sets import Sets
+from setgrad.sets import Layout, Sets
 
 # Methods whose inference is a plain sequence of operations.
 STACKABLE_METHODS = ("direct", "one-step", "unrolled")
 # Sampled items over all members above which the members take turns: the graphs of all would fill the memory.
 _MAX_STACKED_ITEMS = 2**19
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+# Steps that run normally before one is captured, because libraries initialise themselves in the first ones.
+_WARM_UP = 3
+# Largest number of graphs, each of which holds the memory of a whole step. Batches of sets of one size have two shapes.
+_MAX_GRAPHS = 4
 
 
 def can_be_stacked(model: ChoiceModel) -> bool:
     """Return whether one call can evaluate all members."""
     # A module of the user may do anything, and buffers would have to be stacked too.
-    is_plain = model.config.method in STACKABLE_METHODS and model.config.phi is not None
+    is_plain = model.config.options.method in STACKABLE_METHODS and model.config.phi is not None
     return is_plain and not any(True for _ in model.members.buffers())
 
 
@@ -50,7 +55,7 @@ def _is_static(config: ModelConfig) -> bool:
     """Return whether every step runs the same operations, independent of the values."""
     # A nuclear norm needs eigenvalues, which the host waits for.
     options = config.options
-    return options.function == "deepset" and config.estimator != "exact" and options.scale != "nuclear-batch"
+    return options.function == "deepset" and options.estimator != "exact" and options.scale != "nuclear-batch"
 
 
 @final
@@ -216,3 +221,67 @@ def _loss_and_share(result: MeanField, batch: Batch) -> Tensor:
     """Return the loss and the share of sets on which inference converged, `(2,)`."""
     loss = batch.value(result.logits)
     return torch.stack([loss, result.converged.to(loss).mean()])
+
+
+@final
+class CUDAGraphReplay:
+    """Calls a function on batches; on a GPU, after the first batches of a shape, by replaying it as a CUDA graph.
+
+    The function must run the same operations every time, on tensors that stay in place, and draw random numbers from
+    the noise only.
+
+    Args:
+        warm_up: Number of batches of a shape that are computed normally.
+    """
+
+    def __init__(self, warm_up: int = _WARM_UP) -> None:
+        self.warm_up = warm_up
+        self.counts: dict[tuple[int, int], int] = {}
+        self.graphs: dict[tuple[int, int], _CapturedStep] = {}
+
+    def __call__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch, noise: FreshNoise) -> Tensor:
+        """Return the result of `work`."""
+        layout = batch.sets.layout
+        if layout.device.type != "cuda" or not (layout.uniform and batch.coordinates is None):
+            return work(batch, noise)
+        shape = (len(layout), layout.longest)
+        count = self.counts[shape] = self.counts.get(shape, 0) + 1
+        if count <= self.warm_up or (shape not in self.graphs and len(self.graphs) == _MAX_GRAPHS):
+            return work(batch, noise)
+        if shape not in self.graphs:
+            self.graphs[shape] = _CapturedStep(work, batch)
+        return self.graphs[shape].replay(batch, noise)
+
+
+@final
+class _CapturedStep:
+    """The captured graph for one shape of batch, with its input tensors and its random generator."""
+
+    def __init__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch) -> None:
+        layout = batch.sets.layout
+        shared = Layout.from_equal_lengths(len(layout), layout.longest, layout.device)
+        self.batch = replace(
+            batch,
+            sets=type(batch.sets)(batch.sets.values.clone(), shared),
+            subsets=type(batch.subsets)(batch.subsets.values.clone(), shared),
+            weights=None if batch.weights is None else batch.weights.clone(),
+        )
+        noise = FreshNoise()
+        self.generator = noise.generator(layout.device)
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.register_generator_state(self.generator)
+        with torch.cuda.device(layout.device), torch.cuda.graph(self.graph):
+            self.result = work(self.batch, noise)
+
+    def replay(self, batch: Batch, noise: FreshNoise) -> Tensor:
+        """Copy the batch to the input tensors, replay the graph, and advance the noise."""
+        self.batch.sets.values.copy_(batch.sets.values)
+        self.batch.subsets.values.copy_(batch.subsets.values)
+        if self.batch.weights is not None and batch.weights is not None:
+            self.batch.weights.copy_(batch.weights)
+        source = noise.generator(batch.sets.device)
+        self.generator.manual_seed(source.initial_seed())
+        self.generator.set_offset(source.get_offset())
+        self.graph.replay()
+        source.set_offset(self.generator.get_offset())
+        return self.result.clone()

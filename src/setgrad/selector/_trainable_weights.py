@@ -12,8 +12,7 @@ from torch import Tensor
 from setgrad.functions import FreshNoise
 from setgrad.inference import SubsetLoss
 from setgrad.selector._batched_inference import infer_logits
-from setgrad.selector._member import Member
-from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model import ChoiceModel, Member
 from setgrad.sets import Sets
 
 

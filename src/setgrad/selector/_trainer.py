@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -19,12 +19,10 @@ from torch import Tensor
 from setgrad.errors import TrainingError, parameter
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems, SubsetLoss
-from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._batch_constraint import BatchConstraint, ConstrainedLoss
 from setgrad.selector._batched_inference import check_finite
-from setgrad.selector._config import resolved
-from setgrad.selector._constrained_loss import ConstrainedLoss
-from setgrad.selector._model import ChoiceModel
-from setgrad.selector._random import seed_torch
+from setgrad.selector._device import seed_torch
+from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
 from setgrad.selector._tables import LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
@@ -112,14 +110,7 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all tensors and all plain values of the run."""
         tensors = self.trainable.state() | {f"best.{name}": value for name, value in self.best.items()}
-        progress = self.progress
-        numbers = {
-            "epoch": progress.epoch,
-            "best_epoch": progress.best_epoch,
-            "best_score": list(progress.best_score),
-            "history": progress.history,
-        }
-        return tensors, numbers
+        return tensors, asdict(self.progress)
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Continue from the tensors and values that `state` returned."""

@@ -10,20 +10,23 @@ import abc
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad import discrete
 from setgrad.discrete import CardinalityRange, CombinatorialSolver, IntegerProgram, Knapsack, PartitionMatroid
+from setgrad.discrete.solvers._cuts import Cut, cover_cut, solve_with_cuts
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import DataError, OptionError, ShapeError, parameter
-from setgrad.selector._exact_backend import ExactBackend
 from setgrad.sets import Sets
 
 # Larger whole numbers are not exact as floats.
 _MAX_EXACT = 2.0**53
+_EPSILON = np.finfo(np.float64).eps
 
 
 class Constraint(abc.ABC):
@@ -348,3 +351,32 @@ def _reduce(operation: np.ufunc, values: np.ndarray, sets: Sets) -> np.ndarray:
     if filled.any():
         out[filled] = operation.reduceat(values, sets.layout.host_offsets[:-1][filled])
     return out
+
+
+@final
+@dataclass(frozen=True)
+class ExactBackend(discrete.Backend):
+    """Solves binary programs by HiGHS; points that break a constraint within its tolerance are cut off.
+
+    Only the rounding of the sum itself is allowed: three times 0.1 is more than 0.3 in floats, and is feasible.
+    """
+
+    def find(self, program: discrete.Program) -> tuple[np.ndarray | None, discrete.Status]:
+        """Solve again with more cuts until the point is feasible."""
+        return solve_with_cuts(discrete.HiGHS(time_limit=self.time_limit), program, partial(_find_cut, program))
+
+
+def _find_cut(program: discrete.Program, point: np.ndarray) -> Cut | None:
+    """Return an inequality that cuts off a point that breaks a constraint; None if it breaks none."""
+    rounding = len(point) * _EPSILON
+    for row, lower, upper in zip(program.A, program.lower, program.upper, strict=True):
+        slack = rounding * (np.abs(row) @ point)
+        if (row >= 0).all():
+            cut = cover_cut(row, upper + rounding * abs(upper), point)
+            if cut is not None:
+                return cut
+            upper = np.inf
+        if not lower - slack <= row @ point <= upper + slack:
+            # Every other binary point differs in at least one entry.
+            return 2 * point - 1, point.sum() - 1
+    return None

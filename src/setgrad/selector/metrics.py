@@ -26,8 +26,8 @@ def jaccard(picks: Sets, truth: Sets) -> Tensor:
         >>> jaccard(a, b).tolist()
         [0.5, 1.0]
     """
-    both = segment_sum((picks.values & truth.values).double(), truth)
-    either = segment_sum((picks.values | truth.values).double(), truth)
+    counts = torch.stack([picks.values & truth.values, picks.values | truth.values], 1)
+    both, either = segment_sum(counts.double(), truth).unbind(1)
     return torch.where(either > 0, both / either.clamp(min=1), 1.0)
 
 

@@ -24,7 +24,6 @@ from setgrad.selector._model import ChoiceModel, LearnedSetFunction
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
 from setgrad.selector._prediction import SubsetRequest, check_scores, choose_subsets
-from setgrad.selector._resolve import resolve_seed
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.metrics import mean_jaccard
@@ -223,8 +222,9 @@ class SubsetSelector(AbstractOptions):
                 kind = type(start).__name__
                 raise OptionError(f"{parameter('start')} must be a fitted SubsetSelector, not {kind}; see setgrad.load")
             start._check_fitted()
-        options = self._validate()
-        seed = resolve_seed(options)
+        options = self.validate()
+        seed = options.random_state
+        seed = int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, options, seed)
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
         return self
@@ -323,7 +323,7 @@ class SubsetSelector(AbstractOptions):
             folder,
             self.model_.state_dict(),
             {
-                "options": self._validate().get_params() | local,
+                "options": self.validate().get_params() | local,
                 "options_in_use": config.options.get_params() | local,
                 "item_shape": config.item_shape,
                 "slots": config.slots,
@@ -336,14 +336,13 @@ class SubsetSelector(AbstractOptions):
             },
         )
 
-    def _validate(self) -> SelectorOptions:
-        """Return the validated options; they are validated again only if an attribute changed."""
-        params = self.get_params()
-        known = None if self._validated is None else self._validated.get_params()
-        if known is None or any(known[name] is not value for name, value in params.items()):
-            self._validated = SelectorOptions(**params)
-        assert self._validated is not None
-        return self._validated
+    def validate(self) -> SelectorOptions:
+        """Return the validated options, or raise an OptionError; `fit` does this first."""
+        params, valid = self.get_params(), self._validated
+        # Validated again only if an attribute changed.
+        if valid is None or any(getattr(valid, name) is not value for name, value in params.items()):
+            valid = self._validated = SelectorOptions(**params)
+        return valid
 
     def _set_fitted(self, result: FitResult) -> None:
         config = result.model.config

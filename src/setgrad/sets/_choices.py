@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
-from setgrad.sets._arrays import as_tensor
 from setgrad.sets._segments import segment_sum
-from setgrad.sets._sets import Sets
+from setgrad.sets._sets import Sets, as_tensor
 
 
 @final

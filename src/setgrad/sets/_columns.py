@@ -1,11 +1,15 @@
-"""Conversion of table columns to numbers or booleans, with errors that name the file, the column and the row.
+"""The columns of a table: the role of each, and its values as numbers, booleans or ids.
 
-Imported only when a table is read, so PyArrow may be imported at the top.
+Roles are checked before any row is read. Errors about values name the file, the column and the row. Imported only when
+a table is read or written, so PyArrow may be imported at the top.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, final
 
@@ -14,10 +18,82 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from setgrad.errors import DataError
+from setgrad.errors import DataError, OptionError, parameter
 
 # Texts that are read as booleans: false at even positions, true at odd ones.
 _BOOLEAN_TEXTS = ["0", "1", "false", "true"]
+
+
+def resolve_features(
+    path: Path, schema: pa.Schema, features: Iterable[str] | None, roles: dict[str, str | None]
+) -> list[str]:
+    """Return the feature columns, after checking that every column exists once and has one role.
+
+    Args:
+        path: The table, for messages.
+        schema: The columns of the table.
+        features: The columns that the user named; if None, all numeric columns without a role.
+        roles: The other columns by role (the name of a parameter of `read_table`); None for a role without a column.
+
+    Raises:
+        OptionError: If `features` is one text instead of a list.
+        DataError: If a column is missing, unnamed, ambiguous or named in two roles, or there are no features.
+    """
+    if isinstance(features, str):
+        raise OptionError(f"{parameter('features')} must be a list of columns; write [{features!r}]")
+    # A list: an array has no truth value, and an iterator can be read only once.
+    named = None if features is None else list(features)
+    requested = [(role, name) for role, name in roles.items() if name is not None]
+    requested += [("features", name) for name in named or []]
+    counts = Counter(schema.names)
+    missing = [name for _, name in requested if name not in counts]
+    if missing:
+        raise DataError(f"{path}: {_describe_missing(missing, schema.names)}")
+    role_of: dict[str, str] = {}
+    for role, name in requested:
+        if name in role_of:
+            both = f"{parameter(role_of[name])} and as {parameter(role)}"
+            raise DataError(f"{path}: column {name!r} is used as {both}; use it once")
+        role_of[name] = role
+    free = [field for field in schema if field.name not in role_of]
+    columns = [field.name for field in free if _is_numeric(field.type)] if named is None else named
+    if not columns:
+        kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
+        raise DataError(f"{path}: no numeric column for {parameter('features')}; columns without a role: {kinds}")
+    if "" in role_of:
+        raise DataError(f"{path}: the column for {parameter(role_of[''])} has no name; give it one in the table")
+    index = next((name for name in columns if named is None and _is_index(name)), None)
+    if index is not None:
+        raise DataError(
+            f"{path}: the column {index!r} looks like the index of a data frame, not like a feature; write the table "
+            f"without it (index=False in pandas), rename it, or name the {parameter('features')}"
+        )
+    for name in dict.fromkeys([*role_of, *columns]):
+        if counts[name] > 1:
+            raise DataError(f"{path}: {counts[name]} columns are called {name!r}; rename them")
+    return columns
+
+
+def _describe_missing(missing: list[str], names: list[str]) -> str:
+    parts = []
+    for name in missing:
+        close = get_close_matches(str(name), names, n=1)
+        parts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
+    listed = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    return f"there is no column {' or '.join(parts)}; the columns are: {listed}"
+
+
+def _is_index(name: str) -> bool:
+    """Return whether a column has the name that pandas gives to an unnamed index, in CSV and in Parquet."""
+    return name == "" or name.startswith("__index_level_")
+
+
+def _is_numeric(dtype: pa.DataType) -> bool:
+    """Return whether a column of this type is a feature when the user names none.
+
+    A column without any value has the type null. It counts, so that the user gets an error that names it.
+    """
+    return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype) or types.is_null(dtype))
 
 
 @final
@@ -131,3 +207,110 @@ def _first_unparsable(text: pa.Array) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _parse(text.slice(low, middle - low)) is None else (middle, high)
     return low
+
+
+def read_ids(column: Column) -> pa.Array:
+    """Return the column as ids: no value is missing, and the values can be compared."""
+    column.check_no_nulls("every row needs an id")
+    dtype = column.array.type
+    if types.is_nested(dtype):
+        raise column.error(0, f"an id must be a number or a text, not {dtype}")
+    if types.is_floating(dtype):
+        nan = np.isnan(column.array.to_numpy(zero_copy_only=False))
+        if nan.any():
+            raise column.error(np.flatnonzero(nan)[0], "nan is not an id; every row needs one")
+    array = _to_microseconds(column) if getattr(dtype, "unit", None) == "ns" else column.array
+    if types.is_float16(dtype):
+        array = array.cast(pa.float32())  # PyArrow cannot compare float16
+    try:
+        pc.not_equal(array[:1], array[:1])
+        # A copy: a slice would keep all other columns of the chunk in memory.
+        return array.take(pa.array(np.arange(len(array))))
+    except pa.ArrowNotImplementedError:
+        raise column.error(0, f"an id must be a number or a text, not {dtype}") from None
+
+
+def _to_microseconds(column: Column) -> pa.Array:
+    """Return times in microseconds, the resolution of Python's own types; raise if digits would be lost."""
+    dtype, nanoseconds = column.array.type, column.array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    finer = np.flatnonzero(nanoseconds % 1000)
+    if len(finer):
+        raise column.error(finer[0], "an id finer than a microsecond would lose digits; write ids as whole numbers")
+    if types.is_timestamp(dtype):
+        return column.array.cast(pa.timestamp("us", dtype.tz))
+    return column.array.cast(pa.duration("us") if types.is_duration(dtype) else pa.time64("us"))
+
+
+def find_starts(set_ids: pa.Array, previous: pa.Scalar | None) -> np.ndarray:
+    """Return the positions at which a new set starts; `previous` is the id of the row before, if there is one."""
+    is_start = np.ones(len(set_ids), dtype=bool)
+    is_start[0] = previous is None or not previous.equals(set_ids[0])
+    is_start[1:] = pc.not_equal(set_ids[1:], set_ids[:-1]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(is_start)
+
+
+def check_adjacent(path: Path, column: str, set_ids: pa.ChunkedArray, starts: np.ndarray, lengths: np.ndarray) -> None:
+    """Raise if the rows of a set are not adjacent.
+
+    Args:
+        path: The table, for the message.
+        column: The column of the ids, for the message.
+        set_ids: The id at each start of a set, in the order of the table.
+        starts: The rows at which the sets start.
+        lengths: The number of rows from each start to the next.
+    """
+    codes = _factorize(set_ids)
+    unique, earliest = np.unique(codes, return_index=True)
+    if len(unique) == len(codes):
+        return
+    repeated = np.setdiff1d(np.arange(len(codes)), earliest)[0]
+    first = earliest[codes[repeated]]
+    text = (
+        f"set {set_ids[int(repeated)].as_py()!r} appears again after other sets (it had rows {starts[first] + 1} to "
+        f"{starts[first] + lengths[first]}); the rows of a set must be adjacent: sort the table by {column!r} first"
+    )
+    raise row_error(path, column, int(starts[repeated]), text)
+
+
+def check_unique(
+    path: Path, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
+) -> None:
+    """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
+    codes = _factorize(item_ids)
+    keys = np.repeat(np.arange(len(lengths)), lengths) * (int(codes.max()) + 1) + codes
+    ordered = np.sort(keys)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return
+    _, earliest, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    row = np.setdiff1d(np.arange(len(keys)), earliest)[0]
+    index = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+    text = (
+        f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already (row "
+        f"{earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids"
+    )
+    raise row_error(path, column, int(row), text)
+
+
+def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return ids that were read as text as integers, if all of them are and no digit is lost ("007" stays text)."""
+    try:
+        integers = ids.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return ids
+    return integers if integers.cast(ids.type).equals(ids) else ids
+
+
+def ids_to_numpy(ids: pa.ChunkedArray) -> np.ndarray:
+    """Return ids as a NumPy array: numbers keep their type, other ids become Python objects."""
+    if types.is_integer(ids.type) or types.is_floating(ids.type):
+        return np.array(ids.to_numpy())
+    # Equal ids share one object: the items of a catalogue appear in many sets.
+    unique = np.empty(len(ids.unique()), dtype=object)
+    unique[:] = ids.unique().to_pylist()
+    return unique[_factorize(ids)]
+
+
+def _factorize(array: pa.ChunkedArray) -> np.ndarray:
+    """Return integer codes of the values, numbered from 0 in order of first appearance."""
+    indices = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in array.dictionary_encode().chunks]
+    return np.concatenate(indices).astype(np.int64)

@@ -52,8 +52,8 @@ def find_format(path: Path) -> Format:
     return file_format
 
 
-def read_schema(path: Path) -> pa.Schema:
-    """Return the names and types of the columns of a table; raise a `DataError` if the file cannot be read."""
+def open_table(path: Path) -> tuple[Format, pa.Schema]:
+    """Return the format and the columns of a table; raise a `DataError` if the file cannot be read."""
     file_format = find_format(path)
     if not path.exists():
         raise DataError(f"{path}: there is no such file; check the path (the current folder is {Path.cwd()})")
@@ -64,12 +64,11 @@ def read_schema(path: Path) -> pa.Schema:
     with _as_data_errors(path, file_format):
         schema = file_format.schema(path)
         _ = schema.names  # decodes the names, which fails here if they are not UTF-8
-    return schema
+    return file_format, schema
 
 
-def read_chunks(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def read_chunks(path: Path, file_format: Format, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield these columns of a table in chunks of rows, in order; only one chunk is in memory at a time."""
-    file_format = find_format(path)
     rows = _chunk_rows(columns)
     with _as_data_errors(path, file_format):
         for batch in file_format.batches(path, columns):

@@ -1,29 +1,40 @@
-"""`read_table`: sets from a table with one row for each item, in one pass over chunks of the file.
+"""Sets, and other columns, from a table with one row for each item, in one pass over chunks of the file.
 
 Imported only when a table is read, so PyArrow may be imported at the top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, final, overload
 
 import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import types
+from torch import Tensor
 
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.sets._choices import Choices, Table
-from setgrad.sets._columns import Column, read_booleans, read_numbers
-from setgrad.sets._float32_loss import Float32LossCheck
-from setgrad.sets._formats import find_format, read_chunks, read_schema
-from setgrad.sets._growable_array import GrowableArray
-from setgrad.sets._ids import check_adjacent, check_unique, find_starts, ids_to_numpy, integers_if_lossless, read_ids
-from setgrad.sets._roles import resolve_features
+from setgrad.sets._columns import (
+    Column,
+    check_adjacent,
+    check_unique,
+    find_starts,
+    ids_to_numpy,
+    integers_if_lossless,
+    read_booleans,
+    read_ids,
+    read_numbers,
+    resolve_features,
+)
+from setgrad.sets._formats import open_table, read_chunks
 from setgrad.sets._sets import Sets
+
+# An error above this share of a column's range is more than rounding.
+_RANGE_SHARE = 1e-4
 
 
 @overload
@@ -108,7 +119,7 @@ def read_table(
         raise OptionError(f"{parameter('set_id')} must be the name of a column, not {set_id!r}")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise OptionError(f"features are real numbers, but dtype is {dtype!r}; use torch.float32 or torch.float64")
-    schema = read_schema(path)
+    file_format, schema = open_table(path)
     roles = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weight": weight}
     columns = resolve_features(path, schema, features, roles)
     needed = [name for name in roles.values() if name is not None] + columns
@@ -124,7 +135,7 @@ def read_table(
     set_chunks: list[pa.Array] = []
     start_chunks: list[np.ndarray] = []
     rows, previous = 0, None
-    for batch in read_chunks(path, needed):
+    for batch in read_chunks(path, file_format, needed):
         chunk = {name: Column.from_batch(path, batch, name, rows) for name in needed}
         set_ids = read_ids(chunk[set_id])
         starts = find_starts(set_ids, previous)
@@ -146,7 +157,6 @@ def read_table(
             path, set_id=set_id, features=columns, chosen=chosen, item_id=item_id, weight=weight, dtype=torch.float64
         )
 
-    typed = find_format(path).typed
     starts = np.concatenate(start_chunks)
     lengths = np.diff(starts, append=rows)
     all_set_ids = pa.chunked_array(set_chunks)
@@ -156,13 +166,49 @@ def read_table(
     else:
         all_item_ids = pa.chunked_array(item_chunks)
         check_unique(path, item_id, all_item_ids, all_set_ids, lengths)
-        item_ids = ids_to_numpy(all_item_ids if typed else integers_if_lossless(all_item_ids))
+        item_ids = ids_to_numpy(all_item_ids if file_format.typed else integers_if_lossless(all_item_ids))
     sets = Sets.from_lengths(items.pop(), lengths)
-    id_list = (all_set_ids if typed else integers_if_lossless(all_set_ids)).to_pylist()
+    id_list = (all_set_ids if file_format.typed else integers_if_lossless(all_set_ids)).to_pylist()
     sample_weight = None if weight is None else weights.pop()
     if chosen is None:
         return Table(sets, id_list, item_ids, sample_weight, columns)
     return Choices(sets, sets.with_values(masks.pop()), id_list, item_ids, sample_weight, columns)
+
+
+def read_columns(
+    path: Path, *, numbers: Sequence[str] = (), labels: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+    """Read columns of a table row by row.
+
+    Args:
+        path: The table.
+        numbers: Columns with finite numbers.
+        labels: Columns with the group of each row: numbers or text, without missing values.
+
+    Returns:
+        The numbers as float64 arrays and the labels as lists, both by column.
+
+    Raises:
+        DataError: If a column does not exist or a value cannot be used.
+    """
+    columns = list(dict.fromkeys([*numbers, *labels]))
+    file_format, schema = open_table(path)
+    resolve_features(path, schema, columns, {})  # raises if there is no such column
+    booleans = {name for name in numbers if types.is_boolean(schema.field(name).type)}
+    values: dict[str, list[np.ndarray]] = {name: [] for name in numbers}
+    groups: dict[str, list[Any]] = {name: [] for name in labels}
+    rows = 0
+    for batch in read_chunks(path, file_format, columns):
+        chunk = {name: Column.from_batch(path, batch, name, rows) for name in columns}
+        for name in numbers:
+            values[name].append(_read_block([chunk[name]], booleans, torch.float64)[:, 0])
+        for name in labels:
+            missing = chunk[name].array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+            if missing.any():
+                raise chunk[name].error(missing.argmax(), "the group is missing; name the group of every item")
+            groups[name] += read_ids(chunk[name]).to_pylist()
+        rows += batch.num_rows
+    return {name: np.concatenate(parts) for name, parts in values.items()}, groups
 
 
 def _read_block(
@@ -203,3 +249,79 @@ def _read_weights(column: Column, dtype: torch.dtype) -> np.ndarray:
         position = np.flatnonzero(weights < 0)[0]
         raise column.error(position, f"the weight {weights[position]:g} is negative; a weight must be at least 0")
     return weights
+
+
+@final
+class Float32LossCheck:
+    """Collects the rounding errors of columns that are converted to float32 in chunks.
+
+    float64 is needed if a number changes by 1/2 or more, as integers above 2**24 do (times, counts, codes), or by more
+    than a small share of the range of its column, as numbers with a small spread far from 0 do.
+
+    Examples:
+        >>> check = Float32LossCheck(1)
+        >>> check.update(0, np.array([0.1, 1e6, 2.0**24]))
+        >>> check.needs_float64
+        False
+        >>> check.update(0, np.array([2**24 + 1]))
+        >>> check.needs_float64
+        True
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._error = np.zeros(columns)
+        self._min, self._max = np.full(columns, np.inf), np.full(columns, -np.inf)
+
+    def update(self, column: int, values: np.ndarray) -> None:
+        """Add the next chunk of a column; its values must be finite."""
+        if not len(values) or np.can_cast(values.dtype, np.float32):
+            return
+        exact = values.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = np.abs(exact - exact.astype(np.float32)).max()
+        self._error[column] = max(self._error[column], error)
+        self._min[column] = min(self._min[column], exact.min())
+        self._max[column] = max(self._max[column], exact.max())
+
+    @property
+    def needs_float64(self) -> bool:
+        """Whether at least one column loses too much precision in float32."""
+        # A constant column has no range to compare with; a column of a type that always fits has a range of -inf.
+        span = self._max - self._min
+        return bool((self._error >= 0.5).any() or ((span > 0) & (self._error > _RANGE_SHARE * span)).any())
+
+
+@final
+class GrowableArray:
+    """Collects rows in one array. Concatenating a list of chunks at the end would hold all rows twice.
+
+    Examples:
+        >>> array = GrowableArray(np.float32, torch.float32)
+        >>> for chunk in ([1.0, 2.0], [3.0]):
+        ...     array.append(np.array(chunk))
+        >>> array.pop().tolist()
+        [1.0, 2.0, 3.0]
+    """
+
+    def __init__(self, storage: type[np.generic], dtype: torch.dtype) -> None:
+        self._array = np.empty(0, storage)
+        self._rows = 0
+        self._dtype = dtype
+
+    def append(self, chunk: np.ndarray) -> None:
+        """Add rows at the end; all chunks must have rows of the same shape."""
+        rows = self._rows + len(chunk)
+        if rows > len(self._array):
+            # Resizing in place lets the allocator move large blocks without a copy. Growing by a quarter keeps the
+            # number of moves small.
+            capacity = max(rows, len(self._array) * 5 // 4)
+            self._array.resize((capacity, *chunk.shape[1:]), refcheck=False)
+        self._array[self._rows : rows] = chunk
+        self._rows = rows
+
+    def pop(self) -> Tensor:
+        """Return all rows as one tensor of type `dtype`, and release them."""
+        array, rows = self._array, self._rows
+        self._array, self._rows = np.empty(0, array.dtype), 0
+        array.resize((rows, *array.shape[1:]), refcheck=False)
+        return torch.from_numpy(array).to(self._dtype)

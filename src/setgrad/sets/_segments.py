@@ -163,7 +163,7 @@ def segment_matmul(weights: Tensor, x: Tensor, sets: Sets | Layout) -> Tensor:
         x = x.to(torch.int64 if _is_integral(dtype) else dtype)
     m, (count, longest) = len(weights), (len(layout), layout.longest)
     # Padding gives one batched product, which is faster unless the sizes differ a lot. GPUs have none for integers.
-    if count * longest <= 2 * layout.total + 4096 and not _is_integral(x.dtype):
+    if count * longest <= 2 * layout.total + 4096 and x.dtype != torch.int64:
         padded_x, _ = Sets(x, layout).padded()
         padded_w, _ = Sets(weights.T, layout).padded()
         # A sum over many items needs the full precision of its input.

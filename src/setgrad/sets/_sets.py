@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
-from setgrad.sets._arrays import as_tensor
 from setgrad.sets._layout import Layout
 
 
@@ -135,7 +134,7 @@ class Sets:
         Raises:
             ShapeError: If `values` does not have one entry for each item.
         """
-        return Sets(values, self.layout if values.device == self.device else self.layout.to(values.device))
+        return Sets(values, self.layout if values.device == self.values.device else self.layout.to(values.device))
 
     @property
     def offsets(self) -> Tensor:
@@ -236,17 +235,22 @@ class Sets:
 
         For sets of equal size the items are a view of `values`: do not write into them.
         """
-        layout = self.layout
-        shape = (len(layout), layout.longest, *self.item_shape)
+        layout, item_shape = self.layout, self.values.shape[1:]
+        shape = (len(layout), layout.longest, *item_shape)
         if layout.uniform:
             return self.values.reshape(shape), layout.mask
-        flat = self.values.new_full((shape[0] * shape[1], *self.item_shape), fill)
+        flat = self.values.new_full((shape[0] * shape[1], *item_shape), fill)
         return flat.index_copy(0, layout.padded_rows, self.values).reshape(shape), layout.mask
 
     def to(self, *args: Any, **kwargs: Any) -> Sets:
         """Return the sets with their values moved or converted as `Tensor.to` does."""
         values = self.values.to(*args, **kwargs)
         return self if values is self.values else Sets(values, self.layout.to(values.device))
+
+
+def pad(values: Tensor, sets: Sets) -> Tensor:
+    """Return values `(total, ...)` as a batch `(b, longest, ...)`, padded with 0: the inverse of `unpad`."""
+    return sets.with_values(values).padded()[0]
 
 
 def unpad(x: Tensor, sets: Sets) -> Tensor:
@@ -269,3 +273,44 @@ def _set_tensor(x: Any, index: int) -> Tensor:
     if tensor.dim() == 0:
         raise ShapeError(f"set {index} is a single number; a set is an array with one row for each item")
     return tensor
+
+
+def as_tensor(x: Any) -> Tensor:
+    """Return `torch.as_tensor(x)`, also for inputs that it rejects or warns about.
+
+    These are read-only arrays (from data frames and PyArrow), reversed views, lists of arrays or tensors, and objects
+    that only have `__array__`, such as data frames.
+
+    Raises:
+        DataError: If the tensor is sparse, or entries of the array are masked out.
+
+    Examples:
+        >>> import numpy as np
+        >>> as_tensor(np.arange(3)[::-1]).tolist()
+        [2, 1, 0]
+    """
+    if isinstance(x, Tensor):
+        if x.layout != torch.strided:
+            raise DataError(f"the tensor is not dense but {x.layout}; pass x.to_dense()")
+        return x
+    if isinstance(x, (list, tuple)):
+        if x and all(isinstance(row, Tensor) for row in x):
+            return torch.stack(list(x))
+        if any(isinstance(row, np.ndarray) for row in x):
+            for row in x:
+                _check_unmasked(row)
+            x = np.asarray(x)
+    elif not isinstance(x, np.ndarray) and hasattr(x, "__array__"):
+        x = np.asarray(x)
+        if x.dtype == object:
+            # A frame with columns of several types, or of nullable types: convert its plain Python values.
+            x = np.array(x.tolist())
+    _check_unmasked(x)
+    if isinstance(x, np.ndarray) and not (x.flags.writeable and all(step >= 0 for step in x.strides)):
+        x = np.array(x, order="C")
+    return torch.as_tensor(x)
+
+
+def _check_unmasked(x: Any) -> None:
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise DataError("entries of the array are masked out; fill them in with x.filled(...), or drop their rows")

@@ -100,9 +100,10 @@ def check_writable_ids(
     path: Path, *, set_ids: Sequence[Any] | np.ndarray | None, item_ids: Sequence[Any] | np.ndarray | None
 ) -> None:
     """Raise the error that `write_table` would raise for ids that the file cannot hold, before the picks are known."""
+    file_format = find_format(path)
     for ids, noun in ((set_ids, "set"), (item_ids, "item")):
         if ids is not None:
-            _id_array(find_format(path), ids, len(ids), noun)
+            _id_array(file_format, ids, len(ids), noun)
 
 
 def _id_array(file_format: Format, ids: Sequence[Any] | np.ndarray | range, count: int, noun: str) -> pa.Array:
