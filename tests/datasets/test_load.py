@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import setgrad
-from setgrad.datasets import LOADERS, TaskLoader, load_task, task_names
+from setgrad.datasets import LOADERS, load_task, task_names
 from setgrad.errors import DataError, OptionError
 
 
@@ -91,17 +91,6 @@ def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
 def test_wrong_names_raise_errors(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         load_task(name, **options)
-
-
-@pytest.mark.parametrize(("old", "new"), [("load", load_task), ("names", task_names), ("Loader", TaskLoader)])
-def test_old_names_still_work_with_a_warning(old: str, new: object) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"datasets\.{old} is now setgrad\.datasets\.\w+; .*0\.3\.0"):
-        assert getattr(setgrad.datasets, old) is new
-
-
-def test_unknown_names_of_the_package_raise_errors() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
-        _ = setgrad.datasets.no_such_name  # type: ignore[attr-defined]
 
 
 def test_loaders_list_the_files_and_packages_they_need() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from setgrad import implicit
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit import (
     GMRES,
@@ -206,13 +205,3 @@ def test_limits_out_of_range_raise(options, message):
 def test_solver_options_out_of_range_raise(make, message):
     with pytest.raises(OptionError, match=message):
         make()
-
-
-@pytest.mark.parametrize(("old", "new"), [("OneStep", "OneStepAdjoint"), ("Solver", "EquationSolver")])
-def test_old_names_still_work_with_a_warning(old, new):
-    with pytest.warns(
-        DeprecationWarning, match=rf"implicit\.{old} is now setgrad\.implicit\.{new}; .*removed in 0\.3\.0"
-    ):
-        assert getattr(implicit, old) is getattr(implicit, new)
-    with pytest.raises(AttributeError, match=f"no attribute 'No{old}'"):
-        getattr(implicit, f"No{old}")

@@ -541,9 +541,3 @@ def test_the_options_in_use_are_known_after_a_fit(choices):
     assert options.device == "cpu"
     again = SubsetSelector.from_options(options).fit(*choices)
     assert torch.equal(again.predict_proba(choices.sets).values, selector.predict_proba(choices.sets).values)
-
-
-def test_paper_is_the_deprecated_name_of_preset():
-    with pytest.warns(DeprecationWarning, match=r"SubsetSelector\.paper is now SubsetSelector\.preset"):
-        old = SubsetSelector.paper("idiffmf-2", dim=8)
-    assert old.get_params() == SubsetSelector.preset("idiffmf-2", dim=8).get_params()
