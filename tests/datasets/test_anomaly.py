@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setgrad.datasets import ANOMALY_IMAGES, Task, anomaly, load_task
-from setgrad.errors import DataError, FileFormatError, MissingDependencyError, OptionError
+from setgrad.errors import DataError, FileFormatError, MissingDependencyError
 from tests.datasets.helpers import check_seeds, hide, splits
 
 
@@ -152,11 +152,6 @@ def test_wrong_arrays_raise_errors(tmp_path: Path) -> None:
     np.savez(path, **{name: array[:30] for name, array in arrays.items()})
     with pytest.raises(DataError, match="more images are needed"):
         small("mnist", tmp_path)
-
-
-def test_unknown_images_raise_an_error() -> None:
-    with pytest.raises(OptionError, match="unknown images 'cats'; choose one of: olivetti, mnist"):
-        load_task("anomaly:cats")
 
 
 def test_missing_scipy_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -274,7 +274,6 @@ def test_compiled_inference_gives_the_same_results(make):
 
 
 def test_newton_finds_the_same_solution(make):
-    function, sets = make(6.0), draw()
-    usual = mean_field(function, sets, estimator=Exact(), solver=TIGHT).logits
-    newton = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(solver=Newton(), tol=1e-12)).logits
+    solvers = (TIGHT, ImplicitMeanField(solver=Newton(), tol=1e-12))
+    usual, newton = (mean_field(make(6.0), draw(), estimator=Exact(), solver=solver).logits for solver in solvers)
     torch.testing.assert_close(newton, usual, rtol=1e-9, atol=1e-9)
