@@ -31,8 +31,7 @@ from tests.discrete.oracles import draws
 
 OUT = -torch.inf
 # Estimators without a solver check theta themselves.
-LOOKING = [case for case in CASES if not case.solves]
-looking = pytest.mark.parametrize("case", LOOKING, ids=str)
+looking = pytest.mark.parametrize("case", [case for case in CASES if not case.solves], ids=str)
 
 
 @looking
@@ -111,11 +110,12 @@ def test_integer_input_of_a_loss_raises() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda solver: Identity(solver),
-        lambda solver: StraightThrough(solver),
-        lambda solver: Perturbed(solver, noise=Gumbel(), samples=2),
-        lambda solver: FenchelYoung(solver, noise=Gumbel()),
+        Identity,
+        StraightThrough,
+        lambda s: Perturbed(s, noise=Gumbel(), samples=2),
+        lambda s: FenchelYoung(s, noise=Gumbel()),
     ],
+    ids=["Identity", "StraightThrough", "Perturbed", "FenchelYoung"],
 )
 def test_function_instead_of_a_solver_raises(make: Callable[[object], nn.Module]) -> None:
     with pytest.raises(OptionError, match=r"must be a CombinatorialSolver.*CallableSolver\(function\)"):

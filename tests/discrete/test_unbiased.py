@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -93,10 +94,8 @@ def variance(layer: Callable[[Tensor], Tensor], theta: Tensor) -> float:
 def test_leave_one_out_lowers_the_variance() -> None:
     theta, slope = draws(6), 3 + draws(6, seed=1)
 
-    low, high = (
-        Perturbed(ArgMax(), noise=Gumbel(), samples=10, reduce=reduce, generator=generator())
-        for reduce in (True, False)
-    )
+    options: dict[str, Any] = {"noise": Gumbel(), "samples": 10}
+    low, high = (Perturbed(ArgMax(), **options, reduce=reduce, generator=generator()) for reduce in (True, False))
     assert variance(lambda t: low(t) @ slope, theta) < 0.5 * variance(lambda t: high(t) @ slope, theta)
 
 
@@ -238,8 +237,7 @@ def test_simple_is_exact_for_linear_losses() -> None:
 @pytest.mark.parametrize("layer", [GumbelSoftmax(hard=True), ReinMax(), GumbelSoftmax(temperature=1e-4)], ids=repr)
 def test_hard_samples_follow_the_softmax(layer: torch.nn.Module) -> None:
     theta = draws(5)
-    z = layer(theta.expand(COPIES, -1), generator=generator())[0]
-    assert_mean(z, theta.softmax(-1))
+    assert_mean(layer(theta.expand(COPIES, -1), generator=generator())[0], theta.softmax(-1))
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -247,8 +245,7 @@ def test_soft_sub_samples_without_replacement(hard: bool) -> None:
     # A wrong sign of the noise, or a mask for the next round only, would change the result.
     theta = draws(5)
     layer = SoftSub(3, hard=hard, temperature=1e-4, generator=generator())
-    z = layer(theta.expand(COPIES, -1))[0]
-    assert_mean(z, plackett_luce(theta, 3))
+    assert_mean(layer(theta.expand(COPIES, -1))[0], plackett_luce(theta, 3))
 
 
 @pytest.mark.parametrize("name", SCORES)
