@@ -1,7 +1,7 @@
 """Set anomaly on faces and digits: small generated files, and the real ones if available."""
 
 import re
-import sys
+from functools import partial
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,8 @@ import pytest
 import torch
 
 from setgrad.datasets import ANOMALY_IMAGES, Task, anomaly, load_task
-from setgrad.errors import DataError, FileFormatError, MissingDependencyError, OptionError
-from setgrad.sets import Choices
-
-
-def splits(task: Task) -> tuple[Choices, Choices, Choices]:
-    return task.train, task.validation, task.test
+from setgrad.errors import DataError, FileFormatError, MissingDependencyError
+from tests.datasets.helpers import check_seeds, hide, splits
 
 
 def write_olivetti(root: Path) -> Path:
@@ -100,11 +96,7 @@ def test_items_are_the_images_of_their_ids(images: str, folder: Path) -> None:
 
 
 def test_equal_seeds_give_equal_data(images: str, folder: Path) -> None:
-    one, two, other = small(images, folder), small(images, folder), small(images, folder, random_state=1)
-    assert torch.equal(one.train.sets.values, two.train.sets.values)
-    assert torch.equal(one.train.subsets.values, two.train.subsets.values)
-    assert not np.array_equal(one.train.item_ids, other.train.item_ids)
-    assert np.array_equal(one.test.item_ids, small(images, folder, n_train=3).test.item_ids)
+    check_seeds(partial(small, images, folder))
 
 
 def test_the_task_is_loaded_by_name(images: str, folder: Path) -> None:
@@ -162,14 +154,9 @@ def test_wrong_arrays_raise_errors(tmp_path: Path) -> None:
         small("mnist", tmp_path)
 
 
-def test_unknown_images_raise_an_error() -> None:
-    with pytest.raises(OptionError, match="unknown images 'cats'; choose one of: olivetti, mnist"):
-        load_task("anomaly:cats")
-
-
 def test_missing_scipy_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_olivetti(tmp_path)
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    hide(monkeypatch, "scipy.io")
     with pytest.raises(MissingDependencyError, match=r'pip install "setgrad\[demo\]"'):
         small("olivetti", tmp_path)
 

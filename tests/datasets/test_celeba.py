@@ -1,6 +1,6 @@
 """CelebA's public format, on small generated files: CelebA itself may not be redistributed."""
 
-import sys
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from setgrad.datasets import Task, celeba, load_task
 from setgrad.datasets._celeba import _pair_weights
 from setgrad.errors import DataError, FileFormatError, MissingDependencyError
-from setgrad.sets import Choices
+from tests.datasets.helpers import check_seeds, hide, splits
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 
@@ -49,10 +49,6 @@ def small(folder: Path, random_state: int = 0, n_train: int = 30) -> Task:
     return celeba(random_state=random_state, data_dir=folder.parent, n_train=n_train, n_validation=20, n_test=20)
 
 
-def splits(task: Task) -> tuple[Choices, Choices, Choices]:
-    return task.train, task.validation, task.test
-
-
 def test_normal_faces_share_two_attributes_that_no_odd_face_has(folder: Path) -> None:
     for part in splits(small(folder)):
         faces = np.asarray([NAMES.index(name) for name in part.item_ids]).reshape(-1, 8)
@@ -88,11 +84,7 @@ def test_only_the_photographs_of_the_sets_are_read(folder: Path) -> None:
 
 
 def test_equal_seeds_give_equal_data(folder: Path) -> None:
-    one, two, other = small(folder), small(folder), small(folder, random_state=1)
-    assert torch.equal(one.train.sets.values, two.train.sets.values)
-    assert torch.equal(one.train.subsets.values, two.train.subsets.values)
-    assert not np.array_equal(one.train.item_ids, other.train.item_ids)
-    assert np.array_equal(one.test.item_ids, small(folder, n_train=3).test.item_ids)
+    check_seeds(partial(small, folder))
 
 
 def test_pairs_of_attributes_have_the_probability_of_a_random_face() -> None:
@@ -157,6 +149,6 @@ def test_too_few_faces_raise_an_error(folder: Path) -> None:
 
 
 def test_missing_pillow_raises_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    hide(monkeypatch, "PIL")
     with pytest.raises(MissingDependencyError, match=r'pip install "setgrad\[demo\]"'):
         small(folder)

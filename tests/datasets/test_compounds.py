@@ -1,6 +1,5 @@
 """Compound selection: the filters compared with brute force, the files of DeepDTA, the cache, and the real data."""
 
-import builtins
 import json
 import pickle
 import warnings
@@ -14,7 +13,8 @@ import torch
 from setgrad.datasets import COMPOUND_DATASETS, Task, compounds, load_task, pair_tokens
 from setgrad.datasets import _diversity as diversity
 from setgrad.datasets import _pair_sets as pair_sets
-from setgrad.errors import DataError, FileFormatError, MissingDependencyError, OptionError
+from setgrad.errors import DataError, FileFormatError, MissingDependencyError
+from tests.datasets.helpers import hide, is_equal
 
 KD = "drug-target_interaction_affinities_Kd__Davis_et_al.2011v1.txt"
 RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1"]
@@ -160,21 +160,9 @@ def test_splits_and_seeds_are_independent(folder: Path) -> None:
 def test_the_task_is_loaded_by_name(folder: Path) -> None:
     assert load_task("compounds:davis", data_dir=folder, **FEW).name == "compounds:davis:diverse"
     assert load_task("compounds:davis:active", data_dir=folder, **FEW).name == "compounds:davis:active"
-    with pytest.raises(OptionError, match="unknown compound data set 'biosnap'; choose one of: davis, kiba"):
-        load_task("compounds:biosnap")
 
 
 # ---- the cache
-
-
-def is_equal(a: Task, b: Task) -> bool:
-    parts = [(getattr(a, name), getattr(b, name)) for name in ("train", "validation", "test")]
-    return a.name == b.name and all(
-        torch.equal(x.sets.values, y.sets.values)
-        and torch.equal(x.subsets.values, y.subsets.values)
-        and np.array_equal(x.item_ids, y.item_ids)
-        for x, y in parts
-    )
 
 
 def test_a_cached_task_needs_neither_data_nor_rdkit(
@@ -213,17 +201,6 @@ def test_damaged_caches_raise_errors(folder: Path, tmp_path: Path) -> None:
 
 
 # ---- errors
-
-
-def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    import_module = builtins.__import__
-
-    def fail(name: str, *args: Any, **kwargs: Any) -> object:
-        if name.partition(".")[0] == package:
-            raise ImportError(f"No module named {name!r}")
-        return import_module(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", fail)
 
 
 @pytest.mark.parametrize("package", ["rdkit", "sklearn"])

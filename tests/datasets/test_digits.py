@@ -1,7 +1,6 @@
 """Set anomaly on the handwritten digits of scikit-learn."""
 
 import re
-import sys
 from math import comb
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from setgrad.datasets import Task, digits
 from setgrad.errors import MissingDependencyError
-from setgrad.sets import Choices
+from tests.datasets.helpers import hide, splits
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +22,6 @@ def bundled(task: Task) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
     return load_digits(return_X_y=True)
-
-
-def splits(task: Task) -> tuple[Choices, Choices, Choices]:
-    return task.train, task.validation, task.test
 
 
 def test_the_default_numbers_of_sets(task: Task) -> None:
@@ -87,6 +82,6 @@ def test_the_scores_in_the_description_are_right(task: Task) -> None:
 
 
 def test_missing_scikit_learn_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    hide(monkeypatch, "sklearn.datasets")
     with pytest.raises(MissingDependencyError, match=r'pip install "setgrad\[demo\]"'):
         digits()

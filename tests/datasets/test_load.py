@@ -8,14 +8,13 @@ import pytest
 import torch
 
 import setgrad
-from setgrad.datasets import LOADERS, TaskLoader, load_task, task_names
+from setgrad.datasets import LOADERS, load_task, task_names
 from setgrad.errors import DataError, OptionError
 
 
 def test_task_names_are_unique_and_cover_all_loaders() -> None:
-    assert (
-        len(task_names()) == len(set(task_names())) == sum(max(1, len(loader.variants)) for loader in LOADERS.values())
-    )
+    count = sum(max(1, len(loader.variants)) for loader in LOADERS.values())
+    assert len(task_names()) == len(set(task_names())) == count
     assert sum(name.startswith("amazon:") for name in task_names()) == 12 * 2
     assert {name.partition(":")[0] for name in task_names()} == set(LOADERS)
 
@@ -66,11 +65,8 @@ def test_every_count_applies_to_its_split(folder: Path) -> None:
 
 
 def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
-    for task in (
-        load_task("gaussian", n_train=1),
-        load_task("moons", n_train=1),
-        load_task("amazon:toys", data_dir=folder),
-    ):
+    for name in ("gaussian", "moons", "amazon:toys"):
+        task = load_task(name, n_train=1, data_dir=folder if name.startswith("amazon") else None)
         assert "licence" in task.source and len(task.description) > 50
 
 
@@ -84,6 +80,9 @@ def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
         ("amazon", {}, "'amazon' is a family of data sets; load one of them, such as 'amazon:toys:random'"),
         ("amazon", {"protocol": "random"}, "'amazon' is a family of data sets"),
         ("amazon:toys:random:more", {}, "has too many parts"),
+        ("anomaly:cats", {}, "unknown images 'cats'; choose one of: olivetti, mnist"),
+        ("bundles:books", {}, "unknown bundle category 'books'; choose one of: clothing, electronic, food"),
+        ("compounds:biosnap", {}, "unknown compound data set 'biosnap'; choose one of: davis, kiba"),
         ("amazon:toy", {}, "unknown Amazon category 'toy'; choose one of: apparel"),
         ("amazon:toys:near", {}, "unknown Amazon protocol 'near'; choose one of: farthest, random"),
     ],
@@ -91,17 +90,6 @@ def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
 def test_wrong_names_raise_errors(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         load_task(name, **options)
-
-
-@pytest.mark.parametrize(("old", "new"), [("load", load_task), ("names", task_names), ("Loader", TaskLoader)])
-def test_old_names_still_work_with_a_warning(old: str, new: object) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"datasets\.{old} is now setgrad\.datasets\.\w+; .*0\.3\.0"):
-        assert getattr(setgrad.datasets, old) is new
-
-
-def test_unknown_names_of_the_package_raise_errors() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
-        _ = setgrad.datasets.no_such_name  # type: ignore[attr-defined]
 
 
 def test_loaders_list_the_files_and_packages_they_need() -> None:

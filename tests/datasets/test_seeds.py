@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setgrad.datasets import Task, load_task
-from setgrad.sets import Choices
+from tests.datasets.helpers import check_seeds, is_equal, splits
 
 NAMES = pytest.mark.parametrize("name", ["gaussian", "moons", "digits"])
 
@@ -24,35 +24,20 @@ def make(name: str) -> Callable[..., Task]:
     return small
 
 
-def is_equal(a: Choices, b: Choices) -> bool:
-    return torch.equal(a.sets.values, b.sets.values) and torch.equal(a.subsets.values, b.subsets.values)
-
-
 def numpy_state() -> tuple[int, list[int]]:
     state = np.random.get_state(legacy=False)["state"]
     return state["pos"], state["key"].tolist()
 
 
 @NAMES
-def test_equal_seeds_give_equal_data(make: Callable[..., Task]) -> None:
-    one, two = make(), make()
-    assert is_equal(one.train, two.train) and is_equal(one.validation, two.validation) and is_equal(one.test, two.test)
-
-
-@NAMES
-def test_different_seeds_give_different_data(make: Callable[..., Task]) -> None:
-    assert not is_equal(make().train, make(random_state=1).train)
+def test_data_depend_on_the_seed(make: Callable[..., Task]) -> None:
+    check_seeds(make)
 
 
 @NAMES
 def test_splits_are_different(make: Callable[..., Task]) -> None:
-    task = make()
-    assert not is_equal(task.train, task.validation) and not is_equal(task.validation, task.test)
-
-
-@NAMES
-def test_the_size_of_the_training_split_does_not_change_the_test_split(make: Callable[..., Task]) -> None:
-    assert is_equal(make(n_train=5).test, make(n_train=20).test)
+    train, validation, test = (part.sets.values for part in splits(make()))
+    assert not torch.equal(train, validation) and not torch.equal(validation, test)
 
 
 @NAMES
@@ -66,4 +51,4 @@ def test_global_random_states_are_neither_read_nor_changed(make: Callable[..., T
     np.random.seed(77)
     two = make()
     np.random.set_state(state)
-    assert is_equal(one.train, two.train)
+    assert is_equal(one, two)

@@ -103,6 +103,15 @@ def plackett_luce(theta: Tensor, k: int) -> Tensor:
     return total
 
 
+def assert_unbiased(layer: Callable[[Tensor], Tensor], theta: Tensor, truth: Callable[[Tensor], Tensor]) -> None:
+    """Mean value and mean gradient over many copies are those of the exact function."""
+    values, grads = per_copy(layer, theta)
+    leaf = theta.clone().requires_grad_()
+    exact = truth(leaf)
+    assert_mean(values, exact.detach())
+    assert_mean(grads, torch.autograd.grad(exact, leaf)[0])
+
+
 def assert_mean(values: Tensor, truth: Tensor, *, errors: float = 4.0) -> None:
     """The mean over the first axis is within a few standard errors of the exact value, in each entry."""
     spread = values.std(0) / len(values) ** 0.5

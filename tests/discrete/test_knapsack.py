@@ -10,16 +10,7 @@ import torch
 from scipy.optimize import LinearConstraint, milp
 
 from setgrad._status import Status
-from setgrad.discrete.solvers import (
-    Backend,
-    HiGHS,
-    IntegerProgram,
-    Knapsack,
-    ORTools,
-    Program,
-    WorkerPool,
-    _cuts,
-)
+from setgrad.discrete.solvers import Backend, HiGHS, IntegerProgram, Knapsack, ORTools, Program, WorkerPool, _cuts
 from setgrad.errors import OptionError, ShapeError, SolverError
 from tests.discrete.oracles import draws, product
 from tests.discrete.problems import binary

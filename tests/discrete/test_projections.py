@@ -6,13 +6,7 @@ import torch
 from setgrad.discrete._solver import CombinatorialSolver
 from setgrad.discrete.estimators import Identity
 from setgrad.discrete.margins import InformedMargin, Margin, NoiseMargin
-from setgrad.discrete.projections import (
-    MeanProjection,
-    NormProjection,
-    PlaneProjection,
-    Projection,
-    StdProjection,
-)
+from setgrad.discrete.projections import MeanProjection, NormProjection, PlaneProjection, Projection, StdProjection
 from setgrad.discrete.solvers.top_k import TopK
 from setgrad.errors import OptionError, ShapeError
 from tests.discrete.oracles import Fixed, Points, draws

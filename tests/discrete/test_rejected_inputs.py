@@ -31,8 +31,7 @@ from tests.discrete.oracles import draws
 
 OUT = -torch.inf
 # Estimators without a solver check theta themselves.
-LOOKING = [case for case in CASES if not case.solves]
-looking = pytest.mark.parametrize("case", LOOKING, ids=str)
+looking = pytest.mark.parametrize("case", [case for case in CASES if not case.solves], ids=str)
 
 
 @looking
@@ -81,15 +80,11 @@ def test_errors_under_transforms(case: Case) -> None:
         torch.compile(case.build(), backend="eager")(theta)
 
 
-@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_integer_tensors_raise(case: Case, dtype: torch.dtype) -> None:
-    with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):
-        case.build()(torch.ones(3, N, dtype=dtype))
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lists_raise(case: Case) -> None:
+def test_theta_must_be_a_tensor_of_floats(case: Case) -> None:
+    for dtype in (torch.long, torch.bool, torch.complex64):
+        with pytest.raises(ShapeError, match=r"floats, not torch.*float\(\)"):
+            case.build()(torch.ones(3, N, dtype=dtype))
     with pytest.raises(ShapeError, match="as a tensor of floats, not list"):
         case.build()([1.0] * N)
 
@@ -115,11 +110,12 @@ def test_integer_input_of_a_loss_raises() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda solver: Identity(solver),
-        lambda solver: StraightThrough(solver),
-        lambda solver: Perturbed(solver, noise=Gumbel(), samples=2),
-        lambda solver: FenchelYoung(solver, noise=Gumbel()),
+        Identity,
+        StraightThrough,
+        lambda s: Perturbed(s, noise=Gumbel(), samples=2),
+        lambda s: FenchelYoung(s, noise=Gumbel()),
     ],
+    ids=["Identity", "StraightThrough", "Perturbed", "FenchelYoung"],
 )
 def test_function_instead_of_a_solver_raises(make: Callable[[object], nn.Module]) -> None:
     with pytest.raises(OptionError, match=r"must be a CombinatorialSolver.*CallableSolver\(function\)"):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,16 @@ from setgrad.discrete.estimators import (
 from setgrad.discrete.noise import Antithetic, Gumbel, Noise, Normal, Tempered
 from setgrad.discrete.solvers.top_k import ArgMax, TopK
 from setgrad.errors import DerivativeError, OptionError, ShapeError
-from tests.discrete.oracles import assert_mean, draws, exact_gradient, generator, per_copy, plackett_luce, subsets
+from tests.discrete.oracles import (
+    assert_mean,
+    assert_unbiased,
+    draws,
+    exact_gradient,
+    generator,
+    per_copy,
+    plackett_luce,
+    subsets,
+)
 
 COPIES = 4000
 
@@ -38,22 +48,14 @@ def test_perturbed_argmax_with_gumbel_noise_is_a_softmax(noise: Noise, reduce: b
     theta, slope = draws(6), draws(6, seed=1)
     scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(ArgMax(), noise=noise, samples=samples, reduce=reduce, generator=generator())
-    values, grads = per_copy(lambda t: layer(t) @ slope, theta)
-    leaf = theta.clone().requires_grad_()
-    truth = (leaf / scale).softmax(-1) @ slope
-    assert_mean(values, truth.detach())
-    assert_mean(grads, torch.autograd.grad(truth, leaf)[0])
+    assert_unbiased(lambda t: layer(t) @ slope, theta, lambda t: (t / scale).softmax(-1) @ slope)
 
 
 @pytest.mark.parametrize("noise", [Gumbel(), Antithetic(Gumbel())], ids=str)
 def test_perturbed_top_k_with_gumbel_noise_is_plackett_luce(noise: Noise) -> None:
     theta, slope = draws(5), draws(5, seed=1)
     layer = Perturbed(TopK(2, sense="min"), noise=noise, samples=4, generator=generator())
-    values, grads = per_copy(lambda t: layer(t) @ slope, theta)
-    leaf = theta.clone().requires_grad_()
-    truth = plackett_luce(-leaf, 2) @ slope
-    assert_mean(values, truth.detach())
-    assert_mean(grads, torch.autograd.grad(truth, leaf)[0])
+    assert_unbiased(lambda t: layer(t) @ slope, theta, lambda t: plackett_luce(-t, 2) @ slope)
 
 
 @pytest.mark.parametrize("noise", [Normal(), Antithetic(Normal()), Tempered(Normal(), 2.0)], ids=str)
@@ -61,11 +63,9 @@ def test_perturbed_argmax_of_two_with_normal_noise_is_a_normal_cdf(noise: Noise)
     theta = torch.tensor([0.3, -0.5], dtype=torch.float64)
     scale = noise.scale if isinstance(noise, Tempered) else 1.0
     layer = Perturbed(ArgMax(), noise=noise, samples=4, generator=generator())
-    values, grads = per_copy(lambda t: layer(t)[:, 0], theta)
-    z = 0.8 / (scale * math.sqrt(2))
-    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / (scale * math.sqrt(2))
-    assert_mean(values, torch.tensor(0.5 * (1 + math.erf(z / math.sqrt(2)))))
-    assert_mean(grads, torch.tensor([density, -density]))
+    assert_unbiased(
+        lambda t: layer(t)[:, 0], theta, lambda t: torch.special.ndtr((t[0] - t[1]) / (scale * math.sqrt(2)))
+    )
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -86,23 +86,26 @@ def test_baseline_uses_samples_with_independent_noise(mirrored: bool, samples: i
     torch.testing.assert_close(leaf.grad, truth)
 
 
+def variance(layer: Callable[[Tensor], Tensor], theta: Tensor) -> float:
+    """Return the sum of the variances of the entries of the gradient."""
+    return per_copy(layer, theta)[1].var(0).sum().item()
+
+
 def test_leave_one_out_lowers_the_variance() -> None:
     theta, slope = draws(6), 3 + draws(6, seed=1)
 
-    def variance(*, reduce: bool) -> Tensor:
-        layer = Perturbed(ArgMax(), noise=Gumbel(), samples=10, reduce=reduce, generator=generator())
-        return per_copy(lambda t: layer(t) @ slope, theta)[1].var(0).sum()
-
-    assert variance(reduce=True) < 0.5 * variance(reduce=False)
+    options: dict[str, Any] = {"noise": Gumbel(), "samples": 10}
+    low, high = (Perturbed(ArgMax(), **options, reduce=reduce, generator=generator()) for reduce in (True, False))
+    assert variance(lambda t: low(t) @ slope, theta) < 0.5 * variance(lambda t: high(t) @ slope, theta)
 
 
 def test_fenchel_young_is_the_log_partition() -> None:
     theta = draws(6)
     target = torch.eye(6, dtype=torch.float64)[2]
     layer = FenchelYoung(ArgMax(), noise=Gumbel(), samples=3, generator=generator())
-    values, grads = per_copy(lambda t: layer(t, target.expand_as(t)), theta)
-    assert_mean(values, theta.logsumexp(-1) + 0.5772156649015329 - theta[2])
-    assert_mean(grads, theta.softmax(-1) - target)
+    assert_unbiased(
+        lambda t: layer(t, target.expand_as(t)), theta, lambda t: t.logsumexp(-1) + 0.5772156649015329 - t[2]
+    )
 
 
 def test_fenchel_young_without_noise_is_the_perceptron() -> None:
@@ -152,22 +155,17 @@ SCORES: dict[str, Callable[..., torch.nn.Module]] = {
 def test_score_functions_of_subsets(name: str, samples: int) -> None:
     theta = draws(6)
     layer = SCORES[name](samples=samples, generator=generator())
-    values, grads = per_copy(lambda t: layer(t, nonlinear_loss), theta)
     points = subsets(6, 3)
-    chances = (points @ theta).softmax(-1)
-    assert_mean(values, chances @ nonlinear_loss(points))
-    assert_mean(grads, exact_gradient(theta, points, nonlinear_loss))
+    losses = nonlinear_loss(points)
+    assert_unbiased(lambda t: layer(t, nonlinear_loss), theta, lambda t: (points @ t).softmax(-1) @ losses)
 
 
 def test_control_variates_lower_the_variance() -> None:
     theta = draws(6)
-
-    def variance(name: str) -> float:
-        layer = SCORES[name](samples=6, generator=generator())
-        return per_copy(lambda t: layer(t, nonlinear_loss), theta)[1].var(0).sum().item()
-
-    assert variance("rloo") < 0.2 * variance("reinforce")
-    assert variance("SFESS") == pytest.approx(variance("rloo"))
+    layers = {name: make(samples=6, generator=generator()) for name, make in SCORES.items()}
+    spread = {name: variance(lambda t, name=name: layers[name](t, nonlinear_loss), theta) for name in layers}
+    assert spread["rloo"] < 0.2 * spread["reinforce"]
+    assert spread["SFESS"] == pytest.approx(spread["rloo"])
     # For a linear loss the variance is 0.
     slope = draws(6, seed=1)
     _, grads = per_copy(lambda t: SFESS(3, samples=2, generator=generator())(t, lambda z: z @ slope), theta, copies=20)
@@ -181,8 +179,7 @@ def test_linear_control_variate_helps_a_smooth_loss() -> None:
         return (z @ slope) ** 2 / 5 + z @ slope
 
     with_part, without = (SFESS(3, samples=6, linear=linear, generator=generator()) for linear in (True, False))
-    spread = per_copy(lambda t: with_part(t, smooth), theta)[1].var(0).sum()
-    assert spread < 0.5 * per_copy(lambda t: without(t, smooth), theta)[1].var(0).sum()
+    assert variance(lambda t: with_part(t, smooth), theta) < 0.5 * variance(lambda t: without(t, smooth), theta)
 
 
 def test_surrogates_pass_the_gradient_of_the_loss() -> None:
@@ -216,18 +213,15 @@ def test_reinmax_is_exact_for_quadratic_losses() -> None:
         return torch.einsum("...i,ij,...j->...", z, square, z) + z @ draws(5, seed=3)
 
     layer = ReinMax(samples=2, generator=generator())
-    values, grads = per_copy(lambda t: quadratic(layer(t)).mean(0), theta)
-    points = torch.eye(5, dtype=torch.float64)
-    truth = exact_gradient(theta, points, quadratic)
-    assert_mean(values, theta.softmax(-1) @ quadratic(points))
-    assert_mean(grads, truth)
+    losses = quadratic(torch.eye(5, dtype=torch.float64))
+    assert_unbiased(lambda t: quadratic(layer(t)).mean(0), theta, lambda t: t.softmax(-1) @ losses)
     # The first-order estimator is not.
     plain = theta.expand(COPIES, -1).clone().requires_grad_()
     z = layer(plain).detach().requires_grad_()
     (slope,) = torch.autograd.grad(quadratic(z).mean(0).sum(), z)
     (first,) = torch.autograd.grad((slope * plain.softmax(-1)).sum(), plain)
     with pytest.raises(AssertionError, match="standard errors"):
-        assert_mean(first, truth)
+        assert_mean(first, exact_gradient(theta, torch.eye(5, dtype=torch.float64), quadratic))
 
 
 def test_simple_is_exact_for_linear_losses() -> None:
@@ -243,8 +237,7 @@ def test_simple_is_exact_for_linear_losses() -> None:
 @pytest.mark.parametrize("layer", [GumbelSoftmax(hard=True), ReinMax(), GumbelSoftmax(temperature=1e-4)], ids=repr)
 def test_hard_samples_follow_the_softmax(layer: torch.nn.Module) -> None:
     theta = draws(5)
-    z = layer(theta.expand(COPIES, -1), generator=generator())[0]
-    assert_mean(z, theta.softmax(-1))
+    assert_mean(layer(theta.expand(COPIES, -1), generator=generator())[0], theta.softmax(-1))
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -252,8 +245,7 @@ def test_soft_sub_samples_without_replacement(hard: bool) -> None:
     # A wrong sign of the noise, or a mask for the next round only, would change the result.
     theta = draws(5)
     layer = SoftSub(3, hard=hard, temperature=1e-4, generator=generator())
-    z = layer(theta.expand(COPIES, -1))[0]
-    assert_mean(z, plackett_luce(theta, 3))
+    assert_mean(layer(theta.expand(COPIES, -1))[0], plackett_luce(theta, 3))
 
 
 @pytest.mark.parametrize("name", SCORES)

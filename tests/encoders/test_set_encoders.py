@@ -400,20 +400,8 @@ def test_encoders_that_cannot_read_chunks_name_a_remedy(encoder):
 
 
 @pytest.mark.parametrize("make", [UMBC, DeepUMBC])
-def test_activations_are_objects_and_strings_are_deprecated(make, seeded):
-    with seeded(0):
-        encoder = make(DIM, 8, 4, activation=SlotSigmoid())
-    with seeded(0), pytest.warns(DeprecationWarning, match=r"activation='slot-sigmoid' is now activation=SlotSigmoid"):
-        old = make(DIM, 8, 4, activation="slot-sigmoid")
-    sets = random_sets(dtype=torch.float32)
-    assert_close(old(sets), encoder(sets), 0)
+def test_wrong_activations_and_normalisations_raise(make, seeded):
     with seeded(0), pytest.raises(OptionError, match=r"activation must be one of Softmax\(\), Sigmoid\(\)"):
         make(DIM, 8, 4, activation=Softmax)
-
-
-@pytest.mark.parametrize(("old", "new"), [("set", True), ("none", False)])
-def test_normalize_is_a_bool_and_strings_are_deprecated(old, new, seeded):
-    with seeded(0), pytest.warns(DeprecationWarning, match=f"normalize='{old}' is now normalize={new}"):
-        assert UMBC(DIM, 8, 4, activation=SlotSigmoid(), normalize=old).normalize is new
     with seeded(0), pytest.raises(OptionError, match="without normalisation has no bound"):
         UMBC(DIM, 8, 4, normalize=False)

@@ -45,8 +45,6 @@ class Case:
     # The definition in plain Python, for the items of one set and the indices of the chosen ones; None for learned F.
     truth: Truth | None = None
     relaxed: bool = True
-    # Whether F can be differentiated at almost every point, so that finite differences must agree.
-    smooth: bool = True
     submodular: bool = False
     monotone: bool = False
 

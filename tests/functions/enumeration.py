@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from setgrad.functions import FromCallable, SetFunction
+from setgrad.functions import (
+    BoundSetFunction,
+    ExtensionEstimator,
+    FromCallable,
+    SetFunction,
+    multilinear_gradient,
+    multilinear_hessian_vector,
+    multilinear_value,
+)
 from setgrad.sets import Sets
 
 
-@dataclass(frozen=True)
-class Truth:
+class Truth(NamedTuple):
     """Value `(b,)`, gradient `(total,)` and Hessian times the vector `(total,)`."""
 
     value: Tensor
@@ -48,6 +55,21 @@ def enumerate_subsets(function: SetFunction, sets: Sets, psi: Tensor, vector: Te
         gradient += slope
         product += bend
     return Truth(*(torch.tensor(x, dtype=torch.float64) for x in (value, gradient, product)))
+
+
+def estimate(function: SetFunction, sets: Sets, psi: Tensor, vector: Tensor, estimator: ExtensionEstimator) -> Truth:
+    """Return the results of an estimator."""
+    return Truth(
+        multilinear_value(function, sets, psi, estimator=estimator),
+        multilinear_gradient(function, sets, psi, estimator=estimator),
+        multilinear_hessian_vector(function, sets, psi, vector, estimator=estimator),
+    )
+
+
+def estimate_bound(estimator: ExtensionEstimator, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Truth:
+    """Return the results without a check of psi, so that finite differences may leave the unit cube."""
+    value, gradient = estimator.value(bound, psi), estimator.gradient(bound, psi)
+    return Truth(value, gradient, estimator.hessian_vector(bound, psi, vector))
 
 
 def wavy() -> FromCallable:

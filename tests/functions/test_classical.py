@@ -104,11 +104,6 @@ def test_padding_gives_no_nan_in_a_similarity_that_divides_by_norms(kind):
     assert bool(values.grad.isfinite().all()) and bool(scale.grad.isfinite())
 
 
-def test_a_similarity_of_the_wrong_shape_raises():
-    with pytest.raises(ShapeError, match=r"returned shape \(2, 3\)"):
-        FacilityLocation(lambda x, y: x[..., 0]).bind(draw_sets([3, 1]))
-
-
 # ---- parameters
 
 
@@ -208,12 +203,6 @@ def test_integer_features_have_real_values(function, dtype):
         assert torch.equal(function.gains(sets, masks), function.gains(truth, masks))
 
 
-def test_a_fraction_of_a_covered_topic():
-    masks = torch.tensor([[True, True], [True, False]])
-    value = Coverage(torch.tensor([0.5, 0.25])).value(Sets.from_list([[[1, 0], [0, 1]]]), masks)
-    assert value.tolist() == [[0.75], [0.5]]
-
-
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_the_average_of_counts_is_real(copies):
     counts, sets = FromCallable(lambda items, masks: masks.bool().sum(1)), draw_sets([3, 1])
@@ -295,24 +284,21 @@ def test_log_determinant_needs_a_positive_ridge(ridge):
         LogDeterminant(ridge=ridge)
 
 
-def test_coverage_rejects_numbers_that_are_not_probabilities():
-    with pytest.raises(DataError, match="between 0 and 1"):
-        Coverage().bind(Sets.from_list([[[0.5, 1.5]]]))
-    with pytest.raises(DataError, match="between 0 and 1"):
-        Coverage().bind(Sets.from_list([[[0.5, float("nan")]]]))
-
-
-def test_coverage_rejects_wrong_shapes():
-    sets = draw_sets([2])
-    with pytest.raises(ShapeError, match="one row of topics"):
-        Coverage(cover=lambda x: x[:, 0]).bind(sets)
-    with pytest.raises(ShapeError, match="there are 2 topics"):
-        Coverage(torch.ones(3)).bind(sets)
-
-
-def test_modular_rejects_scores_of_the_wrong_shape():
-    with pytest.raises(ShapeError, match="one number for each of 2 items"):
-        Modular(lambda x: x).bind(draw_sets([2]))
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (Coverage(cover=lambda x: x + 1), DataError, "between 0 and 1"),
+        (Coverage(cover=lambda x: x * torch.nan), DataError, "between 0 and 1"),
+        (Coverage(cover=lambda x: x[:, 0]), ShapeError, "one row of topics"),
+        (Coverage(torch.ones(3)), ShapeError, "there are 2 topics"),
+        (Modular(lambda x: x), ShapeError, "one number for each of 4 items"),
+        (FacilityLocation(lambda x, y: x[..., 0]), ShapeError, r"returned shape \(2, 3\)"),
+    ],
+    ids=["not a share", "nan", "topics", "weights", "score", "similarity"],
+)
+def test_wrong_results_of_callables_raise(function, error, message):
+    with pytest.raises(error, match=message):
+        function.bind(draw_sets([3, 1]))
 
 
 def test_masks_are_checked():

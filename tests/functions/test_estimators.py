@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,15 @@ from setgrad.functions import (
 )
 from setgrad.sets import Sets
 from tests.functions.contract import DIM, draw_sets
-from tests.functions.enumeration import direction, enumerate_subsets, probabilities, wavy
+from tests.functions.enumeration import (
+    Truth,
+    direction,
+    enumerate_subsets,
+    estimate,
+    estimate_bound,
+    probabilities,
+    wavy,
+)
 
 ESTIMATORS: list[ExtensionEstimator] = [Exact(), Bernoulli(3), Gaussian(3)]
 NAMES = ["Exact", "Bernoulli", "Gaussian"]
@@ -44,13 +51,7 @@ def test_exact_equals_the_sum_over_subsets(function, sizes):
     sets = draw_sets(sizes)
     psi, vector = probabilities(sets), direction(sets)
     truth = enumerate_subsets(function, sets, psi, vector)
-    close: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
-    value = multilinear_value(function, sets, psi, estimator=Exact())
-    gradient = multilinear_gradient(function, sets, psi, estimator=Exact())
-    product = multilinear_hessian_vector(function, sets, psi, vector, estimator=Exact())
-    torch.testing.assert_close(value, truth.value, **close)
-    torch.testing.assert_close(gradient, truth.gradient, **close)
-    torch.testing.assert_close(product, truth.product, **close)
+    torch.testing.assert_close(estimate(function, sets, psi, vector, Exact()), truth, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("psi", [0.0, 1.0], ids=str)
@@ -92,14 +93,9 @@ def test_exact_can_be_differentiated_by_psi_twice():
     bound, vector = wavy().bind(sets), direction(sets)
     psi = probabilities(sets).requires_grad_()
     weights = direction(sets, seed=9)
-
-    def all_three(psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        exact = Exact()
-        return exact.value(bound, psi), exact.gradient(bound, psi), exact.hessian_vector(bound, psi, vector)
-
-    assert torch.autograd.gradcheck(all_three, psi)
+    assert torch.autograd.gradcheck(lambda p: estimate_bound(Exact(), bound, p, vector), psi)
     one = torch.ones((), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda p: all_three(p)[1] @ weights, psi, one)
+    assert torch.autograd.gradgradcheck(lambda p: Exact().gradient(bound, p) @ weights, psi, one)
 
 
 def test_the_gradient_of_exact_is_the_derivative_of_its_value():
@@ -117,10 +113,8 @@ def test_exact_can_be_differentiated_by_parameters_and_items():
     sets = draw_sets([3, 0, 1])
     psi, vector = probabilities(sets), direction(sets)
 
-    def all_three(values: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        bound = LogDeterminant(rbf(gamma), ridge=0.5).bind(sets.with_values(values))
-        exact = Exact()
-        return exact.value(bound, psi), exact.gradient(bound, psi), exact.hessian_vector(bound, psi, vector)
+    def all_three(values: Tensor, gamma: Tensor) -> Truth:
+        return estimate(LogDeterminant(rbf(gamma), ridge=0.5), sets.with_values(values), psi, vector, Exact())
 
     gamma = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(all_three, (sets.values.clone().requires_grad_(), gamma))
@@ -160,22 +154,24 @@ def test_integer_functions_have_real_expectations(estimator):
     sets, psi = Sets.from_lengths(torch.zeros(5, 1), [3, 2]), torch.tensor([0.25, 0.5, 0.75, 0.5, 0.25])
     integer, real = (FromCallable(partial(squared_size, dtype=dtype)) for dtype in (torch.int64, torch.float32))
     estimator = estimator.frozen()
+    result, truth = (estimate(f, sets, psi, torch.ones(5), estimator) for f in (integer, real))
+    torch.testing.assert_close(result, truth, rtol=0, atol=0)
+    assert truth.product.tolist() == pytest.approx([4.0, 4.0, 4.0, 2.0, 2.0])
+
+
+def all_raise(message, function, sets, psi, estimator):
+    """Assert that value, gradient and product raise an error."""
     for compute in (multilinear_value, multilinear_gradient):
-        assert torch.equal(
-            compute(integer, sets, psi, estimator=estimator), compute(real, sets, psi, estimator=estimator)
-        )
-    products = [multilinear_hessian_vector(f, sets, psi, torch.ones(5), estimator=estimator) for f in (integer, real)]
-    assert torch.equal(*products)
-    assert products[1].tolist() == pytest.approx([4.0, 4.0, 4.0, 2.0, 2.0])
+        with pytest.raises(OptionError, match=message):
+            compute(function, sets, psi, estimator=estimator)
+    with pytest.raises(OptionError, match=message):
+        multilinear_hessian_vector(function, sets, psi, direction(sets), estimator=estimator)
 
 
-def test_gaussian_rejects_functions_of_whole_subsets():
+@pytest.mark.parametrize("kind", [Gaussian, Pathwise])
+def test_functions_of_whole_subsets_cannot_be_relaxed(kind):
     sets = draw_sets([3])
-    for compute in (multilinear_value, multilinear_gradient):
-        with pytest.raises(OptionError, match="takes whole subsets only"):
-            compute(wavy(), sets, probabilities(sets), estimator=Gaussian(3))
-    with pytest.raises(OptionError, match="takes whole subsets only"):
-        multilinear_hessian_vector(wavy(), sets, probabilities(sets), direction(sets), estimator=Gaussian(3))
+    all_raise("takes whole subsets only", wavy(), sets, probabilities(sets), kind(3))
 
 
 @pytest.mark.parametrize("make", [Exact, lambda: Bernoulli(3), lambda: Gaussian(3)], ids=NAMES)
@@ -193,23 +189,16 @@ def test_empty_and_tiny_batches(estimator, sizes):
     sets = draw_sets(sizes)
     psi, vector = probabilities(sets), direction(sets)
     for function in (Modular(), LogDeterminant()):
-        assert multilinear_value(function, sets, psi, estimator=estimator).shape == (len(sizes),)
-        assert multilinear_gradient(function, sets, psi, estimator=estimator).shape == psi.shape
-        product = multilinear_hessian_vector(function, sets, psi, vector, estimator=estimator)
-        torch.testing.assert_close(product, torch.zeros_like(psi), rtol=0, atol=1e-12)
+        result = estimate(function, sets, psi, vector, estimator)
+        assert (result.value.shape, result.gradient.shape) == ((len(sizes),), psi.shape)
+        torch.testing.assert_close(result.product, torch.zeros_like(psi), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")], ids=str)
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
 def test_numbers_that_are_not_probabilities_raise(estimator, bad):
-    sets = draw_sets([2])
     psi = torch.tensor([0.5, bad], dtype=torch.float64)
-    with pytest.raises(OptionError, match="between 0 and 1"):
-        multilinear_value(Modular(), sets, psi, estimator=estimator)
-    with pytest.raises(OptionError, match="between 0 and 1"):
-        multilinear_gradient(Modular(), sets, psi, estimator=estimator)
-    with pytest.raises(OptionError, match="between 0 and 1"):
-        multilinear_hessian_vector(Modular(), sets, psi, torch.ones(2).double(), estimator=estimator)
+    all_raise("between 0 and 1", Modular(), draw_sets([2]), psi, estimator)
 
 
 @pytest.mark.parametrize(
@@ -218,9 +207,7 @@ def test_numbers_that_are_not_probabilities_raise(estimator, bad):
 def test_psi_is_converted_to_the_type_of_the_items(estimator):
     for items, probabilities_type in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
         sets, psi = draw_sets([3, 2]).to(items), torch.full((5,), 0.4, dtype=probabilities_type)
-        assert multilinear_value(FacilityLocation(), sets, psi, estimator=estimator).dtype == items
-        assert multilinear_gradient(FacilityLocation(), sets, psi, estimator=estimator).dtype == items
-        assert multilinear_hessian_vector(FacilityLocation(), sets, psi, psi, estimator=estimator).dtype == items
+        assert {x.dtype for x in estimate(FacilityLocation(), sets, psi, psi, estimator)} == {items}
 
 
 def test_shapes_are_checked():
@@ -247,15 +234,11 @@ def test_exact_takes_up_to_20_items():
         count(21)
 
 
-@pytest.mark.parametrize("kind", [Bernoulli, Gaussian])
+@pytest.mark.parametrize("kind", SAMPLED)
 @pytest.mark.parametrize("samples", [0, -1, 2.5])
 def test_estimators_need_at_least_one_sample(kind, samples):
     with pytest.raises(OptionError, match="a whole number of samples, at least 1"):
         kind(samples)
-
-
-def test_only_bernoulli_is_not_smooth():
-    assert [e.smooth for e in ESTIMATORS] == [True, False, True]
 
 
 def test_a_prepared_function_has_the_same_values(seeded):

@@ -19,14 +19,13 @@ from setgrad.functions import (
     ItemNoise,
     LogDeterminant,
     Modular,
-    SetFunction,
     multilinear_gradient,
     multilinear_hessian_vector,
     multilinear_value,
 )
 from setgrad.sets import Sets
 from tests.functions.contract import draw_sets
-from tests.functions.enumeration import direction, probabilities
+from tests.functions.enumeration import Truth, direction, estimate_bound, probabilities
 
 SIZES = [4, 0, 1, 3]
 MULTILINEAR = {"coverage": Coverage(), "facility location": FacilityLocation(), "graph cut": GraphCut()}
@@ -145,10 +144,8 @@ def test_derivatives_by_psi_equal_finite_differences(name):
     sets, function = draw_sets([3, 0, 1]), SMOOTH[name]
     vector = direction(sets)
 
-    def all_three(psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        estimator, bound = fixed_gaussian(sets), function.bind(sets)
-        products = estimator.hessian_vector(bound, psi, vector)
-        return estimator.value(bound, psi), estimator.gradient(bound, psi), products
+    def all_three(psi: Tensor) -> Truth:
+        return estimate_bound(fixed_gaussian(sets), function.bind(sets), psi, vector)
 
     psi = torch.tensor([0.3, 0.6, 0.8, 0.5], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(all_three, psi)
@@ -167,10 +164,7 @@ def test_derivatives_by_parameters_equal_finite_differences():
     sets = draw_sets([3, 0, 1])
     psi, vector = probabilities(sets), direction(sets)
 
-    def all_three(penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        function: SetFunction = GraphCut(penalty=penalty)
-        estimator, bound = fixed_gaussian(sets), function.bind(sets)
-        products = estimator.hessian_vector(bound, psi, vector)
-        return estimator.value(bound, psi), estimator.gradient(bound, psi), products
+    def all_three(penalty: Tensor) -> Truth:
+        return estimate_bound(fixed_gaussian(sets), GraphCut(penalty=penalty).bind(sets), psi, vector)
 
     assert torch.autograd.gradcheck(all_three, torch.tensor(0.4, dtype=torch.float64, requires_grad=True))

@@ -86,21 +86,13 @@ def test_frozen_noise_repeats_its_numbers(kind):
     assert not torch.equal(frozen.gradient(bound, 1 - psi), first)
 
 
-def test_second_differences_of_pairs_are_exact_with_one_sample():
+# The relaxed graph cut is quadratic, so its slopes do not depend on the subset either.
+@pytest.mark.parametrize(("kind", "make"), [(SecondDifference, quadratic), (Pathwise, GraphCut)])
+def test_derivatives_of_pairs_are_exact_with_one_sample(kind, make):
     sets = draw_sets(SIZES)
     psi, vector = probabilities(sets), direction(sets)
-    truth = enumerate_subsets(quadratic(), sets, psi, vector)
-    estimator, bound = SecondDifference(1), quadratic().bind(sets)
-    torch.testing.assert_close(slopes(estimator, bound, psi, vector)[1], truth.product, rtol=1e-10, atol=1e-11)
-    torch.testing.assert_close(estimator.hessian_vector(bound, psi, vector), truth.product, rtol=1e-10, atol=1e-11)
-
-
-def test_pathwise_derivatives_of_pairs_are_exact_with_one_sample():
-    # The relaxed graph cut is quadratic, so its slopes do not depend on the subset either.
-    sets = draw_sets(SIZES)
-    psi, vector = probabilities(sets), direction(sets)
-    truth = enumerate_subsets(GraphCut(), sets, psi, vector)
-    estimator, bound = Pathwise(1), GraphCut().bind(sets)
+    truth = enumerate_subsets(make(), sets, psi, vector)
+    estimator, bound = kind(1), make().bind(sets)
     torch.testing.assert_close(slopes(estimator, bound, psi, vector)[1], truth.product, rtol=1e-10, atol=1e-11)
     torch.testing.assert_close(estimator.hessian_vector(bound, psi, vector), truth.product, rtol=1e-10, atol=1e-11)
 
@@ -197,14 +189,10 @@ def test_derivatives_of_second_differences_are_the_same_under_vmap(what):
     torch.testing.assert_close(result, torch.stack([expected, expected]), **CLOSE)
 
 
-def test_invalid_arguments_raise():
+def test_pathwise_names_the_estimator_for_functions_of_whole_subsets():
     sets = draw_sets([3])
-    psi = torch.full((3,), 0.5, dtype=torch.float64)
     with pytest.raises(OptionError, match="SecondDifference"):
-        Pathwise(2).gradient(wavy().bind(sets), psi)
-    for kind in KINDS:
-        with pytest.raises(OptionError, match="at least 1"):
-            kind(0)
+        Pathwise(2).gradient(wavy().bind(sets), torch.full((3,), 0.5, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kind", KINDS)

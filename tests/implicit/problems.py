@@ -107,14 +107,7 @@ CASES = [
         (draw(3, 4, 4, seed=0, scale=0.15), draw(3, 4, seed=1)),
         _unroll(_network, _zeros(3, 4), 120),
     ),
-    Case(
-        "scalar",
-        fixed_point,
-        _cosine,
-        _zeros(3, 1),
-        (draw(1, seed=2, scale=0.3),),
-        _unroll(_cosine, _zeros(3, 1), 120),
-    ),
+    Case("cos", fixed_point, _cosine, _zeros(3, 1), (draw(1, seed=2, scale=0.3),), _unroll(_cosine, _zeros(3, 1), 120)),
     Case(
         "affine, two batch axes, shared weight",
         fixed_point,

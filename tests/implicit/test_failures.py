@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from setgrad import implicit
 from setgrad.errors import ConvergenceError, OptionError, ShapeError
 from setgrad.implicit import (
     GMRES,
@@ -53,9 +52,8 @@ def test_slow_divergence_is_not_reported_as_a_stall():
 
 def test_a_residual_that_does_not_fall_is_no_solution() -> None:
     """The residual of y -> y + 1 is always 1: small relative to a large y, but not a solution."""
-    solution = fixed_point(
-        lambda y: y + 1.0, torch.zeros(1, 1), tol=0.01, max_steps=2000, on_failure="mask", check_every=100
-    )
+    options: dict[str, Any] = {"tol": 0.01, "max_steps": 2000, "on_failure": "mask", "check_every": 100}
+    solution = fixed_point(lambda y: y + 1.0, torch.zeros(1, 1), **options)
     assert not solution.converged.any()
     solution = argmin(lambda y: y.sum(-1), torch.zeros(1, 2), solver=LBFGS(), max_steps=200, on_failure="mask")
     assert not solution.converged.any()
@@ -206,13 +204,3 @@ def test_limits_out_of_range_raise(options, message):
 def test_solver_options_out_of_range_raise(make, message):
     with pytest.raises(OptionError, match=message):
         make()
-
-
-@pytest.mark.parametrize(("old", "new"), [("OneStep", "OneStepAdjoint"), ("Solver", "EquationSolver")])
-def test_old_names_still_work_with_a_warning(old, new):
-    with pytest.warns(
-        DeprecationWarning, match=rf"implicit\.{old} is now setgrad\.implicit\.{new}; .*removed in 0\.3\.0"
-    ):
-        assert getattr(implicit, old) is getattr(implicit, new)
-    with pytest.raises(AttributeError, match=f"no attribute 'No{old}'"):
-        getattr(implicit, f"No{old}")

@@ -8,10 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.functions import Exact, ExtensionEstimator
-from setgrad.inference import mean_field
+from setgrad.inference import (
+    BatchFrobeniusScale,
+    BatchNuclearScale,
+    ConstantScale,
+    ImplicitMeanField,
+    L2Scale,
+    Scale,
+    mean_field,
+)
 from setgrad.sets import Sets
 
 SIZES = [8, 0, 1, 5, 3]
+TIGHT = ImplicitMeanField(tol=1e-12)
+# Scales of single sets, then joint scales of a batch.
+SCALES: list[Scale | None] = [None, ConstantScale(0.3), L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()]
 
 
 def draw(sizes: Sequence[int] = SIZES, seed: int = 0) -> Sets:
@@ -32,6 +43,22 @@ def amplify(rho: nn.Module, factor: float) -> None:
         for layer in rho.children():
             if isinstance(layer, nn.Linear):
                 layer.weight.mul_(factor)
+
+
+class Solve(nn.Module):
+    """The probabilities of mean field as a module, so that its parameters can be replaced."""
+
+    def __init__(self, function, sets: Sets, estimator: ExtensionEstimator, solver) -> None:
+        super().__init__()
+        self.function, self.sets, self.estimator, self.solver = function, sets, estimator, solver
+
+    def forward(self) -> Tensor:
+        return mean_field(self.function, self.sets, estimator=self.estimator, solver=self.solver).value
+
+    def at(self, names: Sequence[str], parameters: Sequence[Tensor]) -> Tensor:
+        """Return the probabilities with other values of these parameters of the function."""
+        replaced = {f"function.{name}": value for name, value in zip(names, parameters, strict=True)}
+        return torch.func.functional_call(self, replaced, ())
 
 
 def gradient(function, sets: Sets, solver, estimator: ExtensionEstimator | None = None, **options) -> Tensor:

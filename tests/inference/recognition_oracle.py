@@ -113,6 +113,12 @@ def train(network, bound, steps, samples, rate=0.05):
         optimiser.step()
 
 
+def mean_bound(network, function, sets):
+    """Return the mean of the bound on the log-partition function over 200 draws of noise."""
+    with torch.no_grad():
+        return -torch.stack([network.loss(function.bind(sets), FreshNoise(s), 16) for s in range(200)]).mean()
+
+
 def mean_and_error(numbers):
     """Return the mean of repeated results, and its standard error."""
     stacked = torch.stack(numbers)

@@ -4,41 +4,27 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from setgrad.functions import DeepSetFunction, Exact, GraphCut
+from setgrad.functions import Exact, GraphCut
 from setgrad.implicit import Direct, Neumann, OneStepAdjoint
 from setgrad.inference import ImplicitMeanField, OneStepMeanField, mean_field
 from setgrad.sets import Sets
+from tests.inference.oracle import TIGHT, draw, gradient
 
 
 @pytest.fixture
-def model(seeded):
-    with seeded(0):
-        function = DeepSetFunction(2, "mlp", dim=6, hidden=(8,)).double()
-        sets = Sets.from_lengths(torch.randn(7, 2, dtype=torch.float64), [4, 0, 3])
-    return function, sets
-
-
-def gradient(model, solver, start=0.5):
-    function, sets = model
-    result = mean_field(function, sets, estimator=Exact(), solver=solver, start=start)
-    gradients = torch.autograd.grad(result.value.square().sum(), list(function.parameters()))
-    return torch.cat([one.flatten() for one in gradients])
-
-
-def solution(model):
-    function, sets = model
-    with torch.no_grad():
-        return mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-12)).value
+def model(make):
+    return make(3.0), draw([4, 0, 3])
 
 
 def test_one_step_adjoint_is_the_gradient_of_the_last_step(model):
-    result = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=OneStepAdjoint()))
-    torch.testing.assert_close(result, gradient(model, OneStepMeanField(), start=solution(model)))
+    psi = mean_field(*model, estimator=Exact(), solver=TIGHT).value.detach()
+    result = gradient(*model, ImplicitMeanField(tol=1e-12, adjoint=OneStepAdjoint()))
+    torch.testing.assert_close(result, gradient(*model, OneStepMeanField(), start=psi))
 
 
 def test_many_neumann_terms_give_the_implicit_gradient(model):
-    exact = gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
-    few, many = (gradient(model, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
+    exact = gradient(*model, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
+    few, many = (gradient(*model, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
     torch.testing.assert_close(many, exact)
     assert not torch.allclose(few, exact, rtol=1e-4)
 
@@ -48,9 +34,7 @@ def items_and_probabilities():
     sets = Sets.from_lengths(torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2), [3, 0, 2])
 
     def probabilities(items):
-        return mean_field(
-            GraphCut(), sets.with_values(items), estimator=Exact(), solver=ImplicitMeanField(tol=1e-12)
-        ).value
+        return mean_field(GraphCut(), sets.with_values(items), estimator=Exact(), solver=TIGHT).value
 
     return sets.values, probabilities
 

@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from setgrad.errors import OptionError, ShapeError
-from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise, Modular, Pathwise
+from setgrad.functions import Bernoulli, Exact, Gaussian, ItemNoise, Modular, Pathwise
 from setgrad.inference import (
-    BatchFrobeniusScale,
-    BatchNuclearScale,
     ConstantScale,
     ImplicitMeanField,
-    L2Scale,
     OneStepMeanField,
     contraction,
     iterations_needed,
     mean_field,
 )
-from setgrad.sets import Sets
+from tests.inference.oracle import SCALES, draw, jacobian, spectral_radius
+from tests.inference.recognition_oracle import tables
 
 SIZES = [6, 0, 1, 3]
 
 
-def draw(sizes=SIZES, seed=0) -> Sets:
-    generator = torch.Generator().manual_seed(seed)
-    return Sets.from_lengths(torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64), sizes)
-
-
-@pytest.fixture
-def make(seeded):
-    def build(amplify: float) -> DeepSetFunction:
-        with seeded(0):
-            function = DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)).double()
-        with torch.no_grad():
-            for layer in function.rho:
-                if isinstance(layer, nn.Linear):
-                    layer.weight.mul_(amplify)
-        return function
-
-    return build
-
-
-def all_values(function, items: Tensor) -> Tensor:
-    """Return the values of all subsets of one set."""
-    rows = list(itertools.product([False, True], repeat=len(items)))
-    masks = torch.tensor(rows, dtype=torch.bool).reshape(len(rows), len(items))
-    return function.value(Sets.from_lengths(items, [len(items)]), masks)[:, 0].detach()
-
-
 def test_the_largest_value_is_taken_over_all_subsets(make):
-    function, sets = make(3.0), draw()
+    function, sets = make(3.0), draw(SIZES)
     result = contraction(function, sets, estimator=Exact())
-    tables = [all_values(function, items) for items in sets.to_list()]
+    values = [table for _, table in tables(function, sets)]
     assert result.exact.all()
-    assert result.largest.tolist() == pytest.approx([float(t.abs().max()) for t in tables], rel=1e-12)
-    proven = [math.sqrt(n * (n - 1)) * float(t.max() - t.min()) / 2 for n, t in zip(SIZES, tables, strict=True)]
+    assert result.largest.tolist() == pytest.approx([float(t.abs().max()) for t in values], rel=1e-12)
+    proven = [math.sqrt(n * (n - 1)) * float(t.max() - t.min()) / 2 for n, t in zip(SIZES, values, strict=True)]
     assert result.proven.tolist() == pytest.approx(proven, rel=1e-12)
-    assert result.assumption.tolist() == [n * float(t.abs().max()) < 1 for n, t in zip(SIZES, tables, strict=True)]
+    assert result.assumption.tolist() == [n * float(t.abs().max()) < 1 for n, t in zip(SIZES, values, strict=True)]
     # The extension is never larger than at the corners.
     generator = torch.Generator().manual_seed(3)
     for _ in range(50):
@@ -74,8 +44,7 @@ def test_the_factor_equals_the_largest_eigenvalue(make, amplify):
     function, sets = make(amplify), draw([8, 0, 1, 3])
     result = contraction(function, sets, estimator=Exact())
     psi = mean_field(function, sets, estimator=Exact(), solver=ImplicitMeanField()).value.detach()
-    bound = function.bind(sets)
-    rows = torch.autograd.functional.jacobian(lambda p: torch.sigmoid(Exact().gradient(bound, p)), psi)
+    rows = jacobian(function, sets, psi)
     for number in range(len(sets)):
         in_set = sets.layout.ids == number
         eigenvalues = torch.linalg.eigvals(rows[in_set][:, in_set]).abs()
@@ -116,13 +85,13 @@ def test_the_assumption_implies_a_contraction(make):
 
 
 def test_scales_that_depend_on_the_gradient(make):
-    function, sets = make(3.0), draw()
-    for scale in (L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()):
+    function, sets = make(3.0), draw(SIZES)
+    for scale in SCALES[2:]:
         result = contraction(function, sets, estimator=Exact(), scale=scale)
         # Such a map is not the gradient of a function, so the assumption does not apply.
         assert result.largest.isnan().all() and result.proven.isnan().all() and not result.assumption.any()
         assert result.factor.shape == (len(sets),) and result.factor.isfinite().all()
-    joint = contraction(function, sets, estimator=Exact(), scale=BatchFrobeniusScale()).factor
+    joint = contraction(function, sets, estimator=Exact(), scale=SCALES[3]).factor
     assert torch.equal(joint, joint[:1].expand(len(SIZES)))
 
 
@@ -149,14 +118,13 @@ def test_the_factor_is_measured_at_psi(make):
     function, sets = make(8.0), draw([5])
     psi = torch.full((5,), 0.5, dtype=torch.float64)
     result = contraction(function, sets, estimator=Exact(), psi=psi)
-    rows = torch.autograd.functional.jacobian(lambda p: torch.sigmoid(Exact().gradient(function.bind(sets), p)), psi)
-    assert float(result.factor) == pytest.approx(float(torch.linalg.eigvals(rows).abs().max()), rel=1e-6)
+    assert float(result.factor) == pytest.approx(spectral_radius(function, sets, psi), rel=1e-6)
     assert not result.converged.any()
     assert "psi is not a solution" in str(result)
 
 
 def test_bound_functions_and_invalid_arguments(make):
-    function, sets = make(2.0), draw()
+    function, sets = make(2.0), draw(SIZES)
     unbound = contraction(function, sets, estimator=Exact())
     bound = contraction(function.bind(sets), sets, estimator=Exact())
     assert torch.equal(unbound.factor, bound.factor) and torch.equal(unbound.largest, bound.largest)

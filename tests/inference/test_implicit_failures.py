@@ -47,9 +47,8 @@ def test_an_oscillating_map_is_solved(strength):
     with pytest.raises(ConvergenceError, match=r"1 of 1 samples failed \(1 MAX_STEPS"):
         mean_field(repulsive(), sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-10, max_steps=3))
     with pytest.warns(RuntimeWarning, match="max_steps"):
-        short = mean_field(
-            repulsive(), sets, estimator=Exact(), solver=ImplicitMeanField(tol=1e-10, max_steps=3, on_failure="warn")
-        )
+        solver = ImplicitMeanField(tol=1e-10, max_steps=3, on_failure="warn")
+        short = mean_field(repulsive(), sets, estimator=Exact(), solver=solver)
     assert short.status.tolist() == [Status.MAX_STEPS] and torch.as_tensor(short.steps).tolist() == [3]
     assert float(short.residual) > 1e-3
 

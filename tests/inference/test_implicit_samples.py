@@ -21,26 +21,15 @@ from setgrad.functions import (
 )
 from setgrad.inference import ImplicitMeanField, L2Scale, OneStepMeanField, mean_field
 from setgrad.sets import Sets
-from tests.inference.oracle import amplify, cosine, draw, exact_gradient, gradient, relative_error
+from tests.inference.oracle import TIGHT, amplify, cosine, draw, exact_gradient, gradient, relative_error
 
 SETS = draw()
-TIGHT = ImplicitMeanField(tol=1e-12)
 
 
-@pytest.fixture
-def make(seeded):
-    """A random function whose items interact more strongly for larger factors, with the exact psi and gradient."""
-
-    def build(
-        phi: str, factor: float, seed: int = 0, dim: int = 32, units: int = 64
-    ) -> tuple[DeepSetFunction, Tensor, Tensor]:
-        with seeded(seed):
-            function = DeepSetFunction(2, phi, dim=dim, hidden=(units, units)).double()
-        amplify(function.rho, factor)
-        psi = mean_field(function, SETS, estimator=Exact(), solver=TIGHT).value.detach()
-        return function, psi, exact_gradient(function, SETS, psi)
-
-    return build
+def exact_solution(function: DeepSetFunction) -> tuple[DeepSetFunction, Tensor, Tensor]:
+    """Return the function with the exact psi and gradient."""
+    psi = mean_field(function, SETS, estimator=Exact(), solver=TIGHT).value.detach()
+    return function, psi, exact_gradient(function, SETS, psi)
 
 
 def sampled(function: DeepSetFunction, kind: Callable[..., ExtensionEstimator], samples: int = 512) -> Tensor:
@@ -52,7 +41,7 @@ def sampled(function: DeepSetFunction, kind: Callable[..., ExtensionEstimator], 
     [(Gaussian, 3.0), (Pathwise, 3.0), (SecondDifference, 3.0), (Pathwise, 5.0), (SecondDifference, 5.0)],
 )
 def test_sampled_gradients_have_the_direction_of_the_exact_one(make, estimator, factor):
-    function, psi, exact = make("mlp", factor, dim=6, units=16)
+    function, psi, exact = exact_solution(make(factor))
     result = sampled(function, estimator)
     assert cosine(result, exact) > 0.999
     if factor == 5.0:
@@ -62,7 +51,7 @@ def test_sampled_gradients_have_the_direction_of_the_exact_one(make, estimator, 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_gradients_of_weakly_coupled_items_in_context(make, seed):
-    function, _, exact = make("context", 1.0, seed)
+    function, _, exact = exact_solution(make(1.0, "context", seed, dim=32, units=64))
     pathwise, gaussian = sampled(function, Pathwise), sampled(function, Gaussian)
     assert cosine(pathwise, exact) > 0.999 and relative_error(pathwise, exact) < 0.02
     assert cosine(gaussian, exact) > 0.999
@@ -72,7 +61,7 @@ def test_gradients_of_weakly_coupled_items_in_context(make, seed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_more_samples_do_not_reduce_the_bias_of_gaussian_masks(make, seed):
     # The last step has this bias too: at this factor, the gradient of one exact step has a cosine of 1.0000.
-    function, psi, exact = make("mlp", 1.0, seed)
+    function, psi, exact = exact_solution(make(1.0, "mlp", seed, dim=32, units=64))
     assert cosine(gradient(function, SETS, OneStepMeanField(), start=psi), exact) > 0.9999
     assert cosine(sampled(function, Pathwise), exact) > 0.999
     few, many = (relative_error(sampled(function, Gaussian, samples), exact) for samples in (512, 2048))
@@ -81,7 +70,7 @@ def test_more_samples_do_not_reduce_the_bias_of_gaussian_masks(make, seed):
 
 def test_pathwise_slopes_are_biased_for_strongly_coupled_items(make):
     # The relaxed F is curved between subsets, and second differences use subsets only.
-    function, psi, exact = make("context", 3.0, seed=1)
+    function, psi, exact = exact_solution(make(3.0, "context", 1, dim=32, units=64))
     pathwise, second = sampled(function, Pathwise), sampled(function, SecondDifference)
     one_step = gradient(function, SETS, OneStepMeanField(), start=psi)
     assert relative_error(second, exact) < 0.1 < relative_error(one_step, exact) < relative_error(pathwise, exact)

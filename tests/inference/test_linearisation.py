@@ -17,17 +17,10 @@ from setgrad.functions import (
     deep_set_function,
 )
 from setgrad.implicit import GMRES
-from setgrad.inference import (
-    BatchFrobeniusScale,
-    BatchNuclearScale,
-    ConstantScale,
-    ImplicitMeanField,
-    L2Scale,
-    mean_field,
-)
+from setgrad.inference import ImplicitMeanField, mean_field
 from setgrad.sets import Sets
+from tests.inference.oracle import SCALES, amplify
 
-SCALES = [None, ConstantScale(0.3), L2Scale(), BatchFrobeniusScale(), BatchNuclearScale()]
 ADJOINT = GMRES(tol=1e-14)
 FUNCTIONS: dict[str, Callable[[], Any]] = {
     "deepset": lambda: DeepSetFunction(2, "mlp", dim=6, hidden=(16, 16)),
@@ -57,10 +50,7 @@ def make(seeded):
     def build(name):
         with seeded(0):
             function = FUNCTIONS[name]().double()
-        with torch.no_grad():
-            for layer in function.rho:
-                if isinstance(layer, torch.nn.Linear):
-                    layer.weight.mul_(3.0)
+        amplify(function.rho, 3.0)
         return function
 
     return build

@@ -28,20 +28,14 @@ def entropy(logit, chosen):
     return -math.log(p if chosen else 1 - p)
 
 
-def test_all_items_weighs_all_sets_equally(subsets, logits):
-    rows = iter(logits.tolist())
-    means = [sum(entropy(next(rows), c) for c in s) / len(s) for s in SUBSETS if s]
-    assert AllItems().coordinates(subsets, subset_sizes(subsets)) is None
-    assert AllItems()(logits, subsets, None, None).item() == pytest.approx(sum(means) / len(means))
-
-
-def test_weights_multiply_the_losses_of_items(subsets, logits):
-    weights = torch.arange(subsets.layout.total, dtype=torch.float64)
-    rows = iter(zip(logits.tolist(), weights.tolist(), strict=True))
+@pytest.mark.parametrize("weights", [None, torch.arange(10.0, dtype=torch.float64)], ids=["equal", "weights"])
+def test_all_items_weighs_all_sets_equally(subsets, logits, weights):
+    rows = iter(zip(logits.tolist(), [1.0] * 10 if weights is None else weights.tolist(), strict=True))
     means = []
     for s in filter(None, SUBSETS):
         pairs = [(next(rows), c) for c in s]
         means.append(sum(w * entropy(x, c) for (x, w), c in pairs) / len(s))
+    assert AllItems().coordinates(subsets, subset_sizes(subsets)) is None
     assert AllItems()(logits, subsets, None, weights).item() == pytest.approx(sum(means) / len(means))
 
 

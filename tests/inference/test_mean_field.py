@@ -20,15 +20,11 @@ from setgrad.functions import (
     ItemNoise,
     Modular,
 )
-from setgrad.inference import ConstantScale, ImplicitMeanField, L2Scale, OneStepMeanField, UnrolledMeanField, mean_field
+from setgrad.inference import ImplicitMeanField, L2Scale, OneStepMeanField, UnrolledMeanField, mean_field
 from setgrad.sets import Sets
+from tests.inference.oracle import SCALES, Solve, draw
 
 SIZES = [4, 0, 1, 3]
-
-
-def draw(seed=0, sizes=SIZES):
-    generator = torch.Generator().manual_seed(seed)
-    return Sets.from_lengths(torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64), sizes)
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ def function(seeded):
 def test_one_step_from_one_half_equals_the_formula():
     """With F = |S|^2, the gain of an item is 1 + 2 |S without it|, whose mean at 1/2 is n."""
     size = FromCallable(lambda items, masks: masks.double().sum(1) ** 2)
-    result = mean_field(size, draw(), estimator=Exact())
+    result = mean_field(size, draw(SIZES), estimator=Exact())
     expected = [1 / (1 + math.exp(-n)) for n in SIZES for _ in range(n)]
     assert result.value.tolist() == pytest.approx(expected, rel=1e-12)
     assert result.residual.tolist() == pytest.approx(
@@ -49,93 +45,62 @@ def test_one_step_from_one_half_equals_the_formula():
 
 
 def test_many_steps_solve_the_equation(function):
-    result = mean_field(function, draw(), estimator=Exact(), solver=OneStepMeanField(60))
+    result = mean_field(function, draw(SIZES), estimator=Exact(), solver=OneStepMeanField(60))
     assert result.residual.max() < 1e-8
-    logits = Exact().gradient(function.bind(draw()), result.value.detach())
+    logits = Exact().gradient(function.bind(draw(SIZES)), result.value.detach())
     torch.testing.assert_close(torch.sigmoid(logits), result.value, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("estimator", [Exact(), "gaussian"], ids=str)
 def test_the_unrolled_gradient_equals_finite_differences(function, estimator, seeded):
-    sets = draw()
+    sets = draw(SIZES)
     if estimator == "gaussian":
         estimator = Gaussian(3, ItemNoise(sets))
     weight = function.rho[2].weight
 
     def value(w):
-        params = {**dict(function.named_parameters()), "rho.2.weight": w}
-        return torch.func.functional_call(
-            _Solve(function, sets, estimator, UnrolledMeanField(3)),
-            {f"function.{name}": p for name, p in params.items()},
-            (),
-        )
+        return Solve(function, sets, estimator, UnrolledMeanField(3)).at(["rho.2.weight"], [w])
 
     with seeded(0):
         assert torch.autograd.gradcheck(value, weight.detach().clone().requires_grad_(), fast_mode=True)
 
 
-class _Solve(torch.nn.Module):
-    def __init__(self, function, sets, estimator, solver):
-        super().__init__()
-        self.function, self.sets, self.estimator, self.solver = function, sets, estimator, solver
-
-    def forward(self):
-        return mean_field(self.function, self.sets, estimator=self.estimator, solver=self.solver).value
-
-
 def test_the_one_step_gradient_is_the_gradient_of_the_last_step(function):
-    sets = draw()
+    sets = draw(SIZES)
     before = mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(3)).value.detach()
     whole = mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(4)).value.sum()
     last = torch.sigmoid(Exact().gradient(function.bind(sets), before)).sum()
-    weight = function.rho[0].weight
-    torch.testing.assert_close(*(torch.autograd.grad(x, weight)[0] for x in (whole, last)), rtol=1e-10, atol=1e-12)
     unrolled = mean_field(function, sets, estimator=Exact(), solver=UnrolledMeanField(4)).value.sum()
-    (one_step,) = torch.autograd.grad(
-        mean_field(function, sets, estimator=Exact(), solver=OneStepMeanField(4)).value.sum(), weight
-    )
-    assert (torch.autograd.grad(unrolled, weight)[0] - one_step).abs().max() > 1e-6
+    slopes = [torch.autograd.grad(x, function.rho[0].weight)[0] for x in (whole, last, unrolled)]
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-10, atol=1e-12)
+    assert (slopes[2] - slopes[0]).abs().max() > 1e-6
 
 
 def test_unrolling_bernoulli_samples_raises(function):
     with pytest.raises(OptionError, match="OneStepMeanField"):
-        mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
-    mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(1))
+        mean_field(function, draw(SIZES), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
+    mean_field(function, draw(SIZES), estimator=Bernoulli(2), solver=UnrolledMeanField(1))
     with torch.no_grad():
-        mean_field(function, draw(), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
+        mean_field(function, draw(SIZES), estimator=Bernoulli(2), solver=UnrolledMeanField(2))
 
 
 @pytest.mark.parametrize("scale", [None, L2Scale()], ids=str)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_coordinates_select_logits(function, steps, scale):
-    sets, selected = draw(), torch.tensor([6, 0, 4])
-    all_items, entries = (
-        mean_field(
-            function,
-            sets,
-            estimator=Bernoulli(5, FreshNoise(1)),
-            solver=OneStepMeanField(steps),
-            scale=scale,
-            coordinates=coordinates,
-        )
-        for coordinates in (None, selected)
-    )
-    torch.testing.assert_close(entries.logits, all_items.logits[selected], rtol=1e-10, atol=1e-12)
+    def logits(coordinates):
+        options = {"solver": OneStepMeanField(steps), "scale": scale, "coordinates": coordinates}
+        return mean_field(function, draw(SIZES), estimator=Bernoulli(5, FreshNoise(1)), **options).logits
+
+    selected = torch.tensor([6, 0, 4])
+    torch.testing.assert_close(logits(selected), logits(None)[selected], rtol=1e-10, atol=1e-12)
 
 
 def test_scales_divide_the_gradient():
-    sets = draw()
+    sets = draw(SIZES)
     plain = mean_field(Modular(), sets, estimator=Exact()).logits
-    length = sets.lengths[sets.layout.ids]
-    constant = mean_field(Modular(), sets, estimator=Exact(), scale=ConstantScale(3.0)).logits
-    torch.testing.assert_close(constant, 2 * plain / (3 * length))
-    by_norm = mean_field(Modular(), sets, estimator=Exact(), scale=L2Scale()).logits
-    for number in range(len(sets)):
-        logits, scaled = sets.with_values(plain)[number], sets.with_values(by_norm)[number]
-        expected = 2 * logits / (len(logits) * logits.norm()) if len(logits) else logits
-        torch.testing.assert_close(scaled, expected)
-    zero = Sets.from_list([torch.zeros(2, 1)])
-    assert mean_field(Modular(), zero, estimator=Exact(), scale=L2Scale()).logits.tolist() == [0.0, 0.0]
+    for scale in SCALES[1:]:
+        result = mean_field(Modular(), sets, estimator=Exact(), scale=scale).logits
+        assert torch.equal(result, scale(plain, sets.layout)) and not torch.equal(result, plain)
     with pytest.raises(OptionError, match="unknown scale 'l3'"):
         mean_field(Modular(), sets, estimator=Exact(), scale="l3")
 
@@ -146,7 +111,11 @@ def test_invalid_steps_and_starts_raise():
         with pytest.raises(OptionError, match="whole number of steps, at least 1"):
             OneStepMeanField(steps)
     with pytest.raises(OptionError, match="between 0 and 1"):
-        mean_field(Modular(), draw(), estimator=Exact(), start=1.5)
+        mean_field(Modular(), draw(SIZES), estimator=Exact(), start=1.5)
+    for bad in (-0.1, 1.1, math.nan):
+        start = torch.tensor([0.5] * 3 + [bad] + [0.5] * 4, dtype=torch.float64)
+        with pytest.raises(OptionError, match="between 0 and 1 everywhere"):
+            mean_field(Modular(), draw(SIZES), estimator=Exact(), start=start)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +130,7 @@ def test_invalid_steps_and_starts_raise():
 )
 def test_arguments_of_the_wrong_type_raise(option, wrong):
     with pytest.raises(OptionError, match=option):
-        mean_field(Modular(), draw(), **{"estimator": Exact(), option: wrong})
-
-
-@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
-def test_a_start_that_is_not_a_probability_raises(function, bad):
-    sets = draw()
-    start = torch.full((8,), 0.5, dtype=torch.float64)
-    start[3] = bad
-    with pytest.raises(OptionError, match="between 0 and 1 everywhere"):
-        mean_field(function, sets, estimator=Exact(), start=start)
+        mean_field(Modular(), draw(SIZES), **{"estimator": Exact(), option: wrong})
 
 
 def test_the_residual_is_the_remaining_change_of_a_probability():

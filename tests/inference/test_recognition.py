@@ -23,7 +23,8 @@ from setgrad.functions import (
 )
 from setgrad.inference.copula import CopulaRecognition
 from setgrad.inference.recognition import IndependentRecognition, bernoulli_entropy
-from setgrad.sets import Sets, segment_sum
+from setgrad.sets import segment_sum
+from tests.inference.oracle import draw
 from tests.inference.recognition_oracle import (
     TORCH,
     best_mean_field,
@@ -45,11 +46,6 @@ NETWORKS = {
 
 
 ENCODERS = {"context": lambda: ContextItems(2, 8, heads=2), "linear": lambda: LinearItems(2, 8)}
-
-
-def draw(sizes, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return Sets.from_lengths(torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64), sizes)
 
 
 class LossOf(nn.Module):

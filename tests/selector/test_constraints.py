@@ -240,16 +240,6 @@ def test_a_limit_for_an_unknown_group_warns():
     assert groups.solver(np.array([0]), 2)(torch.ones(1, 2)).tolist() == [[1, 0]]
 
 
-def test_rounding_errors_of_a_sum_do_not_break_a_budget():
-    scores = Sets.from_list([torch.ones(3, dtype=torch.float64)])
-    for constraint in (Budget([[0.1, 0.1, 0.1]], budget=0.3), AllOf([Budget([[0.1, 0.1, 0.1]], budget=0.3)])):
-        assert BatchConstraint.of(constraint, scores).choose(scores.values, scores).values.all()
-    # An excess of 1e-8 is infeasible, though the tolerance of the solver is 1e-6.
-    heavy = [[1.0 + 1e-8, 1.0, 1.0]]
-    for constraint in (Budget(heavy, budget=3.0), AllOf([Budget(heavy, budget=3.0)])):
-        assert int(BatchConstraint.of(constraint, scores).choose(scores.values, scores).values.sum()) == 2
-
-
 # ---- training
 
 

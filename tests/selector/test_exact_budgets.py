@@ -45,6 +45,8 @@ def test_single_precision_does_not_enlarge_a_budget(make):
     assert choose(make([costs], 1.0), np.ones(1000)).sum() == 1
     for kind in (torch.float32, torch.float64):
         assert choose(make([torch.full((3,), 0.1, dtype=kind)], 0.3), np.ones(3)).all()
+    # An excess of 1e-8 is infeasible, though the tolerance of the solver is 1e-6.
+    assert choose(make([[1.0 + 1e-8, 1.0, 1.0]], 3.0), np.ones(3)).sum() == 2
 
 
 @pytest.mark.parametrize("make", [single, combined])

@@ -64,21 +64,15 @@ def test_saving_over_a_model_replaces_its_files_and_keeps_others(default, folder
     assert [p.name for p in folder.parent.iterdir()] == ["model"]
 
 
-def test_save_does_not_overwrite_other_files(default, tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="not a setgrad model"):
-        default.save(tmp_path)
-    with pytest.raises(DataError, match="not a setgrad model"):
-        default.save(tmp_path / "thesis.tex")
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_save_rejects_a_folder_of_another_library(default, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    (tmp_path / "weights.bin").write_text("years of work")
-    with pytest.raises(DataError, match="not a setgrad model"):
-        default.save(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "weights.bin"]
+@pytest.mark.parametrize("name", ["thesis.tex", "config.json"])
+def test_save_does_not_overwrite_other_files(default, tmp_path, name):
+    """A file config.json may belong to another library."""
+    (tmp_path / name).write_text('{"model_type": "bert"}')
+    for place in (tmp_path, tmp_path / name):
+        with pytest.raises(DataError, match="not a setgrad model"):
+            default.save(place)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
 
 
 @pytest.mark.parametrize("relative", [True, False])
@@ -127,7 +121,10 @@ def test_save_replaces_the_files_of_a_mount_point(default, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == [folder], "nothing is left behind"
 
 
-def test_check_model_folder_rejects_a_folder_that_takes_no_files():
+def test_check_model_folder_rejects_a_path_that_takes_no_files(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        check_model_folder(tmp_path / "file" / "deep" / "model")
     if not Path("/proc/self").exists():
         pytest.skip("there is no /proc")
     with pytest.raises(DataError, match="cannot be written, because /proc takes no files"):
@@ -141,12 +138,6 @@ def test_save_rejects_options_that_could_not_be_loaded(choices, tmp_path):
         with pytest.raises(OptionError):
             changed.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_check_model_folder_rejects_a_path_below_a_file(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot be written"):
-        check_model_folder(tmp_path / "file" / "deep" / "model")
 
 
 @pytest.mark.parametrize("place", [".", "..", "../here", "../../link/here"])
@@ -281,42 +272,33 @@ def test_load_needs_the_phi_of_the_user(choices, tmp_path, seeded):
     assert torch.equal(again.predict_proba(choices.sets).values, selector.predict_proba(choices.sets).values)
 
 
-@pytest.mark.parametrize("weights", [None, "weights"])
-def test_a_resumed_run_gives_the_same_result(choices, tmp_path, weights):
-    sample_weight = None if weights is None else torch.linspace(0.5, 1, len(choices))
-    options = {**TINY, "patience": 50, "max_epochs": 5}
-    whole = SubsetSelector(**options).fit(*choices, sample_weight=sample_weight)
-    options["checkpoint"] = tmp_path / "run" / "state.safetensors"
-    SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices, sample_weight=sample_weight)
-    resumed = SubsetSelector(**options).fit(*choices, sample_weight=sample_weight)
+@pytest.mark.parametrize("case", ["plain", "weights", "dropout", "start"])
+def test_a_resumed_run_gives_the_same_result(choices, tmp_path, seeded, case):
+    options, data = {**TINY, "patience": 50}, {}
+    with seeded(0):
+        if case == "weights":
+            data["sample_weight"] = torch.linspace(0.5, 1, len(choices))
+        elif case == "dropout":
+            options["phi"] = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5))
+        elif case == "start":
+            # The batch counter of the normalisation has no axis.
+            options.update(phi=nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8)), method="copula")
+            data["start"] = SubsetSelector(**{**options, "max_epochs": 1}).fit(*choices)
+
+    def fit(epochs, checkpoint, **changed):
+        return SubsetSelector(**{**options, "max_epochs": epochs, "checkpoint": checkpoint}).fit(
+            *choices, **{**data, **changed}
+        )
+
+    whole, path = fit(5, None), tmp_path / "run" / "state.safetensors"
+    fit(2, path)
+    resumed = fit(5, path)
     assert [h["loss"] for h in resumed.history_] == [h["loss"] for h in whole.history_]
     assert torch.equal(resumed.predict_proba(choices.sets).values, whole.predict_proba(choices.sets).values)
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["state.safetensors"]
-
-
-def test_a_resumed_run_with_dropout_gives_the_same_result(choices, tmp_path, seeded):
-    with seeded(0):
-        phi = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5))
-    options = {**TINY, "phi": phi, "patience": 50, "max_epochs": 4}
-    whole = SubsetSelector(**options).fit(*choices)
-    options["checkpoint"] = tmp_path / "state"
-    SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices)
-    assert [h["loss"] for h in SubsetSelector(**options).fit(*choices).history_] == [h["loss"] for h in whole.history_]
-
-
-def test_a_resumed_run_with_a_start_gives_the_same_result(choices, tmp_path, seeded):
-    with seeded(0):
-        # The batch counter of the normalisation has no axis.
-        phi = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8))
-    options = {**TINY, "phi": phi, "method": "copula", "patience": 10}
-    first = SubsetSelector(**{**options, "max_epochs": 1}).fit(*choices)
-    whole = SubsetSelector(**{**options, "max_epochs": 4}).fit(*choices, start=first)
-    path = tmp_path / "run"
-    SubsetSelector(**{**options, "max_epochs": 2, "checkpoint": path}).fit(*choices, start=first)
-    rest = SubsetSelector(**{**options, "max_epochs": 4, "checkpoint": path}).fit(*choices, start=first)
-    assert torch.equal(rest.predict_proba(choices.sets).values, whole.predict_proba(choices.sets).values)
-    with pytest.raises(FileFormatError, match="belongs to other data"):
-        SubsetSelector(**{**options, "max_epochs": 4, "checkpoint": path}).fit(*choices, start=whole)
+    assert [p.name for p in path.parent.iterdir()] == ["state.safetensors"]
+    if case == "start":
+        with pytest.raises(FileFormatError, match="belongs to other data"):
+            fit(5, path, start=whole)
 
 
 def test_a_checkpoint_with_more_epochs_raises(choices, tmp_path):
@@ -336,11 +318,14 @@ def test_a_full_disk_raises_a_data_error(choices, tmp_path, monkeypatch):
         SubsetSelector(**{**TINY, "max_epochs": 1, "checkpoint": tmp_path / "state"}).fit(*choices)
 
 
-def test_a_checkpoint_of_another_run_raises(choices, tmp_path):
-    options = {**TINY, "checkpoint": tmp_path / "state", "max_epochs": 1}
+def test_a_checkpoint_of_another_run_raises(choices, tmp_path, seeded):
+    with seeded(0):
+        small, large = nn.Linear(2, 4), nn.Linear(2, 8)
+    options = {**TINY, "checkpoint": tmp_path / "state", "max_epochs": 1, "phi": small}
     SubsetSelector(**options).fit(*choices)
-    with pytest.raises(FileFormatError, match="other data or other options"):
-        SubsetSelector(**{**options, "samples": 2}).fit(*choices)
+    for changed in ({"samples": 2}, {"phi": large}):
+        with pytest.raises(FileFormatError, match="other data or other options"):
+            SubsetSelector(**{**options, **changed}).fit(*choices)
     with pytest.raises(FileFormatError, match="other data or other options"):
         SubsetSelector(**options).fit(*make_choices(60, seed=1))
     (tmp_path / "state").write_bytes(b"not a checkpoint at all")
@@ -350,12 +335,3 @@ def test_a_checkpoint_of_another_run_raises(choices, tmp_path):
         SubsetSelector(**{**options, "checkpoint": tmp_path}).fit(*choices)
     with pytest.raises(OptionError, match="needs random_state"):
         SubsetSelector(**{**options, "random_state": None}).fit(*choices)
-
-
-def test_a_checkpoint_of_another_phi_raises(choices, tmp_path, seeded):
-    with seeded(0):
-        small, large = nn.Linear(2, 4), nn.Linear(2, 8)
-    options = {**TINY, "checkpoint": tmp_path / "state", "max_epochs": 1}
-    SubsetSelector(**options, phi=small).fit(*choices)
-    with pytest.raises(FileFormatError, match="other data or other options"):
-        SubsetSelector(**options, phi=large).fit(*choices)

@@ -211,13 +211,6 @@ def test_a_resumed_run_and_a_start_keep_their_members(choices, tmp_path, monkeyp
     assert [len(selector.model_.members) for selector in (first, again, after)] == [3, 3, 3]
 
 
-def test_noise_twins_draw_the_same_numbers(choices):
-    noise, layout = FreshNoise(3), choices.sets.layout
-    for _ in range(2):
-        twin = noise.clone()
-        assert torch.equal(twin.uniform(layout, 2), noise.uniform(layout, 2))
-
-
 def test_modules_of_the_user_and_other_methods_are_not_stacked(choices, seeded):
     with seeded(0):
         phi = torch.nn.Linear(2, 4)
@@ -227,9 +220,7 @@ def test_modules_of_the_user_and_other_methods_are_not_stacked(choices, seeded):
     assert not can_be_stacked(fitted_model(choices, method="amortised"))
 
 
-def test_wrong_numbers_of_members_raise():
+def test_a_start_with_another_number_of_members_raises():
     data = make_choices(8)
-    with pytest.raises(OptionError, match="members must be None or a whole number of at least 1"):
-        fit(data, members=0)
     with pytest.raises(OptionError, match="members is 2 there, 3 here"):
         SubsetSelector(**{**TINY, "members": 3}).fit(*data, start=fit(data, members=2))

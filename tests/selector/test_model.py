@@ -5,7 +5,6 @@ import torch
 
 from setgrad.encoders import ContextItems, MLPItems
 from setgrad.encoders.attention import InducedAttention
-from setgrad.errors import OptionError
 from setgrad.functions import Bernoulli, ItemNoise
 from setgrad.selector import SubsetSelector
 from tests.selector.conftest import TINY, first_member
@@ -29,9 +28,3 @@ def test_attention_can_follow_a_phi(choices):
     assert [(type(block), block.heads) for block in phi.then.blocks] == 2 * [(InducedAttention, 2)]
     assert isinstance(phi.first, MLPItems) and isinstance(phi.then, ContextItems)
     assert (phi.first.out_dim, phi.out_dim) == (16, 16)
-
-
-@pytest.mark.parametrize("phi", ["context+context", "mlp+mlp", "mlp+", "+context"])
-def test_nothing_else_can_follow_a_phi(choices, phi):
-    with pytest.raises(OptionError, match=r"unknown phi .*mlp\+context"):
-        SubsetSelector(**{**TINY, "phi": phi}).fit(*choices)

@@ -50,19 +50,6 @@ def test_the_rank_of_a_start_is_kept(choices):
         SubsetSelector(**ONCE, relation=RELATION).fit(*choices, start=first)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"relation": -1}, "relation must be None or a whole number of at least 0"),
-        ({"relation": 2.5}, "relation must be None or a whole number"),
-        ({"relation": 4, "function": "inset"}, "function='inset' has no relation"),
-    ],
-)
-def test_wrong_ranks_raise(choices, options, message):
-    with pytest.raises(OptionError, match=message):
-        SubsetSelector(**{**TINY, **options}).fit(*choices)
-
-
 def test_letters_have_no_relation():
     letters = torch.ones(8, 1100, dtype=torch.uint8)
     with pytest.raises(OptionError, match="these items are letters"):

@@ -40,6 +40,7 @@ def test_conversions_are_inverses(sizes: list[int], shape: tuple[int, ...]) -> N
     sets, expected = batch(sizes, shape), arrays(sizes, shape)
     assert_same(sets, expected)
     assert_same(Sets.from_padded(*sets.padded()), expected)
+    assert_same(Sets.from_padded(*(x.numpy() for x in sets.padded())), expected)
     padded, mask = sets.padded(fill=-7.0)
     assert padded.shape == (len(sizes), max(sizes, default=0), *shape)
     assert mask.sum(1).tolist() == sizes
@@ -210,12 +211,6 @@ def test_layouts_are_compared_by_sizes_and_know_whether_they_are_uniform() -> No
     assert not any(Layout.from_lengths(sizes).uniform for sizes in ([], [0, 0], [1, 2]))
     assert Layout.from_lengths([1, 2]).same_as(Layout.from_lengths([1, 2]))
     assert not Layout.from_lengths([1, 2]).same_as(Layout.from_lengths([2, 1]))
-
-
-def test_padded_numpy_arrays_are_accepted() -> None:
-    mask = np.array([[True, True], [True, False]])
-    sets = Sets.from_padded(np.arange(4.0).reshape(2, 2, 1), mask)
-    assert [x.tolist() for x in sets] == [[[0.0], [1.0]], [[2.0]]]
 
 
 @pytest.mark.parametrize(("count", "size"), [(3, 4), (1, 1), (0, 4), (2, 0)])

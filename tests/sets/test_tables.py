@@ -253,14 +253,8 @@ def test_picks_are_read_back_by_read_table(tmp_path: Path, ending: str) -> None:
     probability = PICKS.with_values(torch.tensor([0.9, 0.1, 1 / 3, 1e-9, 1.0]))
     path = tmp_path / "new" / "folder" / f"picks{ending}"
     for _ in range(2):  # the second write replaces the first file
-        write_table(
-            path,
-            PICKS,
-            set_ids=["u", "v", "w"],
-            item_ids=np.array([3, 1, 4, 1, 5]),
-            probability=probability,
-            names=("basket", "sku"),
-        )
+        ids: dict[str, Any] = {"set_ids": ["u", "v", "w"], "item_ids": np.array([3, 1, 4, 1, 5])}
+        write_table(path, PICKS, **ids, probability=probability, names=("basket", "sku"))
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     back = read_table(path, set_id="basket", item_id="sku", features=["probability"], chosen="chosen")
     assert back.set_ids == ["u", "w"]  # a set without items has no rows
@@ -274,9 +268,8 @@ def test_ids_default_to_numbers(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"picks{ending}"
     probability = PICKS.with_values(torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     write_table(path, PICKS, probability=probability)
-    back = read_table(
-        path, set_id="set_id", item_id="item_id", features=["probability"], chosen="chosen", dtype=torch.float64
-    )
+    roles: dict[str, Any] = {"set_id": "set_id", "item_id": "item_id", "chosen": "chosen"}
+    back = read_table(path, **roles, features=["probability"], dtype=torch.float64)
     assert back.set_ids == [0, 2]
     assert back.item_ids is not None
     assert list(back.item_ids) == [0, 1, 0, 1, 2]
@@ -382,23 +375,15 @@ def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     assert link.is_symlink() and "set_id" in target.read_text()
 
 
-@pytest.mark.parametrize(
-    ("values", "ending"),
-    [
-        ([1.0, float("nan")], "csv"),
-        ([1.0, float("nan")], "parquet"),
-        (["a", None], "csv"),
-        (["a", None], "parquet"),
-        # Typed formats can hold empty texts.
-        (["a", ""], "csv"),
-    ],
-)
-def test_missing_ids_are_not_written(tmp_path: Path, values: list[Any], ending: str) -> None:
-    with pytest.raises(DataError, match="has no value at entry 1"):
-        write_table(tmp_path / f"picks.{ending}", Sets.from_list([[True], [False]]), set_ids=values)
-
-
-def test_an_empty_text_is_an_id_in_typed_formats(tmp_path: Path) -> None:
-    path = tmp_path / "picks.parquet"
-    write_table(path, Sets.from_list([[True], [False]]), set_ids=["a", ""])
-    assert pyarrow.parquet.read_table(path)["set_id"].to_pylist() == ["a", ""]
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_missing_ids_are_not_written(tmp_path: Path, ending: str) -> None:
+    path, picks = tmp_path / f"picks{ending}", Sets.from_list([[True], [False]])
+    for missing in (float("nan"), None):
+        with pytest.raises(DataError, match="has no value at entry 1"):
+            write_table(path, picks, set_ids=[1.0, missing])
+    if ending == ".csv":
+        with pytest.raises(DataError, match="has no value at entry 1"):
+            write_table(path, picks, set_ids=["a", ""])
+    else:  # typed formats can hold empty texts
+        write_table(path, picks, set_ids=["a", ""])
+        assert pyarrow.parquet.read_table(path)["set_id"].to_pylist() == ["a", ""]
