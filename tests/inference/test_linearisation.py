@@ -13,7 +13,7 @@ from setgrad.functions import (
     InsetFunction,
     ItemNoise,
     Pathwise,
-    _linearise,
+    _neural,
     deep_set_function,
 )
 from setgrad.implicit import GMRES
@@ -94,7 +94,7 @@ def derivatives(function, sets, estimator, scale):
 def test_implicit_derivatives_equal_those_without_linearisation(make, sets, estimator, name, scale, monkeypatch):
     function = make(name)
     without_graph, first, second = derivatives(function, sets, estimator, scale)
-    monkeypatch.setattr(_linearise, "_MAX_ENTRIES", -1)
+    monkeypatch.setattr(_neural, "_MAX_ENTRIES", -1)
     assert not has_linearisation(function.bind(sets))
     expected = derivatives(function, sets, estimator, scale)
     size = max(float(g.abs().max()) for g in expected[2])
