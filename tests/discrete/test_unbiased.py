@@ -161,13 +161,15 @@ def test_score_functions_of_subsets(name: str, samples: int) -> None:
 
 
 def test_control_variates_lower_the_variance() -> None:
-    theta = draws(6)
-    layers = {name: make(samples=6, generator=generator()) for name, make in SCORES.items()}
-    spread = {name: variance(lambda t, name=name: layers[name](t, nonlinear_loss), theta) for name in layers}
+    theta, slope = draws(6), draws(6, seed=1)
+
+    def spread_of(layer: torch.nn.Module) -> float:
+        return variance(lambda t: layer(t, nonlinear_loss), theta)
+
+    spread = {name: spread_of(make(samples=6, generator=generator())) for name, make in SCORES.items()}
     assert spread["rloo"] < 0.2 * spread["reinforce"]
     assert spread["SFESS"] == pytest.approx(spread["rloo"])
     # For a linear loss the variance is 0.
-    slope = draws(6, seed=1)
     _, grads = per_copy(lambda t: SFESS(3, samples=2, generator=generator())(t, lambda z: z @ slope), theta, copies=20)
     torch.testing.assert_close(grads, exact_gradient(theta, subsets(6, 3), lambda z: z @ slope).expand(20, 6))
 

@@ -11,20 +11,17 @@ from setgrad.sets import Sets
 from tests.inference.oracle import TIGHT, draw, gradient
 
 
-@pytest.fixture
-def model(make):
-    return make(3.0), draw([4, 0, 3])
+def test_one_step_adjoint_is_the_gradient_of_the_last_step(make):
+    function, sets = make(3.0), draw([4, 0, 3])
+    psi = mean_field(function, sets, estimator=Exact(), solver=TIGHT).value.detach()
+    result = gradient(function, sets, ImplicitMeanField(tol=1e-12, adjoint=OneStepAdjoint()))
+    torch.testing.assert_close(result, gradient(function, sets, OneStepMeanField(), start=psi))
 
 
-def test_one_step_adjoint_is_the_gradient_of_the_last_step(model):
-    psi = mean_field(*model, estimator=Exact(), solver=TIGHT).value.detach()
-    result = gradient(*model, ImplicitMeanField(tol=1e-12, adjoint=OneStepAdjoint()))
-    torch.testing.assert_close(result, gradient(*model, OneStepMeanField(), start=psi))
-
-
-def test_many_neumann_terms_give_the_implicit_gradient(model):
-    exact = gradient(*model, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
-    few, many = (gradient(*model, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
+def test_many_neumann_terms_give_the_implicit_gradient(make):
+    function, sets = make(3.0), draw([4, 0, 3])
+    exact = gradient(function, sets, ImplicitMeanField(tol=1e-12, adjoint=Direct()))
+    few, many = (gradient(function, sets, ImplicitMeanField(tol=1e-12, adjoint=Neumann(terms))) for terms in (1, 40))
     torch.testing.assert_close(many, exact)
     assert not torch.allclose(few, exact, rtol=1e-4)
 

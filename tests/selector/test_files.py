@@ -6,6 +6,7 @@ import json
 import os
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -274,7 +275,7 @@ def test_load_needs_the_phi_of_the_user(choices, tmp_path, seeded):
 
 @pytest.mark.parametrize("case", ["plain", "weights", "dropout", "start"])
 def test_a_resumed_run_gives_the_same_result(choices, tmp_path, seeded, case):
-    options, data = {**TINY, "patience": 50}, {}
+    options, data = {**TINY, "patience": 50}, dict[str, Any]()
     with seeded(0):
         if case == "weights":
             data["sample_weight"] = torch.linspace(0.5, 1, len(choices))
