@@ -60,7 +60,7 @@ def test_named_inference_equals_that_of_a_selector(task: Task, name: str) -> Non
     selector = _fitted(task, **{**PRESETS[name], "dim": 16, "hidden": (16,), "max_epochs": 2})
     own = selector.model_.config
     ways = inferences(own)
-    assert (ways["one_step"].steps, ways["converged"].method) == (1, "implicit")
+    assert (ways["one_step"].options.steps, ways["converged"].options.method) == (1, "implicit")
     assert (ways["one_step"] == own) == (name != "idiffmf-2")
     assert (ways["converged"] == own) == (name == "idiffmf-2")
     logits, _ = infer(selector, own, task.test.sets)
