@@ -110,14 +110,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
         for target in TARGETS:
             for name in methods:
                 for noise in _noises(name, k):
-                    shared: dict[str, Any] = {
-                        "n": n,
-                        "k": k,
-                        "target": target,
-                        "method": name,
-                        "noise": noise,
-                        "runs": runs,
-                    }
+                    shared = dict[str, Any](n=n, k=k, target=target, method=name, noise=noise, runs=runs)
                     if "samples" in parts:
                         trials += _by_samples(shared, largest, quick=options.quick)
                     if "knobs" in parts and (n, k) in swept and METHODS[name].option:

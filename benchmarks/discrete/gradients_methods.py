@@ -110,6 +110,9 @@ RULES = {
     "reference": discrete.ReferenceCodeRule(),
 }
 PROJECTIONS = {"mean": discrete.MeanProjection(), "norm": discrete.NormProjection(), "std": discrete.StdProjection()}
+# Relaxations of one of n and of k of n items, whose option is a temperature.
+_relax_one = partial(Method, option="temperature", only="categorical")
+_relax_k = partial(Method, option="temperature", only="top-k")
 ADAPTIVE: dict[str, Method] = {
     f"aimle {mode} {side}": Method(_aimle(rule, central), noisy=True)
     for mode, rule in RULES.items()
@@ -126,32 +129,14 @@ METHODS: dict[str, Method] = {
     "sfess": Method(lambda s: discrete.SFESS(s.k, samples=s.samples), scored=True, least=2),
     "simple": Method(lambda s: discrete.SIMPLE(s.k, samples=s.samples)),
     "perturbed": Method(lambda s: discrete.Perturbed(discrete.TopK(s.k), noise=discrete.Gumbel(), samples=s.samples)),
-    "gumbel-softmax": Method(
-        lambda s: discrete.GumbelSoftmax(temperature=s.option, samples=s.samples),
-        option="temperature",
-        only="categorical",
-    ),
-    "st-gumbel": Method(
-        lambda s: discrete.GumbelSoftmax(temperature=s.option, hard=True, samples=s.samples),
-        option="temperature",
-        only="categorical",
-    ),
+    "gumbel-softmax": _relax_one(lambda s: discrete.GumbelSoftmax(temperature=s.option, samples=s.samples)),
+    "st-gumbel": _relax_one(lambda s: discrete.GumbelSoftmax(temperature=s.option, hard=True, samples=s.samples)),
     "reinmax": Method(lambda s: discrete.ReinMax(samples=s.samples), only="categorical"),
-    "softsub": Method(
-        lambda s: discrete.SoftSub(s.k, temperature=s.option, samples=s.samples), option="temperature", only="top-k"
-    ),
-    "softsub hard": Method(
-        lambda s: discrete.SoftSub(s.k, temperature=s.option, hard=True, samples=s.samples),
-        option="temperature",
-        only="top-k",
-    ),
-    "softsub as copied": Method(
-        lambda s: CopiedSoftSub(s.k, temperature=s.option, samples=s.samples), option="temperature", only="top-k"
-    ),
-    "relaxed top-k": Method(
-        lambda s: discrete.RelaxedTopK(s.k, temperature=s.option, noise=discrete.Gumbel(), samples=s.samples),
-        option="temperature",
-        only="top-k",
+    "softsub": _relax_k(lambda s: discrete.SoftSub(s.k, temperature=s.option, samples=s.samples)),
+    "softsub hard": _relax_k(lambda s: discrete.SoftSub(s.k, temperature=s.option, hard=True, samples=s.samples)),
+    "softsub as copied": _relax_k(lambda s: CopiedSoftSub(s.k, temperature=s.option, samples=s.samples)),
+    "relaxed top-k": _relax_k(
+        lambda s: discrete.RelaxedTopK(s.k, temperature=s.option, noise=discrete.Gumbel(), samples=s.samples)
     ),
 }
 

@@ -91,18 +91,8 @@ def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
 
 def base_fit(options: argparse.Namespace) -> Fit:
     """Return a fit with the sizes of the options."""
-    fit = Fit(
-        "umbc-st",
-        0,
-        steps=options.steps,
-        batch=options.batch,
-        points=options.points,
-        dim=options.dim,
-        slots=options.slots,
-        rate=options.rate,
-        deviations=options.deviations,
-        tests=options.tests,
-    )
+    names = ("steps", "batch", "points", "dim", "slots", "rate", "deviations", "tests")
+    fit = Fit("umbc-st", 0, **{name: getattr(options, name) for name in names})
     if min(fit.steps, fit.batch, fit.dim, fit.slots, fit.tests) < 1 or fit.points % fit.chunk:
         raise OptionError(f"sizes must be at least 1, and --points a multiple of {fit.chunk}, not {fit.points}")
     if options.quick:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 
 from benchmarks.encoders.mil_digits import SHAPE, Images
 from benchmarks.encoders.mil_large import code, make_encoder, network
-from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, serve_case
 from benchmarks.lib.tables import format_bytes
+from benchmarks.lib.timing import measure_peak
 from setgrad.selector import resolve_device
 
 GRADIENTS = ("full", "exact", "sample")
@@ -69,18 +70,12 @@ def peak_here(case: Case, device: torch.device) -> Peak:
         ).square().sum().backward()
 
     step(bag[:20])
-    synchronize(device)
-    reset_peak(device)
-    base = memory_now(device)
     if device.type != "cuda":
-        step(bag)
-        return Peak(memory_peak(device) - base)
+        return Peak(measure_peak(partial(step, bag), device).step)
     whole = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(LIMIT / whole, device.index)
     try:
-        step(bag)
-        synchronize(device)
-        return Peak(memory_peak(device) - base)
+        return Peak(measure_peak(partial(step, bag), device).step)
     except torch.OutOfMemoryError:
         return Peak(None)
     finally:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,12 +31,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.lib.machine import add_machine_options, announce, memory_now, memory_peak, reset_peak, synchronize
+from benchmarks.lib.machine import add_machine_options, announce
 from benchmarks.lib.pages import PAGES
 from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, relative_spread, serve_case
 from benchmarks.lib.tables import format_bytes, format_seconds, table
-from benchmarks.lib.timing import Peak
+from benchmarks.lib.timing import Peak, measure_peak
 from setgrad.functions import DeepSetFunction, FreshNoise, Gaussian
 from setgrad.implicit import GMRES, Picard, fixed_point
 from setgrad.inference import ImplicitMeanField, UnrolledMeanField, mean_field
@@ -141,14 +140,7 @@ def peak_here(case: Case, device: torch.device) -> Peak:
     """Measure in this process; the base is the memory after a tiny case, with the data in memory."""
     gradients(replace(case, iterations=2, sets=1, items=10), device)
     _, solve = MODELS[case.model](case, device)
-    synchronize(device)
-    reset_peak(device)
-    base = memory_now(device)
-    started = time.perf_counter()
-    solve().square().sum().backward()
-    synchronize(device)
-    elapsed = time.perf_counter() - started
-    return Peak(memory_peak(device) - base, base, elapsed)
+    return measure_peak(lambda: solve().square().sum().backward(), device)
 
 
 def compare(cases: Sequence[Case], device: torch.device) -> float:

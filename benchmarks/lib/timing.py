@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 import torch
 
-from benchmarks.lib.machine import synchronize
+from benchmarks.lib.machine import memory_now, memory_peak, reset_peak, synchronize
 
 # Rounds that do not count: libraries load and allocators grow in them.
 WARM_UP = 2
@@ -57,6 +57,18 @@ def time_in_turns(functions: Sequence[Callable[[], object]], device: torch.devic
         )
         for times in measured
     ]
+
+
+def measure_peak(work: Callable[[], object], device: torch.device) -> Peak:
+    """Run a function once, and return its peak memory beyond the memory in use before it, and its seconds."""
+    synchronize(device)
+    reset_peak(device)
+    base = memory_now(device)
+    started = time.perf_counter()
+    work()
+    synchronize(device)
+    seconds = time.perf_counter() - started
+    return Peak(memory_peak(device) - base, base, seconds)
 
 
 def growth_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
