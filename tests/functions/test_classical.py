@@ -287,18 +287,22 @@ def test_log_determinant_needs_a_positive_ridge(ridge):
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (Coverage(cover=lambda x: x + 1), DataError, "between 0 and 1"),
-        (Coverage(cover=lambda x: x * torch.nan), DataError, "between 0 and 1"),
         (Coverage(cover=lambda x: x[:, 0]), ShapeError, "one row of topics"),
         (Coverage(torch.ones(3)), ShapeError, "there are 2 topics"),
         (Modular(lambda x: x), ShapeError, "one number for each of 4 items"),
         (FacilityLocation(lambda x, y: x[..., 0]), ShapeError, r"returned shape \(2, 3\)"),
     ],
-    ids=["not a share", "nan", "topics", "weights", "score", "similarity"],
+    ids=["topics", "weights", "score", "similarity"],
 )
 def test_wrong_results_of_callables_raise(function, error, message):
     with pytest.raises(error, match=message):
         function.bind(draw_sets([3, 1]))
+
+
+@pytest.mark.parametrize("bad", [1.5, float("nan")])
+def test_coverage_rejects_numbers_that_are_not_probabilities(bad):
+    with pytest.raises(DataError, match="between 0 and 1"):
+        Coverage().bind(Sets.from_list([[[0.5, bad]]]))
 
 
 def test_masks_are_checked():

@@ -69,10 +69,11 @@ def test_saving_over_a_model_replaces_its_files_and_keeps_others(default, folder
 def test_save_does_not_overwrite_other_files(default, tmp_path, name):
     """A file config.json may belong to another library."""
     (tmp_path / name).write_text('{"model_type": "bert"}')
+    (tmp_path / "weights.bin").touch()
     for place in (tmp_path, tmp_path / name):
         with pytest.raises(DataError, match="not a setgrad model"):
             default.save(place)
-    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert {p.name for p in tmp_path.iterdir()} == {name, "weights.bin"}
     assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
 
 

@@ -378,9 +378,9 @@ def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_missing_ids_are_not_written(tmp_path: Path, ending: str) -> None:
     path, picks = tmp_path / f"picks{ending}", Sets.from_list([[True], [False]])
-    for missing in (float("nan"), None):
+    for ids in ([1.0, float("nan")], ["a", None]):
         with pytest.raises(DataError, match="has no value at entry 1"):
-            write_table(path, picks, set_ids=[1.0, missing])
+            write_table(path, picks, set_ids=ids)
     if ending == ".csv":
         with pytest.raises(DataError, match="has no value at entry 1"):
             write_table(path, picks, set_ids=["a", ""])
