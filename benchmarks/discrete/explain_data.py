@@ -113,12 +113,12 @@ def read_reviews(data_dir: str | None, part: str, most: int | None = None) -> Co
     frequency = Counter(word for review in splits[0] for word in {w for s in review["sentences"] for w in s.split()})
     known = {word: i + 1 for i, word in enumerate(sorted(w for w, times in frequency.items() if times >= _FEWEST))}
     read = [[(_by_word if part == "words" else _by_sentence)(review, known) for review in split] for split in splits]
-    room = max(len(relevant) for split in read for _, _, relevant in split)
+    max_items = max(len(relevant) for split in read for _, _, relevant in split)
     longest = max(len(words) for split in read for words, _, _ in split)
     parts = []
     for split, items in zip(splits, read, strict=True):
-        words, owner = np.zeros((len(items), longest), int), np.full((len(items), longest), room)
-        relevant = np.zeros((len(items), room), bool)
+        words, owner = np.zeros((len(items), longest), int), np.full((len(items), longest), max_items)
+        relevant = np.zeros((len(items), max_items), bool)
         for row, (numbers, owners, marked) in enumerate(items):
             words[row, : len(numbers)], owner[row, : len(numbers)] = numbers, owners
             relevant[row, : len(marked)] = marked

@@ -75,11 +75,11 @@ class Explainer(nn.Module):
 
     def _items(self, embedding: nn.Embedding, texts: Texts) -> Tensor:
         """Return the means of the words of each item, 0 for an item without words."""
-        size, room = len(texts), texts.items
+        size, max_items = len(texts), texts.items
         vectors = self.drop(embedding(texts.words))
         # An extra row collects padding.
-        row = (texts.owner + (room + 1) * torch.arange(size, device=texts.owner.device)[:, None]).flatten()
-        empty = vectors.new_zeros(size * (room + 1), vectors.shape[-1])
+        row = (texts.owner + (max_items + 1) * torch.arange(size, device=texts.owner.device)[:, None]).flatten()
+        empty = vectors.new_zeros(size * (max_items + 1), vectors.shape[-1])
         sums = empty.index_add(0, row, vectors.flatten(0, 1))
         number = empty[:, 0].index_add(0, row, vectors.new_ones(len(row)))
-        return (sums / number.clamp(min=1)[:, None]).unflatten(0, (size, room + 1))[:, :-1]
+        return (sums / number.clamp(min=1)[:, None]).unflatten(0, (size, max_items + 1))[:, :-1]

@@ -14,7 +14,7 @@ from benchmarks.discrete.gradients_problems import Problem
 from setgrad import discrete
 
 # Random numbers at a time; runs are processed in groups of this size.
-ROOM = 4_000_000
+MAX_ENTRIES = 4_000_000
 NOISES: dict[str, Callable[[int], discrete.Noise]] = {
     "gumbel": lambda k: discrete.Gumbel(),
     "sum of gamma": discrete.SumOfGamma,
@@ -143,7 +143,7 @@ METHODS: dict[str, Method] = {
 
 def estimate(method: Method, problem: Problem, setting: Setting, generator: torch.Generator) -> tuple[Tensor, int]:
     """Return gradients (runs, n), and the instances that were solved or drawn for each run."""
-    count = max(1, ROOM // (max(1, setting.samples) * problem.n))
+    count = max(1, MAX_ENTRIES // (max(1, setting.samples) * problem.n))
     gradients, calls = [], 0
     for first in range(0, len(problem.theta), count):
         part = problem.part(first, count)

@@ -50,7 +50,7 @@ class LogDeterminant(SetFunction):
             DataError: If a determinant may be negative, because the similarity is not positive semi-definite.
         """
         similarities = pairwise_similarities(self.similarity, sets)
-        # Factors and determinants are not available in half precision, which has no room for a small ridge either.
+        # Factors and determinants are not available in half precision, which cannot represent a small ridge either.
         pairs = similarities.to(torch.promote_types(similarities.dtype, torch.float32)) / self.ridge
         _check_definite(pairs.detach())
         return _BoundLogDeterminant(sets, pairs, torch.result_type(similarities, self.ridge))

@@ -67,7 +67,7 @@ def test_unbiased_methods_converge(name: str, k: int) -> None:
 def test_groups_of_runs_get_gradients_of_the_same_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, setting = make_problem(5, 1, "normal", 3), Setting(1, 3000)
     together, calls = estimate(METHODS["simple"], problem, setting, generator())
-    monkeypatch.setattr("benchmarks.discrete.gradients_methods.ROOM", 1)
+    monkeypatch.setattr("benchmarks.discrete.gradients_methods.MAX_ENTRIES", 1)
     apart, same = estimate(METHODS["simple"], problem, setting, generator())
     assert calls == same == 3000 and (together - apart).abs().max() < 0.1
 

@@ -40,7 +40,7 @@ def solve_with_cuts(
 
 
 def cover_cut(weights: Array, capacity: float, point: Array) -> Cut | None:
-    """Return a cover inequality that excludes a point whose weights, 0 or more, exceed the room; None if they fit.
+    """Return a cover inequality that excludes a point whose weights, 0 or more, exceed the capacity; None if they fit.
 
     The lightest items are removed as long as the rest is too heavy. Of the remaining items, together with all items as
     heavy as the heaviest of them, a feasible set has at least one less: the inequality excludes all such sets at once.
