@@ -145,7 +145,7 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     if mask is None:
         return scores
-    # Half precision has a smaller range; half of it leaves room for the scores.
+    # Half precision has a smaller range; half of it leaves a margin for the scores.
     masked = max(_MASKED, torch.finfo(scores.dtype).min / 2)
     return scores.masked_fill(~mask, masked) if mask.dtype == torch.bool else scores + mask.clamp(masked)
 
