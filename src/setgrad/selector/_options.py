@@ -23,7 +23,15 @@ from torch import nn
 
 from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.inference.scales import SCALES
-from setgrad.selector._tables import ESTIMATORS, FUNCTIONS, LOSSES, PHIS, SOLVERS
+from setgrad.selector._tables import (
+    BACKWARD_SOLVERS,
+    ESTIMATORS,
+    FORWARD_SOLVERS,
+    FUNCTIONS,
+    LOSSES,
+    PHIS,
+    SOLVERS,
+)
 
 
 @final
@@ -78,6 +86,8 @@ PhiName = Annotated[str, Allowed(PHIS)]
 AttentionName = Annotated[str, Allowed(("auto", "full", "induced"))]
 EstimatorName = Annotated[str, Allowed(tuple(ESTIMATORS))]
 ScaleName = Annotated[str, Allowed(("none", *SCALES))]
+ForwardName = Annotated[str, Allowed(tuple(FORWARD_SOLVERS))]
+BackwardName = Annotated[str, Allowed(tuple(BACKWARD_SOLVERS))]
 LossName = Annotated[str, Allowed(tuple(LOSSES))]
 
 
@@ -152,6 +162,9 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     samples: PositiveInt = 5
     predict_samples: PositiveInt | None = None
     steps: PositiveInt | None = None
+    forward: ForwardName | None = None
+    backward: BackwardName | None = None
+    tol: PositiveFloat | None = None
     scale: ScaleName | PositiveFloat | None = None
     loss: LossName = "all"
     learning_rate: PositiveFloat = 1e-3
@@ -247,6 +260,10 @@ class SelectorOptions(AbstractOptions):
             problem = (
                 "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
                 "'pathwise' or 'exact'"
+            )
+        elif self.method != "implicit" and any(part is not None for part in (self.forward, self.backward, self.tol)):
+            problem = (
+                "{forward}, {backward} and {tol} are parts of {method}='implicit'; leave them out, or use that method"
             )
         elif self.checkpoint is not None and self.random_state is None:
             problem = "{checkpoint} needs {random_state}, because a run without a seed cannot be resumed"
