@@ -33,7 +33,7 @@ def gradient_of(loss, logits, subsets, weights=None):
 def one_by_one(name, constraint, scores, target, choice_loss, noise):
     """Return the gradient of the mean loss over the sets, each set alone, without padding, by `setgrad.discrete`."""
     logits = scores.values.clone().requires_grad_()
-    allowed, total = BatchConstraint.of(constraint, scores), 0
+    allowed, total = BatchConstraint.of(constraint, scores), logits.new_zeros(())
     for number, size in enumerate(SIZES):
         if not size:
             continue
@@ -266,4 +266,5 @@ def test_a_function_may_be_the_loss():
     losses = [row["loss"] for row in squared.history_]
     named = selector.fit(*choices, constraint=budget, gradient="imle", choice_loss="hamming")
     assert [row["loss"] for row in named.history_] == losses
-    assert isinstance(make_gradient("imle", len, constrained=True).choice_loss, FunctionLoss)
+    gradient = make_gradient("imle", len, constrained=True)
+    assert isinstance(gradient, EstimatorGradient) and isinstance(gradient.choice_loss, FunctionLoss)

@@ -73,7 +73,8 @@ def test_none_are_the_usual_solvers(selector):
 )
 def test_they_are_trained_with_saved_and_loaded(options, tmp_path):
     choices = make_choices(30)
-    usual, other = (SubsetSelector(**TINY, method="implicit", **more).fit(*choices) for more in ({}, options))
+    usual = SubsetSelector(**TINY, method="implicit").fit(*choices)
+    other = SubsetSelector(**TINY, method="implicit", **options).fit(*choices)
     torch.testing.assert_close(
         other.predict_proba(choices.sets).values, usual.predict_proba(choices.sets).values, rtol=0, atol=0.05
     )
