@@ -4,9 +4,10 @@ Claims checked: a selector that is trained under the constraint of the examples 
 than one that is not; and where a loss of the choice itself (Hamming, Jaccard, regret) helps over Fenchel-Young.
 
 Two tasks. "baskets": 30 Amazon products (media), of which a customer registered some; every product has a random price
-of 1 to 9 coins, which is a feature too, and S* has as many registered products as 12 coins buy, the cheapest of them. Five folds of the
-sets. "energy": 48 half-hours of a day, with weights and values; S* is the most valuable subset within a budget of 60.
-The last 237 days are the test, and each seed holds out another fifth of the 552 days before for validation.
+of 1 to 9 coins, which is a feature too, and S* has as many registered products as 12 coins buy, the cheapest of them.
+Five folds of the sets. "energy": 48 half-hours of a day, with weights and values; S* is the most valuable subset within
+a budget of 60. The last 237 days are the test, and each seed holds out another fifth of the 552 days before for
+validation.
 
 All selectors have the same options, batches and seeds; only the loss differs: `none` is the cross-entropy of every
 item, `fenchel-young` is fit(constraint=...), and the others name gradient= and choice_loss=. `none` chooses items above
