@@ -131,6 +131,8 @@ def resolve_model(
         members=_members(options, sets, start, constrained),
         relation=_relation(options, start, len(sets)),
         estimator=options.resolved_estimator,
+        samples=options.resolved_samples,
+        loss=options.resolved_loss,
         steps=options.steps or (_MAX_STEPS if options.method == "implicit" else 1),
         predict_samples=options.resolved_predict_samples,
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),

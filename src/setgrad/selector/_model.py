@@ -16,11 +16,13 @@ from setgrad.errors import DataError, OptionError, parameter
 from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, SetFunction
 from setgrad.functions._neural import make_item_encoder
 from setgrad.functions.average import BoundAverage
+from setgrad.functions.given import BoundGiven
 from setgrad.inference import ConstantScale, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._tables import (
+    CONDITIONAL,
     CONTEXT,
     ESTIMATORS,
     FUNCTIONS,
@@ -125,8 +127,9 @@ class Member(nn.Module):
         *,
         samples: int | None = None,
         coordinates: Tensor | None = None,
+        partial: Tensor | None = None,
     ) -> MeanField:
-        """Run mean field on F.
+        """Run mean field on F, or return its gains at partial subsets.
 
         Args:
             config: The configuration of the model.
@@ -134,10 +137,17 @@ class Member(nn.Module):
             noise: Source of the sampling noise.
             samples: Samples of the estimator; None for those of training.
             coordinates: Flat indices of the items whose logits are needed; None for all.
+            partial: Partial subsets `(m, total)`; the logits are then the gains there, `(m, total)`.
 
         Returns:
             The logits and how the inference ended.
         """
+        if partial is not None:
+            gains = bound.gains(partial)
+            return MeanField(gains, None, gains.new_zeros(len(bound.sets)), 1)
+        if config.options.method == CONDITIONAL:
+            # From the probability 0 the one sample is the empty subset, so the logits are the gains there.
+            return solve_bound(bound, Bernoulli(1, noise), OneStepMeanField(), None, 0.0, coordinates)
         if config.options.method == "direct":
             # The gradient of a modular function is the same at every subset, so one sample is exact.
             return solve_bound(bound, Bernoulli(1, noise), OneStepMeanField(), None, 0.5, coordinates)
@@ -145,7 +155,7 @@ class Member(nn.Module):
         if self.recognition is not None:
             with torch.no_grad():
                 start = torch.sigmoid(self.recognition.start(bound.sets))
-        estimator = ESTIMATORS[resolved(config.options.estimator)](samples or config.options.samples, noise)
+        estimator = ESTIMATORS[resolved(config.options.estimator)](samples or resolved(config.options.samples), noise)
         return solve_bound(bound, estimator, config.solver, config.scale, start, coordinates)
 
 
@@ -224,10 +234,16 @@ class ChoiceModel(nn.Module):
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
         return sets.with_values(items.to(self.dtype))
 
-    def bind(self, sets: Sets) -> BoundAverage:
-        """Return F for these sets: the mean of the functions of the members."""
+    def bind(self, sets: Sets, known: tuple[Tensor, Tensor] | None = None) -> BoundAverage:
+        """Return F for these sets: the mean of the functions of the members.
+
+        Args:
+            sets: The sets.
+            known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
+        """
         items = self.standardised(sets)
-        return BoundAverage([member.function.bind(items) for member in self.each()])
+        parts: list[BoundSetFunction] = [member.function.bind(items) for member in self.each()]
+        return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
 
     @property
     def dtype(self) -> torch.dtype:

@@ -23,7 +23,7 @@ from torch import nn
 
 from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.inference.scales import SCALES
-from setgrad.selector._tables import ESTIMATORS, FUNCTIONS, LOSSES, PHIS, SOLVERS
+from setgrad.selector._tables import CONDITIONAL, ESTIMATORS, FUNCTIONS, LOSSES, PARTIAL_LOSSES, PHIS, SOLVERS
 
 
 @final
@@ -78,7 +78,9 @@ PhiName = Annotated[str, Allowed(PHIS)]
 AttentionName = Annotated[str, Allowed(("auto", "full", "induced"))]
 EstimatorName = Annotated[str, Allowed(tuple(ESTIMATORS))]
 ScaleName = Annotated[str, Allowed(("none", *SCALES))]
-LossName = Annotated[str, Allowed(tuple(LOSSES))]
+LossName = Annotated[str, Allowed(tuple(LOSSES | PARTIAL_LOSSES))]
+# Subsets of a training step, for mean field and for the method "conditional".
+_SAMPLES, _PARTIAL_SUBSETS = 5, 3
 
 
 @final
@@ -149,11 +151,11 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     relation: NonNegativeInt | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
-    samples: PositiveInt = 5
+    samples: PositiveInt | None = None
     predict_samples: PositiveInt | None = None
     steps: PositiveInt | None = None
     scale: ScaleName | PositiveFloat | None = None
-    loss: LossName = "all"
+    loss: LossName | None = None
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.1
     batch_size: PositiveInt = 64
@@ -223,7 +225,17 @@ class SelectorOptions(AbstractOptions):
     @property
     def resolved_predict_samples(self) -> int:
         """Samples of a prediction after None is resolved: more than in training make the result more stable."""
-        return self.predict_samples or 4 * self.samples
+        return self.predict_samples or 4 * self.resolved_samples
+
+    @property
+    def resolved_samples(self) -> int:
+        """Subsets of a training step after None is resolved."""
+        return self.samples or (_PARTIAL_SUBSETS if self.method == CONDITIONAL else _SAMPLES)
+
+    @property
+    def resolved_loss(self) -> str:
+        """Name of the loss after None is resolved."""
+        return self.loss or ("all+list" if self.method == CONDITIONAL else "all")
 
     def _check_combinations(self) -> None:
         is_smooth = self.resolved_estimator != "bernoulli"
@@ -248,6 +260,11 @@ class SelectorOptions(AbstractOptions):
                 "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
                 "'pathwise' or 'exact'"
             )
+        elif self.resolved_loss not in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES):
+            allowed = " or ".join(repr(name) for name in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES))
+            problem = f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
+        elif self.method == CONDITIONAL and self.resolved_scale is not None:
+            problem = "{method}='conditional' has no scale; leave out {scale}, or choose another method"
         elif self.checkpoint is not None and self.random_state is None:
             problem = "{checkpoint} needs {random_state}, because a run without a seed cannot be resumed"
         if problem is not None:
