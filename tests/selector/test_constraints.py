@@ -12,7 +12,8 @@ from setgrad import discrete
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError
 from setgrad.inference import AllItems
 from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange, SubsetSelector, load
-from setgrad.selector._batch_constraint import BatchConstraint, ConstrainedLoss
+from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.sets import Choices, Sets
 from tests.selector.conftest import TINY, make_choices
 
@@ -248,7 +249,7 @@ def test_the_loss_without_a_limit_is_the_cross_entropy(scores):
     subsets = scores.with_values(scores.values > 0.3)
     logits = scores.values.clone().requires_grad_()
     for allowed in (BatchConstraint.of(SizeRange(), scores), BatchConstraint.of(Budget(COSTS, budget=np.inf), scores)):
-        many = ConstrainedLoss(allowed, 10_000, 7)(logits, subsets, None, None)
+        many = FenchelYoungLoss(allowed, 10_000, 7)(logits, subsets, None, None)
         plain = AllItems()(logits, subsets, None, None)
         (result,), (right,) = torch.autograd.grad(many, logits), torch.autograd.grad(plain, logits)
         torch.testing.assert_close(many, plain, rtol=0, atol=0.02)
@@ -262,7 +263,7 @@ def test_the_gradient_is_the_excess_frequency_of_an_item(case, scores):
     target = allowed.choose(-scores.values, scores)
     logits = scores.values.clone().requires_grad_()
     samples = 40
-    loss = ConstrainedLoss(allowed, samples, 8)(logits, target, None, None)
+    loss = FenchelYoungLoss(allowed, samples, 8)(logits, target, None, None)
     (result,) = torch.autograd.grad(loss, logits)
     scaled = result * scores.lengths[scores.layout.ids] * sum(size > 0 for size in SIZES) + target.values.double()
     # Shares of draws are multiples of 1 / samples between 0 and 1.

@@ -1,4 +1,4 @@
-"""A constraint applied to a batch: which sets share a call of a solver, how failures are reported, and the loss."""
+"""A constraint applied to a batch: which sets share a call of a solver, and how failures are reported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import Antithetic, CombinatorialSolver, FenchelYoung, Logistic, Status
+from setgrad.discrete import CombinatorialSolver, Status
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError, parameter
-from setgrad.inference import SubsetLoss
 from setgrad.selector.constraints import Constraint
-from setgrad.sets import Choices, Sets, segment_mean, unpad
+from setgrad.sets import Choices, Sets, unpad
 
 # Score of the padding of a short set: so far below 0 that no noise brings it above.
-_PADDING = -1e4
+PADDING = -1e4
 
 
 @final
@@ -44,7 +43,7 @@ class SolverCall:
 
     def pad(self, theta: Tensor) -> Tensor:
         """Turn scores `(m, total)` of the batch into `(m, count, size)`, negated for a solver that minimises."""
-        padded = self.sets.with_values(theta[:, self.items].T).padded(_PADDING)[0].permute(2, 0, 1)
+        padded = self.sets.with_values(theta[:, self.items].T).padded(PADDING)[0].permute(2, 0, 1)
         return padded if self.solver.sense == "max" else -padded
 
     def unpad(self, points: Tensor) -> Tensor:
@@ -270,43 +269,3 @@ def constraint_signature(constraint: BatchConstraint, sets: Sets) -> Tensor:
     scores = torch.randn(2, sets.layout.total, generator=torch.Generator().manual_seed(0)).to(sets.device)
     rows = (*scores, scores[0].abs(), -scores[1].abs())
     return torch.cat([constraint.choose(row, sets).values for row in rows])
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ConstrainedLoss(SubsetLoss):
-    """The Fenchel-Young loss of the best feasible subset under logistic noise; every set has the same weight.
-
-    It is convex in the logits. Its gradient is the share of draws in which an item is in the best feasible subset,
-    minus 1 if the item was chosen. If all subsets are feasible that share is sigmoid(logit), and the loss is the
-    cross-entropy of `AllItems` in expectation.
-
-    Args:
-        constraint: The constraint on the sets of the batch.
-        samples: Draws of the noise for each set.
-        seed: Seed of the draws. Every call draws the same, so that all members learn from the same noise.
-    """
-
-    constraint: BatchConstraint
-    samples: int
-    seed: int
-
-    def coordinates(self, subsets: Sets, sizes: np.ndarray) -> Tensor | None:
-        """Return None: the loss reads the logits of all items."""
-        return None
-
-    def __call__(self, logits: Tensor, subsets: Sets, coordinates: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Return the mean over the items of a set, then over the sets; a set has the mean weight of its items."""
-        target = subsets.values.to(logits.dtype)
-        set_weights = None if weights is None else segment_mean(weights, subsets)
-        # Instances with NaN have no solution and no loss; this term passes NaN on, so that training stops.
-        total = 0 * logits.sum()
-        generator = torch.Generator(logits.device).manual_seed(self.seed)
-        for call in self.constraint.calls(subsets):
-            loss = FenchelYoung(call.solver, noise=Antithetic(Logistic()), samples=self.samples, generator=generator)
-            chosen, _ = call.sets.with_values(target[call.items]).padded()
-            value = loss(call.pad(logits[None])[0], chosen) / call.sets.lengths
-            if set_weights is not None:
-                value = value * set_weights[call.sets.layout.to_device(call.places)]
-            total = total + value.sum()
-        return total / max(1, int((subsets.layout.host_lengths > 0).sum()))

@@ -86,6 +86,7 @@ def _run_fingerprint(trainer: Trainer, start: dict[str, Tensor] | None) -> str:
     ]
     if trainer.constraints is not None:
         parts += [constraint_signature(c, choices.sets) for c, choices in zip(trainer.constraints, both, strict=True)]
+        parts.append(trainer.gradient.check(trainer.constraints[0], trainer.train_data))
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):

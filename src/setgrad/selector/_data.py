@@ -12,6 +12,7 @@ from torch import Tensor
 from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, OptionError, ShapeError, parameter
 from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
+from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import Constraint
 from setgrad.sets import Choices, Sets
@@ -29,6 +30,7 @@ class TrainingData:
         weights: Weight of each training item; None for equal weights.
         constraints: The constraints on both; None without one.
         validation_indices: Indices of the validation sets among the sets passed to fit; None if they are separate.
+        gradient: How training under the constraints is differentiated.
     """
 
     train: Choices
@@ -36,6 +38,7 @@ class TrainingData:
     weights: Tensor | None
     constraints: tuple[BatchConstraint, BatchConstraint] | None
     validation_indices: np.ndarray | None
+    gradient: ChoiceGradient
 
     def validation_name(self, index: int) -> str:
         """Return the name of a validation set for messages."""
@@ -48,6 +51,7 @@ def prepare_data(
     validation: Any,
     sample_weight: Any,
     constraint: Constraint | CombinatorialSolver | None,
+    gradient: ChoiceGradient,
     options: SelectorOptions,
     seed: int,
 ) -> TrainingData:
@@ -94,9 +98,26 @@ def prepare_data(
                 f"the validation sets have a constraint, but the training sets have none; pass "
                 f"{parameter('constraint')} too"
             )
-        return TrainingData(train, held_choices, weights, None, held_out)
+        return TrainingData(train, held_choices, weights, None, held_out, gradient)
     constraints = split_constraint(constraint, validation_constraint, choices, held_choices, train_indices, held_out)
-    return TrainingData(train, held_choices, weights, constraints, held_out)
+    gradient.check(constraints[0], train)
+    return TrainingData(train, held_choices, weights, constraints, held_out, gradient)
+
+
+def check_item_shape(sets: Sets, shape: tuple[int, ...]) -> Sets:
+    """Return the sets, if their items have the shape of those in fitting.
+
+    Raises:
+        ShapeError: If they have another shape.
+    """
+    if sets.layout.total == 0:
+        # Sets without any item may not know the shape of items.
+        return sets.with_values(sets.values.new_zeros(0, *shape))
+    if tuple(sets.item_shape) != shape:
+        raise ShapeError(
+            f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}"
+        )
+    return sets
 
 
 def _detach(choices: Choices) -> Choices:

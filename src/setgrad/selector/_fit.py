@@ -86,7 +86,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
             model.fit_scaler(train.sets)
         else:
             _load_weights(model, start)
-        trainer = Trainer(model, train, held_out, data.weights, data.constraints, data.validation_name)
+        trainer = Trainer(model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient)
         save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
         with progress_bar("fitting", trainer.max_epochs, enabled=options.verbose > 0) as update:
 

@@ -17,7 +17,7 @@ from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSour
 from setgrad.functions._neural import make_item_encoder
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
-from setgrad.inference import ConstantScale, MeanField, OneStepMeanField, Recognition
+from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
@@ -30,6 +30,7 @@ from setgrad.selector._tables import (
     RECOGNITIONS,
     SOLVERS,
     LearnedFunction,
+    implicit_mean_field,
 )
 from setgrad.sets import Sets
 
@@ -69,7 +70,11 @@ class ModelConfig:
     @cached_property
     def solver(self) -> MeanFieldSolver:
         """The solver of mean field."""
-        return SOLVERS[self.options.method](resolved(self.options.steps))
+        options = self.options
+        solver = SOLVERS[options.method](resolved(options.steps))
+        if not isinstance(solver, ImplicitMeanField):
+            return solver
+        return implicit_mean_field(solver, forward=options.forward, backward=options.backward, tol=options.tol)
 
     @cached_property
     def scale(self) -> Scale | None:

@@ -23,7 +23,17 @@ from torch import nn
 
 from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.inference.scales import SCALES
-from setgrad.selector._tables import CONDITIONAL, ESTIMATORS, FUNCTIONS, LOSSES, PARTIAL_LOSSES, PHIS, SOLVERS
+from setgrad.selector._tables import (
+    BACKWARD_SOLVERS,
+    CONDITIONAL,
+    ESTIMATORS,
+    FORWARD_SOLVERS,
+    FUNCTIONS,
+    LOSSES,
+    PARTIAL_LOSSES,
+    PHIS,
+    SOLVERS,
+)
 
 
 @final
@@ -78,6 +88,8 @@ PhiName = Annotated[str, Allowed(PHIS)]
 AttentionName = Annotated[str, Allowed(("auto", "full", "induced"))]
 EstimatorName = Annotated[str, Allowed(tuple(ESTIMATORS))]
 ScaleName = Annotated[str, Allowed(("none", *SCALES))]
+ForwardName = Annotated[str, Allowed(tuple(FORWARD_SOLVERS))]
+BackwardName = Annotated[str, Allowed(tuple(BACKWARD_SOLVERS))]
 LossName = Annotated[str, Allowed(tuple(LOSSES | PARTIAL_LOSSES))]
 # Subsets of a training step, for mean field and for the method "conditional".
 _SAMPLES, _PARTIAL_SUBSETS = 5, 3
@@ -154,6 +166,9 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     samples: PositiveInt | None = None
     predict_samples: PositiveInt | None = None
     steps: PositiveInt | None = None
+    forward: ForwardName | None = None
+    backward: BackwardName | None = None
+    tol: PositiveFloat | None = None
     scale: ScaleName | PositiveFloat | None = None
     loss: LossName | None = None
     learning_rate: PositiveFloat = 1e-3
@@ -265,6 +280,10 @@ class SelectorOptions(AbstractOptions):
             problem = f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
         elif self.method == CONDITIONAL and self.resolved_scale is not None:
             problem = "{method}='conditional' has no scale; leave out {scale}, or choose another method"
+        elif self.method != "implicit" and any(part is not None for part in (self.forward, self.backward, self.tol)):
+            problem = (
+                "{forward}, {backward} and {tol} are parts of {method}='implicit'; leave them out, or use that method"
+            )
         elif self.checkpoint is not None and self.random_state is None:
             problem = "{checkpoint} needs {random_state}, because a run without a seed cannot be resumed"
         if problem is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,21 @@ from torch import nn
 from setgrad import functions as fn
 from setgrad import inference as inf
 from setgrad.encoders import ITEM_ENCODERS, ItemEncoder
-from setgrad.implicit import GMRES, AdaptivePicard
+from setgrad.implicit import (
+    GMRES,
+    AdaptivePicard,
+    Anderson,
+    BiCGSTAB,
+    Broyden,
+    Direct,
+    EquationSolver,
+    LinearSolver,
+    Neumann,
+    Newton,
+    NormalCG,
+    OneStepAdjoint,
+    Picard,
+)
 
 if TYPE_CHECKING:
     from setgrad.selector._model import ModelConfig
@@ -57,6 +72,50 @@ SOLVERS: dict[str, Callable[[int], inf.MeanFieldSolver]] = {
     "direct": inf.OneStepMeanField,
     CONDITIONAL: inf.OneStepMeanField,
 }
+# Solvers of the equation of the implicit method.
+FORWARD_SOLVERS: dict[str, EquationSolver] = {
+    "adaptive-picard": _PICARD,
+    "picard": Picard(),
+    "anderson": Anderson(),
+    "newton": Newton(),
+    "broyden": Broyden(),
+}
+# Solvers of the linear system of its backward pass, built from the tolerance. CG and MINRES are not among them: they
+# need a symmetric system, which samples do not give. Neumann and OneStepAdjoint are approximations.
+BACKWARD_SOLVERS: dict[str, Callable[[float], LinearSolver]] = {
+    "gmres": lambda tol: GMRES(tol=tol),
+    "bicgstab": lambda tol: BiCGSTAB(tol=tol),
+    "normal-cg": lambda tol: NormalCG(tol=tol),
+    "direct": lambda tol: Direct(),
+    "neumann": lambda tol: Neumann(terms=10),
+    "one-step": lambda tol: OneStepAdjoint(),
+}
+
+
+def implicit_mean_field(
+    usual: inf.ImplicitMeanField, *, forward: str | None, backward: str | None, tol: float | None
+) -> inf.ImplicitMeanField:
+    """Return a solver with other parts; None keeps a part.
+
+    Args:
+        usual: The solver.
+        forward: Name of the solver of the equation.
+        backward: Name of the solver of the backward pass.
+        tol: Tolerance of both passes.
+    """
+    adjoint = usual.adjoint
+    if backward is not None:
+        adjoint = BACKWARD_SOLVERS[backward](usual.tol if tol is None else tol)
+    elif tol is not None:
+        adjoint = BACKWARD_SOLVERS["gmres"](tol)
+    return replace(
+        usual,
+        solver=usual.solver if forward is None else FORWARD_SOLVERS[forward],
+        adjoint=adjoint,
+        tol=usual.tol if tol is None else tol,
+    )
+
+
 # Losses, built from the seed of an epoch.
 LOSSES: dict[str, Callable[[int], inf.SubsetLoss]] = {
     "all": lambda seed: inf.AllItems(),

@@ -19,8 +19,10 @@ from torch import Tensor
 from setgrad.errors import TrainingError, parameter
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems, SubsetLoss
-from setgrad.selector._batch_constraint import BatchConstraint, ConstrainedLoss
+from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import check_finite
+from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradient
+from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._device import seed_torch
 from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
@@ -59,6 +61,7 @@ class Trainer:
         weights: Weight of each training item in the loss; None for equal weights.
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         name_of: Returns the name of a validation set for messages.
+        gradient: How training under a constraint is differentiated.
     """
 
     def __init__(
@@ -69,9 +72,11 @@ class Trainer:
         weights: Tensor | None,
         constraints: tuple[BatchConstraint, BatchConstraint] | None = None,
         name_of: Callable[[int], str] = "validation set {}".format,
+        gradient: ChoiceGradient | None = None,
     ) -> None:
         self.model, self.config, self.train_data, self.validation = model, model.config, train, validation
         self.constraints, self.name_of = constraints, name_of
+        self.gradient = FenchelYoungGradient() if gradient is None else gradient
         options = self.config.options
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
         self.seed = resolved(options.random_state)
@@ -110,6 +115,7 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all tensors and all plain values of the run."""
         tensors = self.trainable.state() | {f"best.{name}": value for name, value in self.best.items()}
+        tensors |= {f"gradient.{name}": value for name, value in self.gradient.state().items()}
         return tensors, asdict(self.progress)
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -117,6 +123,7 @@ class Trainer:
         self.trainable.restore(tensors)
         device = self.model.mean.device
         self.best = {name: value.to(device) for name, value in with_prefix(tensors, "best.").items()}
+        self.gradient.restore({name: value.to(device) for name, value in with_prefix(tensors, "gradient.").items()})
         self.progress = Progress(
             numbers["epoch"], numbers["best_epoch"], tuple(numbers["best_score"]), list(numbers["history"])
         )
@@ -169,7 +176,7 @@ class Trainer:
             return lambda indices: loss
         constraint, seeds = self.constraints[0], np.random.default_rng(seed)
         samples = self.config.options.samples
-        return lambda indices: ConstrainedLoss(constraint.take(indices), samples, int(seeds.integers(2**63)))
+        return lambda indices: self.gradient.loss(constraint.take(indices), samples, int(seeds.integers(2**63)))
 
     def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss, step: int) -> Tensor:
         options = self.config.options
@@ -199,7 +206,7 @@ class Trainer:
         else:
             picks = self.constraints[1].choose(logits, sets)
             # The same noise in every epoch, so that losses can be compared.
-            loss_function = ConstrainedLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
+            loss_function = FenchelYoungLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
             loss = loss_function(logits, subsets, None, None)
         # Rounded, so that among equally good epochs the one with the smaller loss wins.
         return round(float(jaccard(picks, subsets).mean()), 5), -float(loss)

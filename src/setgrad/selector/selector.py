@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 from setgrad.discrete import CombinatorialSolver
-from setgrad.errors import NotFittedError, OptionError, ShapeError, parameter, unknown_name
+from setgrad.errors import NotFittedError, OptionError, parameter, unknown_name
 from setgrad.functions import SetFunction
 from setgrad.selector._batched_inference import check_finite, infer_logits
-from setgrad.selector._data import prepare_data
+from setgrad.selector._choice_gradient import FENCHEL_YOUNG, make_gradient
+from setgrad.selector._data import check_item_shape, prepare_data
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel, LearnedSetFunction
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
 from setgrad.selector._prediction import SubsetRequest, check_scores, choose_subsets
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import Constraint
 from setgrad.selector.metrics import mean_jaccard
 from setgrad.selector.presets import PRESETS
@@ -60,6 +62,9 @@ class SubsetSelector(AbstractOptions):
         samples: Subsets that are sampled for each set in a training step.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
+        forward: Solver of the implicit method: "adaptive-picard" (None), "picard", "anderson", "newton" or "broyden".
+        backward: Solver of its backward pass: "gmres" (None), "bicgstab", "normal-cg", "direct", "neumann", "one-step".
+        tol: Relative tolerance of both passes of the implicit method. None is 1e-3.
         scale: Scaling of the logits: none, "l2", a constant, or the norms over a whole batch of Özcan et al. (2024),
             "frobenius-batch" and "nuclear-batch". Scaled probabilities stay near 1/2.
         loss: Cross-entropy over "all" items, or over the chosen items and as many sampled "negatives".
@@ -192,6 +197,8 @@ class SubsetSelector(AbstractOptions):
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
         constraint: Constraint | CombinatorialSolver | None = None,
+        gradient: str = FENCHEL_YOUNG,
+        choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -205,6 +212,10 @@ class SubsetSelector(AbstractOptions):
             constraint: The constraint under which the subsets were chosen, as in `predict`. The loss then compares the
                 best feasible subset with the chosen one. With separate validation sets, pass them as
                 `(sets, subsets, constraint)`.
+            gradient: With a constraint, the "fenchel-young" loss, or the estimator of the gradient of `choice_loss`:
+                "identity", "imle" or "aimle".
+            choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
+                or a function from chosen and target, floats `(k, n)`, to `(k,)`.
 
         Returns:
             The fitted selector itself.
@@ -225,7 +236,8 @@ class SubsetSelector(AbstractOptions):
         options = self.validate()
         seed = options.random_state
         seed = int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
-        data = prepare_data(sets, subsets, validation, sample_weight, constraint, options, seed)
+        training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
+        data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
         return self
 
@@ -360,23 +372,12 @@ class SubsetSelector(AbstractOptions):
         self._check_fitted()
         # The values of sets with scores were checked when the scores were computed.
         is_checked = scores is not None and isinstance(sets, Sets)
-        return self._check_shape(sets if is_checked else as_sets(sets))
+        return check_item_shape(sets if is_checked else as_sets(sets), self.model_.config.item_shape)
 
     def _check_choices(self, sets: Any, subsets: Any) -> Choices:
         self._check_fitted()
         choices = Choices.of(sets, subsets)
-        return Choices(self._check_shape(choices.sets), choices.subsets)
-
-    def _check_shape(self, sets: Sets) -> Sets:
-        shape = self.model_.config.item_shape
-        if sets.layout.total == 0:
-            # Sets without any item may not know the shape of items.
-            return sets.with_values(sets.values.new_zeros(0, *shape))
-        if tuple(sets.item_shape) != shape:
-            raise ShapeError(
-                f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}"
-            )
-        return sets
+        return Choices(check_item_shape(choices.sets, self.model_.config.item_shape), choices.subsets)
 
     def _infer(self, sets: Sets) -> Sets:
         samples = int(self.predict_samples or 4 * self.samples)
