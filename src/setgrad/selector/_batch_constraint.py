@@ -266,7 +266,7 @@ class BatchConstraint:
         )
         if "raise" in attempt.policies[failed]:
             raise SolverError(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=5)
+        warnings.warn(message, RuntimeWarning, stacklevel=7)
 
     @contextmanager
     def _naming_set(self, part: Sets, places: np.ndarray) -> Iterator[None]:

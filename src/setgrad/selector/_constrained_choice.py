@@ -156,7 +156,7 @@ def _reasons(
 def _report(reasons: dict[int, str], total: int, on_failure: str) -> None:
     if on_failure == "raise":
         raise InfeasibleError(describe_failures(reasons, total, _name), reasons=reasons)
-    warnings.warn(list_failures(reasons, total, _name), RuntimeWarning, stacklevel=6)
+    warnings.warn(list_failures(reasons, total, _name), RuntimeWarning, stacklevel=7)
 
 
 def _replaced(sets: Sets, places: np.ndarray, new: Sets) -> Sets:
