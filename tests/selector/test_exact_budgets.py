@@ -8,7 +8,7 @@ from setgrad.discrete import HiGHS, Program, Status
 from setgrad.discrete.solvers import _cuts
 from setgrad.selector import AllOf, Budget, SizeRange
 from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector.constraints import ExactBackend
+from setgrad.selector.constraints._exact import ExactBackend
 from setgrad.sets import Sets
 
 

@@ -7,18 +7,21 @@ import math
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from setgrad._progress import progress_bar
 from setgrad.errors import OptionError, parameter
+from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
 from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
+from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
@@ -100,8 +103,13 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     samples = resolved(config.options.predict_samples)
     logits = check_finite(infer_logits(model, held_out.sets, samples=samples), held_out.sets, data.validation_name)
     min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
-    rule, scores = calibrate(logits, held_out.subsets, min_size)
+    limit = None if data.constraints is None else partial(_limit, data.constraints[1], logits)
+    rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
     return FitResult(model, rule, scores, min_size, progress.history, progress.best_epoch)
+
+
+def _limit(constraint: BatchConstraint, logits: Tensor, free: Sets, rule: SizeRule) -> Sets:
+    return choose_allowed(constraint, free, scores=logits, free=free, cut=rule.level)
 
 
 def resolve_model(

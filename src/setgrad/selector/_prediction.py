@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, OptionError, ShapeError, parameter, unknown_name
 from setgrad.functions import BoundSetFunction
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import map_batches
+from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed
 from setgrad.selector._model import ChoiceModel
-from setgrad.selector.constraints import Constraint
+from setgrad.selector.constraints import AllOf, AnyConstraint, LinearConstraint, SizeRange
+from setgrad.selector.constraints.all_of import as_constraint
 from setgrad.selector.metrics import pick_top
 from setgrad.selector.search import SEARCHES, constrained_search, greedy, local_search
 from setgrad.selector.sizes import SizeRule, requested_sizes, sizes_above
@@ -37,7 +37,8 @@ class SubsetRequest:
     size: int | Sequence[int] | None = None
     threshold: float | None = None
     search: str | None = None
-    constraint: Constraint | CombinatorialSolver | None = None
+    constraint: AnyConstraint | None = None
+    on_failure: str = "raise"
 
     def __post_init__(self) -> None:
         if self.size is not None and self.threshold is not None:
@@ -46,21 +47,12 @@ class SubsetRequest:
             )
         if self.search is not None and self.search not in SEARCHES:
             raise unknown_name("search", self.search, SEARCHES)
-        if self.constraint is None:
-            return
-        if self.size is not None:
-            raise OptionError(
-                f"a constraint sets the allowed sizes; instead of {parameter('size')}, add SizeRange(n, n) to it"
-            )
-        if self.search == "greedy":
+        if self.on_failure not in ON_FAILURE:
+            raise unknown_name("on_failure", self.on_failure, ON_FAILURE)
+        if self.constraint is not None and self.search == "greedy":
             search = parameter("search")
             raise OptionError(
                 f"{search}='greedy' does not support a constraint; leave out {search}, or use {search}='local'"
-            )
-        if self.threshold is not None and not (isinstance(self.threshold, Real) and 0 < self.threshold < 1):
-            raise OptionError(
-                f"with a constraint, {parameter('threshold')} must be a probability above 0 and below 1, not "
-                f"{self.threshold!r}"
             )
 
 
@@ -87,7 +79,7 @@ def choose_subsets(
         return sets.with_values(map_batches(model, sets, lambda *batch: work(*batch).values).bool())
 
     if request.constraint is not None:
-        return _choose_constrained(request, request.constraint, sets, logits, search)
+        return _choose_constrained(request, request.constraint, sets, logits(), model, size_rule, min_size)
     # Greedy search needs F only, but the logits name sets with extreme features.
     scores = logits()
     if request.search == "greedy" and request.size is None and request.threshold is None:
@@ -111,23 +103,57 @@ def choose_subsets(
 
 def _choose_constrained(
     request: SubsetRequest,
-    constraint: Constraint | CombinatorialSolver,
+    constraint: AnyConstraint,
     sets: Sets,
-    logits: Callable[[], Tensor],
-    search: Callable[[Callable[[BoundSetFunction, Sets, np.ndarray], Sets]], Sets],
+    scores: Tensor,
+    model: ChoiceModel,
+    size_rule: SizeRule,
+    min_size: int,
 ) -> Sets:
-    feasible = BatchConstraint.of(constraint, sets)
-    # An item is worth choosing if its logit is above the logit of the threshold.
-    cut = 0.0 if request.threshold is None else math.log(request.threshold / (1 - request.threshold))
-    best = feasible.choose(logits() - cut, sets)
-    if request.search is None:
-        return best
+    free = choose_subsets(replace(request, constraint=None), sets, lambda: scores, model, size_rule, min_size)
+    if request.size is not None:
+        constraint = _with_sizes(constraint, requested_sizes(request.size, sets))
+    allowed = BatchConstraint.of(constraint, sets)
 
-    def improve(bound: BoundSetFunction, batch: Sets, indices: np.ndarray) -> Sets:
-        part, start = feasible.take(indices), best.take(indices).to(batch.device)
-        return constrained_search(bound, start, lambda scores: part.solve(scores, batch))
+    def improve(places: np.ndarray, start: Sets) -> Sets:
+        part = allowed.take(places)
 
-    return search(improve)
+        def work(bound: BoundSetFunction, batch: Sets, indices: np.ndarray) -> Tensor:
+            inner = part.take(indices)
+            first = start.take(indices).to(batch.device)
+            return constrained_search(bound, first, lambda gains: inner.solve(gains, batch)).values
+
+        return start.with_values(map_batches(model, sets.take(places), work).bool())
+
+    return choose_allowed(
+        allowed,
+        sets,
+        scores=scores,
+        free=free,
+        cut=_cut(request, size_rule),
+        improve=None if request.search is None else improve,
+        on_failure=request.on_failure,
+    )
+
+
+def _cut(request: SubsetRequest, size_rule: SizeRule) -> float | None:
+    """Return the logit above which an item is worth choosing in every set; None if sets differ."""
+    p = request.threshold
+    if p is not None:
+        # Probabilities of 0 and 1 have no finite logit.
+        return math.log(p / (1 - p)) if 0 < p < 1 else None
+    return size_rule.level if request.size is None else None
+
+
+def _with_sizes(constraint: AnyConstraint, sizes: Tensor) -> LinearConstraint:
+    """Return the constraint together with the given sizes."""
+    whole = as_constraint(constraint)
+    if not isinstance(whole, LinearConstraint):
+        raise OptionError(
+            f"{parameter('size')} goes with linear constraints, such as Budget or Groups, not with "
+            f"{type(whole).__name__}; leave out {parameter('size')}"
+        )
+    return AllOf([whole, SizeRange(sizes.tolist(), sizes.tolist())])
 
 
 def check_scores(scores: Any, sets: Sets) -> Sets:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import NotFittedError, OptionError, parameter, unknown_name
 from setgrad.functions import SetFunction
 from setgrad.selector._batched_inference import check_finite, infer_logits
@@ -27,7 +26,7 @@ from setgrad.selector._options import AbstractOptions, SelectorOptions, declared
 from setgrad.selector._prediction import SubsetRequest, check_scores, choose_subsets
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
-from setgrad.selector.constraints import Constraint
+from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.metrics import mean_jaccard
 from setgrad.selector.presets import PRESETS
 from setgrad.selector.sizes import SizeRule, probability, rule_to_json
@@ -96,11 +95,9 @@ class SubsetSelector(AbstractOptions):
     Examples:
         >>> import setgrad as sg
         >>> task = sg.datasets.load_task("moons", n_train=40, n_validation=20, n_test=20)
-        >>> sel = SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0)
-        >>> sel = sel.fit(*task.train, validation=task.validation)
-        >>> picks = sel.predict(task.test.sets)
-        >>> len(picks), picks[0].dtype
-        (20, torch.bool)
+        >>> sel = SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0).fit(*task.train)
+        >>> sel.predict(task.test.sets)[0].dtype
+        torch.bool
     """
 
     options_: SelectorOptions = field(init=False)
@@ -196,7 +193,7 @@ class SubsetSelector(AbstractOptions):
         validation: Any = None,
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
-        constraint: Constraint | CombinatorialSolver | None = None,
+        constraint: AnyConstraint | None = None,
         gradient: str = FENCHEL_YOUNG,
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> SubsetSelector:
@@ -209,9 +206,8 @@ class SubsetSelector(AbstractOptions):
             sample_weight: Weight of each set `(b,)` or of each item `(total,)` in the loss; only ratios matter.
             start: A fitted selector of the same architecture, whose weights training starts from. This helps where
                 there are few sets.
-            constraint: The constraint under which the subsets were chosen, as in `predict`. The loss then compares the
-                best feasible subset with the chosen one. With separate validation sets, pass them as
-                `(sets, subsets, constraint)`.
+            constraint: The constraint under which the subsets were chosen, as in `predict`; the loss compares the best
+                allowed subset with the chosen one. Separate validation sets are then `(sets, subsets, constraint)`.
             gradient: With a constraint, the "fenchel-young" loss, or the estimator of the gradient of `choice_loss`:
                 "identity", "imle" or "aimle".
             choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
@@ -265,8 +261,9 @@ class SubsetSelector(AbstractOptions):
         size: int | Sequence[int] | None = None,
         threshold: float | None = None,
         search: str | None = None,
-        constraint: Constraint | CombinatorialSolver | None = None,
+        constraint: AnyConstraint | None = None,
         scores: Sets | None = None,
+        on_failure: str = "raise",
     ) -> Sets:
         """Choose a subset of each set.
 
@@ -275,10 +272,11 @@ class SubsetSelector(AbstractOptions):
             size: How many items to choose, one number or one for each set; None to use the rule learned in fitting.
             threshold: Choose the items whose probability exceeds this, instead of a number of items.
             search: "greedy" builds the subset on F item by item; "local" improves the choice on F by single moves.
-            constraint: Choose the feasible subset with the largest sum of logits, so an item is worth choosing if its
-                probability is above 1/2, or above `threshold`. `Budget`, `Groups`, `SizeRange`, `AllOf`, or any solver
-                of `setgrad.discrete` over the items of a set. With search="local", improve that subset on F.
+            constraint: A constraint (`Budget`, `MustHave`, ...), a list of them, or a solver of `setgrad.discrete`. The
+                choice stays if it is allowed; else the allowed subset with the largest sum of logits, less the cut
+                between chosen and other items, is found exactly. "local" then searches allowed subsets, not exactly.
             scores: The result of `decision_function` for these sets, to avoid computing it again.
+            on_failure: For a set without an allowed subset: "raise" an error, or "skip" it: warn and leave it empty.
 
         Returns:
             The chosen subsets, a `Sets` of booleans.
@@ -288,18 +286,21 @@ class SubsetSelector(AbstractOptions):
             NotFittedError: If the selector is not fitted.
             OptionError: If arguments do not go together.
             ShapeError: If shapes do not fit together.
-            SolverError: If a set has no feasible subset.
+            SolverError: If a set has no allowed subset. The message names the set and the reason.
         """
-        return self._choose(self._check_sets(sets, scores), SubsetRequest(size, threshold, search, constraint), scores)
+        request = SubsetRequest(size, threshold, search, constraint, on_failure)
+        return self._choose(self._check_sets(sets, scores), request, scores)
 
-    def score(self, sets: Any, subsets: Any, *, constraint: Constraint | CombinatorialSolver | None = None) -> float:
+    def score(
+        self, sets: Any, subsets: Any, *, constraint: AnyConstraint | None = None, on_failure: str = "raise"
+    ) -> float:
         """Return the mean Jaccard score of `predict`, with the number of items chosen by the selector.
 
         Raises:
             DataError: If there are no sets; other errors are those of `predict`.
         """
-        choices = self._check_choices(sets, subsets)
-        return mean_jaccard(self._choose(choices.sets, SubsetRequest(constraint=constraint)), choices.subsets)
+        choices, request = self._check_choices(sets, subsets), SubsetRequest(None, None, None, constraint, on_failure)
+        return mean_jaccard(self._choose(choices.sets, request), choices.subsets)
 
     def score_true_size(self, sets: Any, subsets: Any) -> float:
         """Return the mean Jaccard score for the true size of each subset, which is what papers report.
