@@ -98,18 +98,23 @@ def worths(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Ten
         [1.5, 0.5, -0.5, -1.0, -2.0]
     """
     x, chosen, ids = scores.double(), free.values, free.layout.ids
-    if cut is None:
-        inside = -segment_max((-x).masked_fill(~chosen, -torch.inf), free)
-        outside = segment_max(x.masked_fill(chosen, -torch.inf), free)
-        middle = torch.where(outside == -torch.inf, (inside - 1).clamp(max=0), (inside + outside) / 2)
-        level = torch.where(inside == torch.inf, (outside + 1).clamp(min=0), middle)
-    else:
-        level = torch.as_tensor(cut, dtype=x.dtype, device=x.device).expand(len(free))
+    level = find_levels(scores, free, cut)
     value = x - level[ids]
     largest = segment_max(value.abs(), free, empty=0.0)
     margin = (_MARGIN * torch.where(largest > 0, largest, 1.0))[ids]
     value = torch.where(chosen & (value <= 0), margin, value)
     return torch.where(~chosen & (value >= 0), -margin, value)
+
+
+def find_levels(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Tensor:
+    """Return the score `(b,)` above which an item of a set is worth choosing; the arguments are those of `worths`."""
+    x, chosen = scores.double(), free.values
+    if cut is not None:
+        return torch.as_tensor(cut, dtype=x.dtype, device=x.device).expand(len(free))
+    inside = -segment_max((-x).masked_fill(~chosen, -torch.inf), free)
+    outside = segment_max(x.masked_fill(chosen, -torch.inf), free)
+    middle = torch.where(outside == -torch.inf, (inside - 1).clamp(max=0), (inside + outside) / 2)
+    return torch.where(inside == torch.inf, (outside + 1).clamp(min=0), middle)
 
 
 def describe_failures(reasons: Mapping[int, str], total: int, name_of: Callable[[int], str]) -> str:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
-from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, SetFunction
+from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
 from setgrad.functions._neural import make_item_encoder
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
+from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
@@ -67,6 +68,11 @@ class ModelConfig:
         """Rank of the relation."""
         return resolved(self.options.relation)
 
+    @property
+    def pairs(self) -> bool:
+        """Whether F has a term for pairs."""
+        return resolved(self.options.pairs)
+
     @cached_property
     def solver(self) -> MeanFieldSolver:
         """The solver of mean field."""
@@ -114,15 +120,23 @@ class Member(nn.Module):
         encoder = _make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
+        if config.pairs and getattr(encoder, "reads_tokens", False):
+            raise OptionError(f"{parameter('pairs')} compare numbers, and these items are letters; leave them out")
         if config.options.method == "direct":
             self.function: LearnedFunction = ItemScores(config.item_shape, encoder, relation=config.relation)
         else:
             self.function = FUNCTIONS[config.options.function](config, encoder)
+        self.pairs = PairScores(config.item_shape) if config.pairs else None
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
             second = _make_phi(config) if phi is None else make_item_encoder(config.item_shape, copy.deepcopy(phi))
             self.recognition = RECOGNITIONS[config.options.method](second, config.options.hidden)
+
+    def bind(self, items: Sets) -> BoundSetFunction:
+        """Return F for sets of standardised items."""
+        bound = self.function.bind(items)
+        return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
 
     def infer(
         self,
@@ -247,7 +261,7 @@ class ChoiceModel(nn.Module):
             known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
         """
         items = self.standardised(sets)
-        parts: list[BoundSetFunction] = [member.function.bind(items) for member in self.each()]
+        parts = [member.bind(items) for member in self.each()]
         return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
 
     @property

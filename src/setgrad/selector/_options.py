@@ -161,6 +161,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     attention: AttentionName = "auto"
     hidden: PositiveInts = (512, 256)
     relation: NonNegativeInt | None = None
+    pairs: bool | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
     samples: PositiveInt | None = None
@@ -259,6 +260,8 @@ class SelectorOptions(AbstractOptions):
             problem = (
                 f"{{function}}={self.function!r} has no relation; leave out {{relation}}, or use {{function}}='deepset'"
             )
+        elif self.method == "direct" and self.pairs:
+            problem = "{method}='direct' scores every item by itself; leave out {pairs}, or choose another method"
         elif self.method == "direct" and (self.resolved_scale is not None or self.function != "deepset"):
             problem = (
                 "{method}='direct' scores every item by itself: it has no scale and no set function to choose; leave "
@@ -277,7 +280,9 @@ class SelectorOptions(AbstractOptions):
             )
         elif self.resolved_loss not in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES):
             allowed = " or ".join(repr(name) for name in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES))
-            problem = f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
+            problem = (
+                f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
+            )
         elif self.method == CONDITIONAL and self.resolved_scale is not None:
             problem = "{method}='conditional' has no scale; leave out {scale}, or choose another method"
         elif self.method != "implicit" and any(part is not None for part in (self.forward, self.backward, self.tol)):

@@ -1,10 +1,10 @@
-"""From logits to subsets: by size, by threshold, by search on F, or under a constraint."""
+"""From logits to subsets: item by item, by size, by threshold, by search on F, or under a constraint."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -15,14 +15,19 @@ from setgrad.errors import DataError, OptionError, ShapeError, parameter, unknow
 from setgrad.functions import BoundSetFunction
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import map_batches
-from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed
+from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed, find_levels
+from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.constraints import AllOf, AnyConstraint, LinearConstraint, SizeRange
 from setgrad.selector.constraints.all_of import as_constraint
+from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
-from setgrad.selector.search import SEARCHES, constrained_search, greedy, local_search
-from setgrad.selector.sizes import SizeRule, requested_sizes, sizes_above
+from setgrad.selector.search import SEARCHES, Priced, best_completion, constrained_search, local_search
+from setgrad.selector.sizes import SizeRule, StopBelow, requested_sizes, sizes_above
 from setgrad.sets import Sets
+
+DECISIONS = ("expected-jaccard",)
 
 
 @final
@@ -39,6 +44,8 @@ class SubsetRequest:
     search: str | None = None
     constraint: AnyConstraint | None = None
     on_failure: str = "raise"
+    decide: str | None = None
+    recall: float | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.threshold is not None:
@@ -47,113 +54,190 @@ class SubsetRequest:
             )
         if self.search is not None and self.search not in SEARCHES:
             raise unknown_name("search", self.search, SEARCHES)
+        if self.decide is not None and self.decide not in DECISIONS:
+            raise unknown_name("decide", self.decide, DECISIONS)
         if self.on_failure not in ON_FAILURE:
             raise unknown_name("on_failure", self.on_failure, ON_FAILURE)
-        if self.constraint is not None and self.search == "greedy":
+        if self.constraint is not None and self.search not in (None, "local"):
             search = parameter("search")
             raise OptionError(
-                f"{search}='greedy' does not support a constraint; leave out {search}, or use {search}='local'"
+                f"{search}={self.search!r} does not support a constraint; leave out {search}, or use {search}='local'"
             )
+        ways = ("size", "threshold", "search", "constraint")
+        for name in ("decide", "recall"):
+            others = [other for other in (*ways, "decide", "recall") if other != name and self._is_given(other)]
+            if self._is_given(name) and others:
+                listed = " and ".join(parameter(other) for other in others)
+                raise OptionError(f"{parameter(name)} determines the whole subset; leave out {listed}")
+
+    def _is_given(self, name: str) -> bool:
+        return getattr(self, name) is not None
 
 
-def choose_subsets(
-    request: SubsetRequest,
-    sets: Sets,
-    logits: Callable[[], Tensor],
-    model: ChoiceModel,
-    size_rule: SizeRule,
-    min_size: int,
-) -> Sets:
-    """Choose a subset of each set; see `SubsetSelector.predict`.
+@final
+@dataclass(frozen=True, eq=False)
+class Chooser:
+    """Chooses a subset of each set; see `SubsetSelector.predict`.
 
-    Args:
-        request: The arguments of `predict`.
+    Attributes:
         sets: The sets.
-        logits: Computes the logits of all items `(total,)`.
-        model: The model in double precision, for a search.
+        logits: Computes the logits of all items `(total,)`, given what is known.
+        model: The model in double precision, for choices on F.
         size_rule: The rule for the number of items.
         min_size: The smallest number of items that the rule gives.
+        known: Items that are known to be in the subsets, or out of them.
     """
 
-    def search(work: Callable[[BoundSetFunction, Sets, np.ndarray], Sets]) -> Sets:
-        return sets.with_values(map_batches(model, sets, lambda *batch: work(*batch).values).bool())
+    sets: Sets
+    logits: Callable[[], Tensor]
+    model: ChoiceModel
+    size_rule: SizeRule
+    min_size: int
+    known: Known | None = None
 
-    if request.constraint is not None:
-        return _choose_constrained(request, request.constraint, sets, logits(), model, size_rule, min_size)
-    # Greedy search needs F only, but the logits name sets with extreme features.
-    scores = logits()
-    if request.search == "greedy" and request.size is None and request.threshold is None:
-        return search(lambda bound, *_: greedy(bound))
-    if request.threshold is not None:
-        sizes = sizes_above(request.threshold, scores, sets)
-    elif request.size is not None:
-        sizes = requested_sizes(request.size, sets)
-    else:
-        sizes = size_rule.sizes_from(min_size, scores, sets)
-    top = pick_top(scores, sets, sizes)
-    if request.search is None:
-        return top
-    if request.search == "greedy":
-        return search(lambda bound, _, indices: greedy(bound, sizes[torch.as_tensor(indices)].to(bound.sets.device)))
-    keep_size = request.size is not None or request.threshold is not None
-    return search(
-        lambda bound, _, indices: local_search(bound, top.take(indices).to(bound.sets.device), keep_size=keep_size)
-    )
-
-
-def _choose_constrained(
-    request: SubsetRequest,
-    constraint: AnyConstraint,
-    sets: Sets,
-    scores: Tensor,
-    model: ChoiceModel,
-    size_rule: SizeRule,
-    min_size: int,
-) -> Sets:
-    free = choose_subsets(replace(request, constraint=None), sets, lambda: scores, model, size_rule, min_size)
-    if request.size is not None:
-        constraint = _with_sizes(constraint, requested_sizes(request.size, sets))
-    allowed = BatchConstraint.of(constraint, sets)
-
-    def improve(places: np.ndarray, start: Sets) -> Sets:
-        part = allowed.take(places)
-
-        def work(bound: BoundSetFunction, batch: Sets, indices: np.ndarray) -> Tensor:
-            inner = part.take(indices)
-            first = start.take(indices).to(batch.device)
-            return constrained_search(bound, first, lambda gains: inner.solve(gains, batch)).values
-
-        return start.with_values(map_batches(model, sets.take(places), work).bool())
-
-    return choose_allowed(
-        allowed,
-        sets,
-        scores=scores,
-        free=free,
-        cut=_cut(request, size_rule),
-        improve=None if request.search is None else improve,
-        on_failure=request.on_failure,
-    )
-
-
-def _cut(request: SubsetRequest, size_rule: SizeRule) -> float | None:
-    """Return the logit above which an item is worth choosing in every set; None if sets differ."""
-    p = request.threshold
-    if p is not None:
-        # Probabilities of 0 and 1 have no finite logit.
-        return math.log(p / (1 - p)) if 0 < p < 1 else None
-    return size_rule.level if request.size is None else None
-
-
-def _with_sizes(constraint: AnyConstraint, sizes: Tensor) -> LinearConstraint:
-    """Return the constraint together with the given sizes."""
-    whole = as_constraint(constraint)
-    if not isinstance(whole, LinearConstraint):
-        raise OptionError(
-            f"{parameter('size')} goes with linear constraints, such as Budget or Groups, not with "
-            f"{type(whole).__name__}; leave out {parameter('size')}"
+    def choose(self, request: SubsetRequest) -> Sets:
+        """Return the chosen subsets, a `Sets` of booleans."""
+        subsets, scores = self._choose_freely(request)
+        if request.constraint is None:
+            return subsets
+        constraint: Any = as_constraint(request.constraint)
+        if request.size is not None:
+            sizes = requested_sizes(request.size, self.sets).tolist()
+            constraint = AllOf([self._linear(constraint, "size"), SizeRange(sizes, sizes)])
+        if self.known is not None:
+            constraint = self.known.constrain(self._linear(constraint, "given"))
+            # Known items have no finite score, and the constraint decides about them.
+            scores = self.known.fill(scores, inside=0.0, outside=0.0)
+        allowed = BatchConstraint.of(constraint, self.sets)
+        cut = self._cut(request)
+        levels = find_levels(scores, subsets, cut)
+        return choose_allowed(
+            allowed,
+            self.sets,
+            scores=scores,
+            free=subsets,
+            cut=cut,
+            improve=lambda places, start: (
+                self._improve(allowed, levels, places, start)
+                if self._is_conditional or request.search is not None
+                else start
+            ),
+            on_failure=request.on_failure,
         )
-    return AllOf([whole, SizeRange(sizes.tolist(), sizes.tolist())])
+
+    @property
+    def _is_conditional(self) -> bool:
+        return self.model.config.options.method == CONDITIONAL
+
+    def _choose_freely(self, request: SubsetRequest) -> tuple[Sets, Tensor]:
+        """Return the choice without a constraint, and the scores of the items that it follows."""
+        logits, sets = self.logits(), self.sets
+        if self.known is not None:
+            logits = self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
+        sizes = self._sizes(request, logits)
+        is_path = self._is_conditional and request.threshold is None
+        if is_path or request.search == "greedy":
+            own_cut = None if sizes is not None else self.size_rule.level if is_path else 0.0
+            scores = self._path(sizes, 0.0 if own_cut is None else own_cut)
+            if sizes is None:
+                least = self.min_size if is_path else 0
+                sizes = self._within_known(StopBelow(own_cut or 0.0).sizes_from(least, scores, sets))
+        else:
+            scores = logits
+        assert sizes is not None
+        top = pick_top(scores, sets, sizes)
+        if request.search in (None, "greedy"):
+            return top, scores
+        if request.search == "completion":
+            return self._search(lambda bound, masks, rows: best_completion(bound, sizes[rows], *masks)), scores
+        keep_size = self._is_conditional or request.size is not None or request.threshold is not None
+
+        def improve(bound: BoundSetFunction, masks: tuple[Tensor, Tensor], rows: np.ndarray) -> Sets:
+            start = top.take(rows).to(bound.sets.device)
+            return local_search(bound, start, keep_size=keep_size, fixed=masks[0] | masks[1])
+
+        return self._search(improve), scores
+
+    def _sizes(self, request: SubsetRequest, logits: Tensor) -> Tensor | None:
+        """Return the number of items of each subset; None if it follows from a path on F."""
+        if request.threshold is not None:
+            return self._within_known(sizes_above(request.threshold, logits, self.sets))
+        if request.size is not None:
+            return self._check_sizes(requested_sizes(request.size, self.sets))
+        if isinstance(self.size_rule, StopBelow) or (request.search == "greedy" and not self._is_conditional):
+            return None
+        return self._within_known(self.size_rule.sizes_from(self.min_size, logits, self.sets))
+
+    def _within_known(self, sizes: Tensor) -> Tensor:
+        return sizes if self.known is None else self.known.clamp(sizes)
+
+    def _check_sizes(self, sizes: Tensor) -> Tensor:
+        if self.known is None:
+            return sizes
+        at_least = self.known.clamp(torch.zeros_like(sizes))
+        if bool((at_least > sizes).any()):
+            first = int((at_least > sizes).nonzero()[0])
+            raise OptionError(
+                f"{int(at_least[first])} items of set {first} (counted from 0) are given, which is more than "
+                f"{parameter('size')}={int(sizes[first])}; the given items count in the size"
+            )
+        return self.known.clamp(sizes)
+
+    def _path(self, sizes: Tensor | None, cut: float) -> Tensor:
+        """Return the scores of choosing item by item, `(total,)`."""
+        least = self.min_size if self._is_conditional else 0
+
+        def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
+            inside, outside = self._known_masks(bound, rows)
+            wanted = None if sizes is None else sizes[torch.as_tensor(rows)].to(bound.sets.device)
+            path = choose_item_by_item(bound, sizes=wanted, cut=cut, min_size=least, start=inside, excluded=outside)
+            return path.scores
+
+        return map_batches(self.model, self.sets, work)
+
+    def _search(self, work: Callable[[BoundSetFunction, tuple[Tensor, Tensor], np.ndarray], Sets]) -> Sets:
+        """Return the subsets that a search on F finds, from F, what is known and the indices of each batch."""
+
+        def in_batch(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
+            return work(bound, self._known_masks(bound, rows), rows).values
+
+        return self.sets.with_values(map_batches(self.model, self.sets, in_batch).bool())
+
+    def _known_masks(self, bound: BoundSetFunction, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        sets = bound.sets
+        if self.known is not None:
+            return self.known.masks(rows, sets.device)
+        nothing = torch.zeros(sets.layout.total, dtype=torch.bool, device=sets.device)
+        return nothing, nothing
+
+    def _improve(self, allowed: BatchConstraint, levels: Tensor, places: np.ndarray, start: Sets) -> Sets:
+        """Improve allowed subsets on F less the level of a set for each item, by moves to other allowed subsets."""
+        part, prices = allowed.take(places), levels[torch.as_tensor(places)]
+
+        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+            inner, first = part.take(rows), start.take(rows).to(batch.device)
+            price = prices[torch.as_tensor(rows)].to(batch.device)[batch.layout.ids]
+            # Without the conditional method F has its own optimum, and its items no price.
+            priced = Priced(bound, price) if self._is_conditional else bound
+            return constrained_search(priced, first, lambda gains: inner.solve(gains, batch)).values
+
+        return start.with_values(map_batches(self.model, self.sets.take(places), work).bool())
+
+    def _cut(self, request: SubsetRequest) -> float | None:
+        """Return the score above which an item is worth choosing in every set; None if sets differ."""
+        p = request.threshold
+        if p is not None:
+            # Probabilities of 0 and 1 have no finite logit.
+            return math.log(p / (1 - p)) if 0 < p < 1 else None
+        return self.size_rule.level if request.size is None else None
+
+    def _linear(self, constraint: Any, name: str) -> LinearConstraint:
+        if not isinstance(constraint, LinearConstraint):
+            raise OptionError(
+                f"{parameter(name)} goes with linear constraints, such as Budget or Groups, not with "
+                f"{type(constraint).__name__}; leave out {parameter(name)}"
+            )
+        return constraint
 
 
 def check_scores(scores: Any, sets: Sets) -> Sets:

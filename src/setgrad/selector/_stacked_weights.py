@@ -49,7 +49,7 @@ def is_stacking_faster(model: ChoiceModel, sets: Sets, loss: str) -> bool:
     """Return whether a stacked step is faster; for one member, that is if its steps can be replayed as a CUDA graph."""
     if model.mean.device.type != "cuda":
         return False
-    return model.config.members > 1 or (_is_static(model.config) and sets.layout.uniform and loss == "all")
+    return model.config.members > 1 or (_is_static(model.config) and sets.layout.uniform and loss != "negatives")
 
 
 def _is_static(config: ModelConfig) -> bool:
@@ -223,7 +223,7 @@ class _Template(nn.Module):
     def forward(
         self, items: Sets, noise: NoiseSource, coordinates: Tensor | None = None, partial: Tensor | None = None
     ) -> MeanField:
-        bound = self.member.function.bind(items)
+        bound = self.member.bind(items)
         return self.member.infer(self.config, bound, noise, coordinates=coordinates, partial=partial)
 
 

@@ -110,7 +110,7 @@ class SeparateWeights(TrainableWeights):
 
     def _train_member(self, member: Member, items: Sets, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
         config = self.model.config
-        bound = member.function.bind(items)
+        bound = member.bind(items)
         if member.recognition is not None:
             # First the recognition network learns from F, then F learns from where the inference ends.
             self._descend(member.recognition.loss(bound, noise, resolved(config.options.samples)), rate)

@@ -146,16 +146,14 @@ def draw_item_by_item(
         # The fractional part of a sum of independent uniform numbers is uniform: one number for each set.
         stop = _gumbel(segment_sum(to_stop.T, sets).T.frac().clamp(2**-54, 1 - 2**-54))
         keys = gains + _gumbel(to_join)
-        is_open &= segment_max(keys.T, sets).T > stop
+        is_open &= stop < segment_max(keys.T, sets).T
         if not bool(is_open.any()):
             break
         picks = picks | (is_best(keys, sets) & is_open[:, ids])
     return picks
 
 
-def complete_each(
-    bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, excluded: Tensor
-) -> tuple[Tensor, Tensor]:
+def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
     """Complete several begun subsets of each set, item by item.
 
     Args:
@@ -171,7 +169,7 @@ def complete_each(
     picks = firsts.clone()
     likelihood = torch.zeros(len(firsts), len(sets), dtype=torch.float64, device=sets.device)
     for _ in range(int(sizes.max()) if len(sizes) else 0):
-        is_open = segment_sum(picks.T, sets).T < sizes
+        is_open = sizes > segment_sum(picks.T, sets).T
         if not bool(is_open.any()):
             break
         gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
