@@ -50,7 +50,8 @@ def load(
     try:
         _check_phi(config["options_in_use"]["phi"], phi, folder)
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
-        in_use = _options(config["options_in_use"], phi, str(place))
+        # Models of earlier versions had no term for pairs.
+        in_use = _options({"pairs": False, **config["options_in_use"]}, phi, str(place))
         model_config = ModelConfig(in_use, tuple(config["item_shape"]), config["slots"])
         _check_records(config)
         recall = RecallCalibration.pop(tensors)
