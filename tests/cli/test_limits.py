@@ -164,3 +164,22 @@ def test_costs_and_groups_are_read_in_one_pass(shop: Path, monkeypatch: pytest.M
     assert isinstance(result, AllOf)
     assert [type(part) for part in result.parts] == [Budget, Groups]
     assert calls == [(shop, ["cost", "brand"])]
+
+
+def test_fit_through_the_choice(run: Callable, shop: Path, tiny: list[str], tmp_path: Path) -> None:
+    words = ["--set-id", "basket", "--chosen", "bought", "--features", "price,stars", *tiny]
+    limits = ["--max-size", "2", "--gradient", "imle", "--choice-loss", "jaccard"]
+    assert run("fit", shop, *words, *limits, "--random-state", "0", "-o", tmp_path / "a").code == 0
+    choices = sg.read_table(shop, set_id="basket", features=["price", "stars"], chosen="bought")
+    again = sg.SubsetSelector(**{**sg.load(tmp_path / "a").get_params(), "device": "cpu"}).fit(
+        *choices, constraint=SizeRange(0, 2), gradient="imle", choice_loss="jaccard"
+    )
+    assert again.history_[-1]["loss"] == sg.load(tmp_path / "a").history_[-1]["loss"]
+    for wrong, message in (
+        (["--gradient", "imle"], "--gradient and --choice-loss are about choices under a constraint"),
+        (["--max-size", "2", "--choice-loss", "jaccard"], "leave out --choice-loss"),
+        (["--max-size", "2", "--gradient", "magic"], "unknown --gradient 'magic'"),
+    ):
+        error = run("fit", shop, *words, *wrong, "-o", tmp_path / "b")
+        assert error.code == 1
+        assert message in error.err

@@ -15,7 +15,9 @@ from setgrad.cli._paths import check_checkpoint
 from setgrad.errors import OptionError
 from setgrad.report._scores import size_rule_table
 from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
+from setgrad.selector._choice_gradient import FENCHEL_YOUNG, GRADIENTS
 from setgrad.selector._model_files import check_model_folder
+from setgrad.selector.choice_losses import CHOICE_LOSSES
 from setgrad.sets import Choices
 
 
@@ -50,6 +52,17 @@ def _declare(parser: ArgumentParser) -> None:
         "the limits under which the subsets were chosen: an item that was good but too\n"
         "expensive is then not learned as a bad one",
     )
+    parser.add_argument(
+        "--gradient",
+        metavar="NAME",
+        default=FENCHEL_YOUNG,
+        help=f"with limits, how the best subset is differentiated: {', '.join(GRADIENTS)} [{FENCHEL_YOUNG}]",
+    )
+    parser.add_argument(
+        "--choice-loss",
+        metavar="NAME",
+        help=f"loss of the best subset, for the other gradients: {', '.join(CHOICE_LOSSES)} [hamming]",
+    )
     declare_selector(parser)
 
 
@@ -72,7 +85,13 @@ def _run(args: Namespace) -> CommandResult:
     validation = None if args.validation is None else _read_validation(args, schema)
     started = time.perf_counter()
     selector.fit(
-        *choices, validation=validation, sample_weight=choices.sample_weight, start=start, constraint=constraint
+        *choices,
+        validation=validation,
+        sample_weight=choices.sample_weight,
+        start=start,
+        constraint=constraint,
+        gradient=args.gradient,
+        choice_loss=args.choice_loss,
     )
     seconds = time.perf_counter() - started
     selector.table_ = schema
