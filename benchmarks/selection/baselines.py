@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from benchmarks.selection.boosting import Boosting
+from benchmarks.selection.tasks import PIXELS
 from setgrad.datasets import Task
-from setgrad.errors import MissingDependencyError
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector.sizes import calibrate
 from setgrad.sets import Choices, Sets, segment_mean, subset_sizes
@@ -80,24 +81,6 @@ def _units(sets: Sets) -> Tensor:
     return normalize(sets.values.flatten(1).double(), dim=1)
 
 
-def boosting(task: Task, seed: int) -> Callable[[Choices], Tensor]:
-    """Score an item by gradient-boosted trees of its features and their z-scores within its set."""
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-    except ImportError:
-        raise MissingDependencyError("boosting needs scikit-learn: pip install 'setgrad[demo]'") from None
-    model = HistGradientBoostingClassifier(random_state=seed)
-    model.fit(_group_features(task.train.sets), task.train.subsets.values.numpy())
-    return lambda choices: torch.from_numpy(model.decision_function(_group_features(choices.sets)))
-
-
-def _group_features(sets: Sets) -> np.ndarray:
-    values, ids = sets.values.flatten(1).double(), sets.layout.ids
-    centred = values - segment_mean(values, sets)[ids]
-    deviations = segment_mean(centred.square(), sets).sqrt()[ids]
-    return torch.cat([values, torch.where(deviations > 0, centred / deviations, 0.0)], 1).numpy()
-
-
 def chance(task: Task, seed: int) -> Callable[[Choices], Tensor]:
     """Score items at random."""
     generator = torch.Generator().manual_seed(seed)
@@ -108,7 +91,8 @@ BASELINES: dict[str, Callable[[Task, int], Callable[[Choices], Tensor]]] = {
     "popularity": popularity,
     "outlier": outlier,
     "alike": alike,
-    "boosting": boosting,
+    "lightgbm": Boosting(),
+    "lightgbm-ranker": Boosting(ranker=True),
     "chance": chance,
 }
 # How a baseline picks a subset by scores and sizes, if not by taking the items with the best scores.
@@ -118,18 +102,23 @@ _ENUMERATED = 12
 
 
 # The families of tasks that a baseline is for, if not for all. Only items of Amazon are in several sets, only anomalies
-# are unlike the other items, and only items of bundles are alike. Boosting needs plain vectors.
+# are unlike the other items, and only items of bundles and clusters are alike.
 _FAMILIES = {
     "popularity": ("amazon",),
     "outlier": ("anomaly", "celeba"),
-    "alike": ("bundles",),
-    "boosting": ("amazon", "bundles", "digits", "gaussian", "moons"),
+    "alike": ("bundles", "clusters"),
 }
+# Gradient boosting, which needs plain vectors.
+TREES = ("lightgbm", "lightgbm-ranker")
+_VECTORS = ("amazon", "bundles", "clusters", "digits", "gaussian", "moons")
 
 
 def applies(name: str, task: str) -> bool:
     """Return whether a baseline can be used for a task."""
-    return name not in _FAMILIES or task.partition(":")[0] in _FAMILIES[name]
+    family = task.partition(":")[0]
+    if name in TREES:
+        return family in _VECTORS or task.endswith(PIXELS)
+    return name not in _FAMILIES or family in _FAMILIES[name]
 
 
 def score_baseline(name: str, task: Task, seed: int) -> dict[str, float]:

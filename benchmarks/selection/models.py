@@ -60,7 +60,8 @@ GRIDS = {
 
 # Rough cost of a set, relative to diffmf: only used to start long fits first.
 _COST = {
-    "boosting": 0.5,
+    "lightgbm": 0.5,
+    "lightgbm-ranker": 0.5,
     "diffmf": 1.0,
     "default": 5.0,
     "direct": 4.0,
