@@ -21,7 +21,7 @@ from benchmarks.encoders import (
     streaming,
 )
 from benchmarks.implicit import estimator_error, implicit_gradient, implicit_memory, implicit_qp, implicit_solvers
-from benchmarks.selection import ablation, demo_scores, predict_sizes, table2, time_to_score
+from benchmarks.selection import ablation, demo_scores, given, predict_sizes, table2, time_to_score
 from benchmarks.speed import discrete_speed, members_speed, speed_meanfield
 from setgrad.errors import SetgradError
 
@@ -34,6 +34,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "table2": table2,
     "ablation": ablation,
     "demo-scores": demo_scores,
+    "given": given,
     "estimator-error": estimator_error,
     "encoder-memory": encoder_memory,
     "clustering": clustering,

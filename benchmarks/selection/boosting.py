@@ -16,7 +16,7 @@ from torch import Tensor
 
 from setgrad.datasets import Task
 from setgrad.errors import MissingDependencyError
-from setgrad.sets import Choices, Sets, segment_mean, subset_sizes
+from setgrad.sets import Choices, Sets, segment_mean
 
 # Sets whose features are ranked at once.
 _CHUNK = 256
@@ -38,6 +38,16 @@ _PLACES_MORE = 3
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Examples for trees: features `(rows, columns)`, labels, and how many rows each set has."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    lengths: np.ndarray
+
+
+@final
 @dataclass(frozen=True)
 class Boosting:
     """Gradient boosting as a baseline: called with a task and a seed, it fits a model that scores items.
@@ -52,24 +62,38 @@ class Boosting:
 
     def __call__(self, task: Task, seed: int) -> Callable[[Choices], Tensor]:
         """Return the scores of a fitted model: logits of the classifier, or scores of the ranker."""
+        predict = self.fit(_rows(task.train), _rows(task.validation), seed)
+        return lambda choices: predict(group_features(choices.sets))
+
+    def fit(self, train: Rows, validation: Rows, seed: int) -> Callable[[np.ndarray], Tensor]:
+        """Return the scores of new rows by the best round on the validation rows, by the last one if there are none.
+
+        Raises:
+            MissingDependencyError: If LightGBM is not installed.
+        """
         try:
             import lightgbm
         except ImportError:
             raise MissingDependencyError("boosting needs LightGBM: pip install 'setgrad[bench]'") from None
-        train = self._rows(lightgbm, task.train)
-        stop: dict[str, Any] = {}
-        if task.validation.sets.layout.total:
-            # The best round by the loss of the classifier, or by the order of the ranker.
-            stopping = lightgbm.early_stopping(_PATIENCE, verbose=False)
-            stop = {"valid_sets": [self._rows(lightgbm, task.validation, train)], "callbacks": [stopping]}
-        model = lightgbm.train(self._options(task.train, seed), train, _ROUNDS, **stop)
-        return lambda choices: torch.from_numpy(model.predict(group_features(choices.sets), raw_score=True))
 
-    def _options(self, choices: Choices, seed: int) -> dict[str, Any]:
+        def prepare(rows: Rows, reference: Any = None) -> Any:
+            groups = rows.lengths[rows.lengths > 0] if self.ranker else None
+            return lightgbm.Dataset(rows.features, rows.labels.astype(np.int32), group=groups, reference=reference)
+
+        known = prepare(train)
+        stop: dict[str, Any] = {}
+        if len(validation.labels):
+            stopping = lightgbm.early_stopping(_PATIENCE, verbose=False)
+            stop = {"valid_sets": [prepare(validation, known)], "callbacks": [stopping]}
+        model = lightgbm.train(self._options(train, seed), known, _ROUNDS, **stop)
+        return lambda features: torch.from_numpy(model.predict(features, raw_score=True))
+
+    def _options(self, train: Rows, seed: int) -> dict[str, Any]:
         options = {**_OPTIONS, "seed": seed, "num_threads": self.threads or torch.get_num_threads()}
         if not self.ranker:
             return {**options, "objective": "binary"}
-        places = max(1, int(subset_sizes(choices.subsets).max()))
+        labels = np.split(train.labels, np.cumsum(train.lengths)[:-1])
+        places = max(1, max(int(part.sum()) for part in labels))
         return {
             **options,
             "objective": "lambdarank",
@@ -78,11 +102,10 @@ class Boosting:
             "lambdarank_truncation_level": places + _PLACES_MORE,
         }
 
-    def _rows(self, lightgbm: Any, choices: Choices, reference: Any = None) -> Any:
-        lengths = choices.sets.layout.host_lengths
-        groups = lengths[lengths > 0] if self.ranker else None
-        labels = choices.subsets.values.numpy().astype(np.int32)
-        return lightgbm.Dataset(group_features(choices.sets), labels, group=groups, reference=reference)
+
+def _rows(choices: Choices) -> Rows:
+    lengths = choices.sets.layout.host_lengths
+    return Rows(group_features(choices.sets), choices.subsets.values.numpy(), lengths)
 
 
 def group_features(sets: Sets) -> np.ndarray:
