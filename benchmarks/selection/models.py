@@ -62,6 +62,7 @@ GRIDS = {
 _COST = {
     "lightgbm": 0.5,
     "lightgbm-ranker": 0.5,
+    "lightgbm-given": 2.0,
     "diffmf": 1.0,
     "default": 5.0,
     "direct": 4.0,
