@@ -71,6 +71,7 @@ _COST = {
     "equivset-ind": 1.5,
     "equivset-copula": 2.0,
     "equivset-copula-free": 2.0,
+    "learned-relaxation": 1.0,
     "inset": 2.5,
     "horse": 3.0,
     "idiffmf-c": 6.0,

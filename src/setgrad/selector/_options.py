@@ -246,7 +246,7 @@ class SelectorOptions(AbstractOptions):
         elif self.method == "implicit" and not is_smooth:
             problem = (
                 "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
-                "'pathwise' or 'exact'"
+                "'pathwise', 'relaxed' or 'exact'"
             )
         elif self.checkpoint is not None and self.random_state is None:
             problem = "{checkpoint} needs {random_state}, because a run without a seed cannot be resumed"
