@@ -26,8 +26,7 @@ Columns have different sets, so compare methods, not columns. "se" is the standa
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -42,7 +41,7 @@ from benchmarks.lib.tables import table
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from benchmarks.selection.given_rivals import RIVALS, Complete, is_rival_for, reveal_order
 from benchmarks.selection.models import cost_of, describe, make_selector
-from benchmarks.selection.scores import Values, averages, values_of
+from benchmarks.selection.scores import Values, averages, best_preset, values_of
 from benchmarks.selection.tasks import FOLDS, expand, load_split, splits_of, work_of
 from benchmarks.selection.variants import VARIANTS, variant_options
 from setgrad.datasets import AMAZON_CATEGORIES, Task
@@ -55,8 +54,9 @@ SCORES = {
     "jaccard": "Jaccard of the whole subset, true size",
     "found": "share of the items not given that are found",
 }
-# The model that is compared with the best of the others.
+# The model that is compared with the best of others, by the name of these.
 _OURS = "conditional"
+_OTHERS: dict[str, Collection[str]] = {"default": ("default",), "best rival": RIVALS}
 # Numbers of given items, as far as a test split has this many sets with at least twice as many chosen items.
 NUMBERS = (0, 1, 2, 3, 4, 6, 8, 10)
 _FEWEST_SETS = 10
@@ -156,7 +156,8 @@ def show(records: Sequence[Record]) -> str:
     parts = []
     for score, meaning in SCORES.items():
         values = by_number(records, score)
-        parts.append(f"## {meaning[0].upper()}{meaning[1:]}\n\n{lead_table(values)}")
+        parts.append(f"## {meaning[0].upper()}{meaning[1:]}")
+        parts += [lead_table(values, name, others) for name, others in _OTHERS.items()]
         parts += [f"### {task}\n\n{task_table(values, task)}" for task in tasks_of(values)]
     return "\n\n".join(parts)
 
@@ -187,7 +188,7 @@ def task_table(values: dict[int, Values], task: str) -> str:
     return table(["given", *map(str, numbers)], rows)
 
 
-def lead_table(values: dict[int, Values]) -> str:
+def lead_table(values: dict[int, Values], name: str, others: Collection[str]) -> str:
     """Return how far the conditional model is above the best of the others, by task and number of given items."""
     numbers = list(values)
     rows = []
@@ -195,15 +196,12 @@ def lead_table(values: dict[int, Values]) -> str:
         cells = []
         for number in numbers:
             row = values[number].get(task, {})
-            means = {
-                model: statistics.fmean(fits.values())
-                for model, fits in row.items()
-                if not model.startswith(_OURS) and fits.keys() & row.get(_OURS, {}).keys()
-            }
-            best = max(means, key=lambda model: means[model], default=None)
-            cells.append("-" if best is None else f"{compare(row[_OURS], row[best], paired=True)} ({best})")
+            ours = row.get(_OURS, {})
+            best = best_preset({m: fits for m, fits in row.items() if fits.keys() & ours.keys()}, among=others)
+            by = "" if len(others) == 1 else f" ({best})"
+            cells.append("-" if best is None else f"{compare(ours, row[best], paired=True)}{by}")
         rows.append([task, *cells])
-    return table([f"{_OURS} - best other; given", *map(str, numbers)], rows)
+    return table([f"{_OURS} - {name}; given", *map(str, numbers)], rows)
 
 
 def draw_figure(records: Sequence[Record], page: Path) -> list[Path]:

@@ -163,7 +163,10 @@ def test_tables_by_hand() -> None:
         *(_record("chance", seed, [20.0, 95.0 + seed]) for seed in range(2)),
     ]
     values = by_number(records, "jaccard")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lead_table(values).splitlines()]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lead_table(values, "best rival", RIVALS).splitlines()
+    ]
     # Differences 31 - 33 and 30 - 33; then twice 4, without a spread.
     assert rows[2] == ["clusters", "-2.5 = -5.0 se (nearest)", "+4.0 = +inf se (chance)"]
     rows = [
