@@ -213,16 +213,24 @@ def draw_figure(records: Sequence[Record], page: Path) -> list[Path]:
     columns = min(3, max(1, len(tasks)))
     lines = -(-len(tasks) // columns)
     figure = new_figure(4.2 * columns, 3.4 * max(1, lines))
-    for place, task in enumerate(tasks):
-        axes = figure.add_subplot(lines, columns, place + 1)
-        for model in (*VARIANTS, *RIVALS):
+    for panel, task in enumerate(tasks):
+        axes = figure.add_subplot(lines, columns, panel + 1)
+        axes.set_xticks([number for number in values if task in values[number]])
+        for place, model in enumerate((*VARIANTS, *RIVALS)):
             points = [
                 (n, summarise(list(fits.values()))) for n in values if (fits := values[n].get(task, {}).get(model))
             ]
-            if points:
-                spread = [0.0 if point.count < 2 else point.error for _, point in points]
-                style = "-" if model in VARIANTS else "--"
-                axes.errorbar([n for n, _ in points], [p.mean for _, p in points], spread, fmt=f"o{style}", label=model)
+            if not points:
+                continue
+            axes.errorbar(
+                [number for number, _ in points],
+                [summary.mean for _, summary in points],
+                [0.0 if summary.count < 2 else summary.error for _, summary in points],
+                fmt="o-" if model in VARIANTS else "o--",
+                label=model,
+                # The same colour in all panels; there are ten, then greys.
+                color=f"C{place}" if place < 10 else str(0.2 + 0.2 * (place - 10)),
+            )
         axes.set_title(task)
         axes.set_xlabel("items given")
         axes.set_ylabel("test Jaccard (%)")
