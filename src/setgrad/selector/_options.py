@@ -276,7 +276,7 @@ class SelectorOptions(AbstractOptions):
         elif self.method == "implicit" and not is_smooth:
             problem = (
                 "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
-                "'pathwise' or 'exact'"
+                "'pathwise', 'relaxed' or 'exact'"
             )
         elif self.resolved_loss not in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES):
             allowed = " or ".join(repr(name) for name in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES))

@@ -53,8 +53,9 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             method="conditional" with the contextual phi and fewer than 800 training sets.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
-        estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, or "exact"
-            enumeration. None is "gaussian" for the implicit method, which needs a smooth one, else "bernoulli".
+        estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
+            enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
+            which needs a smooth one, else "bernoulli".
         samples: Subsets that are sampled for each set in a training step.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
