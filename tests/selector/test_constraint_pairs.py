@@ -107,7 +107,7 @@ def subsets_of(n: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    "kinds", [(kind,) for kind in KINDS] + PAIRS, ids=lambda ks: " and ".join(k.__name__ for k in ks)
+    "kinds", [*((kind,) for kind in KINDS), *PAIRS], ids=lambda ks: " and ".join(k.__name__ for k in ks)
 )
 def test_the_choice_is_the_best_allowed_subset(kinds: tuple[Callable[[int], tuple[Any, Rule]], ...]) -> None:
     constraints, rules = zip(*(kind(seed) for seed, kind in enumerate(kinds, 1)), strict=True)
@@ -171,8 +171,11 @@ def reasons(constraint: Any, sizes: list[int]) -> dict[int, str]:
         (SizeRange(4), "it needs at least 4 items and has 3"),
         ([SizeRange(3), MustNot([[1]])], "it needs at least 3 items, and only 2 of its 3 may be chosen"),
         ([SizeRange(0, 1), MustHave([[0, 2]])], "2 items must be chosen, more than the largest size 1"),
-        ([MustHave([[1]]), MustNot([[1]])], "item 1 must be chosen, and must not"),
-        ([MustHave([[0, 2]]), Conflicts([[(0, 1, 2)]])], "items 0 and 2 must be chosen, and they exclude each other"),
+        ([MustHave([[1]]), MustNot([[1]])], "item 1 (counted from 0) must be chosen, and must not"),
+        (
+            [MustHave([[0, 2]]), Conflicts([[(0, 1, 2)]])],
+            "items 0 and 2 (counted from 0) must be chosen, and they exclude each other",
+        ),
         ([SizeRange(2), Budget([[5, 5, 5]], 6)], "the constraints exclude each other"),
     ],
 )
@@ -243,8 +246,8 @@ def test_sets_of_booleans_name_items() -> None:
         (lambda: Groups([["a"]], at_least=-1), OptionError, "at_least must be a whole number of at least 0"),
         (lambda: Groups([["a"]], at_most=1, at_least=2), OptionError, "needs at least 2 and at most 1 items"),
         (lambda: SizeRange([1, 2], [3]), ShapeError, "min_size has 2 numbers and max_size has 1"),
-        (lambda: SizeRange(1.5), OptionError, "min_size must be a whole number"),
-        (lambda: SizeRange([[1], [1, 2]]), OptionError, "min_size must be a whole number"),
+        (lambda: SizeRange(1.5), OptionError, "min_size must be a whole number"),  # type: ignore[arg-type]
+        (lambda: SizeRange([[1], [1, 2]]), OptionError, "min_size must be a whole number"),  # type: ignore[list-item]
         (lambda: AllOf([MustHave([[]]), SizeRange([1, 2])]), ShapeError, "different sets"),
     ],
 )

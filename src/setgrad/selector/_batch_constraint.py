@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
@@ -223,8 +223,12 @@ class BatchConstraint:
         """Return the feasible subset of each set with the largest sum of scores `(total,)`."""
         return sets.with_values(self.solve(scores[None], sets)[0])
 
-    def check_feasible(self, subsets: Sets) -> None:
+    def check_feasible(self, subsets: Sets, name_of: Callable[[int], str] = "set {} (counted from 0)".format) -> None:
         """Check that the constraint allows these subsets.
+
+        Args:
+            subsets: A subset of each set.
+            name_of: Returns the name of a set for the message from its index.
 
         Raises:
             DataError: If it does not allow one of them. The message names the set.
@@ -232,8 +236,8 @@ class BatchConstraint:
         places = np.flatnonzero(~self.allows(subsets.values[None], subsets)[0].cpu().numpy())
         if len(places):
             raise DataError(
-                f"the constraint does not allow the subset chosen from set {self.indices[places[0]]} (counted from 0; "
-                f"{len(places)} of {len(subsets)} sets have such a subset); loosen the constraint, or leave these sets "
+                f"the constraint does not allow the subset chosen from {name_of(int(self.indices[places[0]]))}; "
+                f"{len(places)} of {len(subsets)} sets have such a subset. Loosen the constraint, or leave these sets "
                 "out"
             )
 

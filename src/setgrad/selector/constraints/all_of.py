@@ -107,7 +107,7 @@ class AllOf(LinearConstraint):
         """Return the first reason that one part can tell."""
         both = np.flatnonzero(fixed.chosen & fixed.excluded)
         if len(both):
-            return f"item {both[0]} must be chosen, and must not"
+            return f"item {both[0]} (counted from 0) must be chosen, and must not"
         return next((text for part in self.parts if (text := part.reason(index, fixed)) is not None), None)
 
     @property

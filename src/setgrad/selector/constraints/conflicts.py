@@ -112,5 +112,5 @@ class Conflicts(LinearConstraint):
         for part in self._positions[index].lists:
             must = [int(item) for item in np.unique(part) if fixed.chosen[0, item]]
             if len(must) > 1:
-                return f"items {must[0]} and {must[1]} must be chosen, and they exclude each other"
+                return f"items {must[0]} and {must[1]} (counted from 0) must be chosen, and they exclude each other"
         return None

@@ -93,7 +93,7 @@ class SizeRange(LinearConstraint):
         least, most = (int(part[0]) for part in self._limits(np.array([index])))
         has, free, must = fixed.chosen.size, int((~fixed.excluded).sum()), int(fixed.chosen.sum())
         if has < least:
-            return f"it needs at least {least} items and has {has} (lower {parameter('min_size')})"
+            return f"it needs at least {least} items and has {has}"
         if free < least:
             return f"it needs at least {least} items, and only {free} of its {has} may be chosen"
         return f"{must} items must be chosen, more than the largest size {most}" if must > most else None
