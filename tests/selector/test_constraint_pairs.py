@@ -176,7 +176,9 @@ def reasons(constraint: Any, sizes: list[int]) -> dict[int, str]:
             [MustHave([[0, 2]]), Conflicts([[(0, 1, 2)]])],
             "items 0 and 2 (counted from 0) must be chosen, and they exclude each other",
         ),
-        ([SizeRange(2), Budget([[5, 5, 5]], 6)], "the constraints exclude each other"),
+        ([SizeRange(2), Budget([[5, 5, 4]], 8)], "its cheapest subset of 2 items costs 9, more than the budget 8"),
+        ([SizeRange(2), Budget([[9, 5, 4]], 9), MustNot([[2]])], "its cheapest subset of 2 items costs 14, more than"),
+        ([SizeRange(2), Conflicts([[(0, 1, 2)]])], "the constraints exclude each other"),
     ],
 )
 def test_reasons_say_what_is_wrong(constraint: Any, reason: str) -> None:

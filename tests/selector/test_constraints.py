@@ -164,7 +164,9 @@ def test_errors_name_the_set_without_a_solution(default):
     costs = [[1.0] * len(x) for x in sets]
     with pytest.raises(SolverError, match=r"set 4 \(counted from 0\) has no allowed subset: the budget -1 is below 0"):
         default.predict(sets, constraint=Budget(costs, budget=[1, 1, 1, 1, -1, 1]))
-    with pytest.raises(SolverError, match=r"set 0 .* exclude each other; 6 of 6 sets have none.*on_failure='skip'"):
+    with pytest.raises(
+        SolverError, match=r"set 0 .*2 items costs 2, more than the budget 1; 6 of 6 sets have none.*on_failure='skip'"
+    ):
         default.predict(sets, constraint=AllOf([Budget(costs, budget=1), SizeRange(2)]))
     with pytest.raises(SolverError, match=r"set 0 .*: it needs at least 4 items and has 3; 2 of 6"):
         default.predict(sets, constraint=SizeRange(4))

@@ -17,8 +17,6 @@ from setgrad.discrete import Antithetic, CombinatorialSolver, FenchelYoung, Logi
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError, parameter
 from setgrad.inference import SubsetLoss
 from setgrad.selector.constraints import AnyConstraint, Constraint, LinearConstraint
-from setgrad.selector.constraints._base import Rows
-from setgrad.selector.constraints._exact import never_met, rows_allow
 from setgrad.selector.constraints.all_of import as_constraint
 from setgrad.sets import Choices, Sets, segment_mean, segment_sum, unpad
 
@@ -187,16 +185,17 @@ class BatchConstraint:
             wrong = segment_sum((attempt.points != masks).T.long(), sets).T
             return (wrong == 0) & sets.layout.to_device(attempt.statuses == Status.SOLVED)
         out = np.ones((len(masks), len(sets)), dtype=bool)
-        for places, items, rows in self._rows(sets):
-            out[:, places] = rows_allow(rows, masks[:, items].reshape(len(masks), len(places), -1).cpu().numpy())
+        for places, items, size in _of_one_size(sets):
+            points = masks[:, items].reshape(len(masks), len(places), size).cpu().numpy()
+            out[:, places] = self.constraint.allows(self.indices[places], points)
         return sets.layout.to_device(out)
 
     def is_hopeless(self, sets: Sets) -> np.ndarray:
-        """Return for which sets one row of a linear constraint alone excludes every subset, `(b,)`."""
+        """Return for which sets one inequality of a linear constraint alone excludes every subset, `(b,)`."""
         out = np.zeros(len(sets), dtype=bool)
         if isinstance(self.constraint, LinearConstraint):
-            for places, _, rows in self._rows(sets):
-                out[places] = never_met(rows)
+            for places, _, size in _of_one_size(sets):
+                out[places] = self.constraint.is_hopeless(self.indices[places], size)
         return out
 
     def reason(self, place: int, size: int, status: Status) -> str:
@@ -206,18 +205,6 @@ class BatchConstraint:
         index = int(self.indices[place])
         text = self.constraint.reason(index, self.constraint.fixed(np.array([index]), size))
         return "the constraints exclude each other" if text is None else text
-
-    def _rows(self, sets: Sets) -> Iterator[tuple[np.ndarray, Tensor, Rows]]:
-        """Yield the rows of sets of one size, with the positions of these sets and of their items."""
-        assert isinstance(self.constraint, LinearConstraint)
-        positions = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
-        lengths = sets.layout.host_lengths
-        for size in np.unique(lengths[lengths > 0]).tolist():
-            same = np.flatnonzero(lengths == size)
-            # A constraint has about as many rows as a set has items.
-            for places in np.array_split(same, -(-len(same) * size**2 // _MOST_NUMBERS)):
-                rows = Rows(*self.constraint.rows(self.indices[places], size))
-                yield places, positions.take(places).values, rows
 
     def choose(self, scores: Tensor, sets: Sets) -> Sets:
         """Return the feasible subset of each set with the largest sum of scores `(total,)`."""
@@ -286,6 +273,17 @@ class BatchConstraint:
                 )
             index, size = self.indices[places[0]], part.layout.host_lengths[0]
             raise error.with_context(f"set {index} (counted from 0), of {size} items: ", hint) from None
+
+
+def _of_one_size(sets: Sets) -> Iterator[tuple[np.ndarray, Tensor, int]]:
+    """Yield the positions of sets of one size, those of their items, and the size."""
+    positions = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
+    lengths = sets.layout.host_lengths
+    for size in np.unique(lengths[lengths > 0]).tolist():
+        same = np.flatnonzero(lengths == size)
+        # A constraint has at most about as many rows as a set has items.
+        for places in np.array_split(same, -(-len(same) * size**2 // _MOST_NUMBERS)):
+            yield places, positions.take(places).values, size
 
 
 @final

@@ -70,13 +70,16 @@ def choose_allowed(
         _report(reasons, len(sets), on_failure)
     else:
         part.report(attempt)
-    best = part_values.with_values(attempt.points[0])
-    has_answer = np.isin(attempt.statuses, (Status.SOLVED, Status.TIME_LIMIT))
-    if improve is not None and has_answer.any():
-        solved = np.flatnonzero(has_answer)
-        best = _replaced(best, solved, improve(places[solved], best.take(solved)))
-    nothing = sets.with_values(torch.zeros_like(free.values))
-    return sets.with_values(torch.where(is_free[sets.layout.ids], free.values, _replaced(nothing, places, best).values))
+    # A solver of the user that only warns may return the best subset that it found within its time.
+    has_late_answer = (attempt.statuses == Status.TIME_LIMIT) & (attempt.policies != "raise")
+    solved = np.flatnonzero((attempt.statuses == Status.SOLVED) | has_late_answer)
+    best = part_values.with_values(attempt.points[0]).take(solved)
+    if improve is not None and len(solved):
+        best = improve(places[solved], best)
+    items = sets.with_values(torch.arange(sets.layout.total, device=sets.device)).take(places[solved])
+    chosen = torch.zeros_like(free.values)
+    chosen[items.values] = best.values
+    return sets.with_values(torch.where(is_free[sets.layout.ids], free.values, chosen))
 
 
 def worths(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Tensor:
@@ -157,11 +160,3 @@ def _report(reasons: dict[int, str], total: int, on_failure: str) -> None:
     if on_failure == "raise":
         raise InfeasibleError(describe_failures(reasons, total, _name), reasons=reasons)
     warnings.warn(list_failures(reasons, total, _name), RuntimeWarning, stacklevel=7)
-
-
-def _replaced(sets: Sets, places: np.ndarray, new: Sets) -> Sets:
-    """Return the sets with those at these positions replaced."""
-    values = sets.values.clone()
-    items = sets.with_values(torch.arange(sets.layout.total, device=sets.device)).take(places).values
-    values[items] = new.values
-    return sets.with_values(values)

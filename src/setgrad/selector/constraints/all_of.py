@@ -12,8 +12,10 @@ import numpy as np
 
 from setgrad.discrete import CombinatorialSolver, IntegerProgram
 from setgrad.errors import OptionError, ShapeError
-from setgrad.selector.constraints._base import Constraint, FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import Constraint, FixedItems, LinearConstraint
 from setgrad.selector.constraints._exact import ExactBackend
+from setgrad.selector.constraints._rows import Rows
+from setgrad.selector.constraints.budget import Budget
 from setgrad.selector.constraints.items import FixingConstraint
 from setgrad.selector.constraints.size_range import SizeRange
 
@@ -99,6 +101,14 @@ class AllOf(LinearConstraint):
         parts = [part.rows(indices, size) for part in self.parts]
         return Rows(*(np.concatenate(arrays, 1) for arrays in zip(*parts, strict=True)))
 
+    def allows(self, indices: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return which subsets all parts allow."""
+        return np.logical_and.reduce([part.allows(indices, points) for part in self.parts])
+
+    def is_hopeless(self, indices: np.ndarray, size: int) -> np.ndarray:
+        """Return for which sets one part alone excludes every subset."""
+        return np.logical_or.reduce([part.is_hopeless(indices, size) for part in self.parts])
+
     def fixed(self, indices: np.ndarray, size: int) -> FixedItems:
         """Return the items that the parts fix."""
         return reduce(or_, (part.fixed(indices, size) for part in self.parts))
@@ -108,7 +118,11 @@ class AllOf(LinearConstraint):
         both = np.flatnonzero(fixed.chosen & fixed.excluded)
         if len(both):
             return f"item {both[0]} (counted from 0) must be chosen, and must not"
-        return next((text for part in self.parts if (text := part.reason(index, fixed)) is not None), None)
+        texts = [part.reason(index, fixed) for part in self.parts]
+        sizes = [part for part in self.parts if isinstance(part, SizeRange)]
+        for budget in (part for part in self.parts if isinstance(part, Budget)):
+            texts += [budget.reason_for_size(index, fixed, part.smallest(index)) for part in sizes]
+        return next((text for text in texts if text is not None), None)
 
     @property
     def _main(self) -> LinearConstraint | None:

@@ -10,10 +10,11 @@ import numpy as np
 
 from setgrad.discrete import CombinatorialSolver, IntegerProgram
 from setgrad.errors import DataError, parameter
-from setgrad.selector.constraints._base import FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import FixedItems, LinearConstraint
 from setgrad.selector.constraints._exact import ExactBackend
 from setgrad.selector.constraints._input import as_lists
 from setgrad.selector.constraints._positions import Positions
+from setgrad.selector.constraints._rows import Rows
 
 
 @final
