@@ -87,6 +87,14 @@ def conflicts(seed: int) -> tuple[Any, Rule]:
     return Conflicts(pairs), lambda i, z: all(not set(pair) <= set(z) for pair in pairs[i])
 
 
+def disjoint_conflicts(seed: int) -> tuple[Any, Rule]:
+    labels = [[None if k == 0 else k for k in part] for part in numbers(seed, 3)]
+    return (
+        Conflicts.from_labels(labels),
+        lambda i, z: all(sum(labels[i][k] == label for k in z) <= 1 for label in (1, 2)),
+    )
+
+
 KINDS = [
     whole_budget,
     fractional_budgets,
@@ -98,6 +106,7 @@ KINDS = [
     must_have,
     must_not,
     conflicts,
+    disjoint_conflicts,
 ]
 PAIRS = list(itertools.combinations_with_replacement(KINDS, 2))
 
@@ -202,6 +211,8 @@ def test_a_named_group_that_a_set_lacks_is_missed() -> None:
         [Budget([[3, 4, 5]], 8), MustHave([[1]]), MustNot([[0]])],
         [Groups([["a", "a", "b"]], at_most=1), MustHave([[1]])],
         [SizeRange(0, 2), MustHave([[1]])],
+        [Conflicts([[(0, 2)]]), MustHave([[1]]), MustNot([[0]])],
+        Conflicts([[(0, 2), (1,)]]),
         [MustHave([[1]]), MustNot([[0]])],
         [Budget([[3, 4, 5]], 8)],
     ],

@@ -46,9 +46,9 @@ def _declare(parser: ArgumentParser) -> None:
     limits = declare_limits(
         parser,
         "picks that are within the limits stay as they are; else the best subset within\n"
-        "them is picked. Several limits together and --conflict need SciPy, and so do\n"
-        "costs that are not whole, and whole ones where a budget above\n"
-        f"{MOST_STEPS:,} times their common divisor can be spent",
+        "them is picked. Several limits together need SciPy, and so do costs that are not\n"
+        f"whole, and whole ones where a budget above {MOST_STEPS:,} times their common\n"
+        "divisor can be spent",
     )
     limits.add_argument(
         "--on-failure",

@@ -28,8 +28,8 @@ AnyConstraint: TypeAlias = Constraint | CombinatorialSolver | Sequence[LinearCon
 class AllOf(LinearConstraint):
     """Several constraints at once, as one integer program for each set (`pip install "setgrad[solvers]"`).
 
-    Items that must or must not be chosen, beside one `Budget` of whole costs, one `Groups` or one `SizeRange`, need no
-    integer program.
+    Items that must or must not be chosen need no integer program beside one `Budget` of whole costs, one `Groups`, one
+    `SizeRange`, or one `Conflicts` in which no item is part of two.
 
     Args:
         parts: Linear constraints, several of a kind if needed. An `AllOf` among them stands for its parts.
@@ -82,7 +82,7 @@ class AllOf(LinearConstraint):
         if len(self.parts) == 1:
             return self.parts[0].batch_keys(indices, sizes)
         main = self._main
-        # A Budget marks the sets that need an integer program by a negative key.
+        # Budget and Conflicts mark the sets that need an integer program by a negative key.
         return sizes if main is None else sizes * np.where(main.batch_keys(indices, sizes) < 0, -1, 1)
 
     def solver(self, indices: np.ndarray, size: int) -> CombinatorialSolver:
