@@ -103,7 +103,8 @@ def test_sets_outside_the_limits_are_skipped(run: Callable, model: Path, shop: P
     assert not (tmp_path / "p.parquet").exists()
     result = run(*words, "--on-failure", "skip", "--json")
     assert result.code == 0
-    assert result.data["skipped"] == len(small)
+    assert [repr(entry["set"]) for entry in result.data["skipped"]] == small
+    assert all(f"at least {least} items" in entry["reason"] for entry in result.data["skipped"])
     assert result.err.startswith(f"warning: {len(small)} of {len(sizes)} sets have no allowed subset and stay empty: ")
     assert f"set {small[0]}: it needs at least {least} items and has " in result.err
     picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")

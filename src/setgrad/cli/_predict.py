@@ -89,8 +89,8 @@ def _check_choice(args: Namespace) -> None:
         raise OptionError("--search greedy does not support limits; leave it out, or use --search local")
 
 
-def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[int, str]]:
-    """Return the picks, and why sets have none within the limits, by their index.
+def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[str, str]]:
+    """Return the picks, and why sets have none within the limits, by their id.
 
     Raises:
         SolverError: If there is such a set, unless it is to be skipped. The message has its id.
@@ -111,7 +111,7 @@ def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: An
     with warnings.catch_warnings():
         # The same text with indices in place of ids.
         warnings.simplefilter("ignore", RuntimeWarning)
-        return choose(on_failure="skip"), reasons
+        return choose(on_failure="skip"), {str(names[index]): reason for index, reason in reasons.items()}
 
 
 def _run(args: Namespace) -> CommandResult:
@@ -149,7 +149,7 @@ def _run(args: Namespace) -> CommandResult:
         "mean_size": float(sizes.mean()),
         "smallest_size": int(sizes.min()),
         "largest_size": int(sizes.max()),
-        "skipped": len(skipped),
+        "skipped": [{"set": name, "reason": reason} for name, reason in skipped.items()],
     }
     row = (
         *(str(data[key]) for key in ("sets", "items", "chosen")),

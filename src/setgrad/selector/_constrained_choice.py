@@ -28,6 +28,7 @@ def choose_allowed(
     scores: Tensor,
     free: Sets,
     cut: Tensor | float | None = None,
+    searched: Sets | None = None,
     improve: Callable[[np.ndarray, Sets], Sets] | None = None,
     on_failure: str = "raise",
 ) -> Sets:
@@ -43,8 +44,10 @@ def choose_allowed(
         free: The subsets that are chosen without the constraint.
         cut: The score above which an item is worth choosing, one number or one for each set; None for half-way between
             the items inside and outside `free`.
-        improve: Improves allowed subsets by a search: from the positions of their sets and the subsets to better ones
-            that are allowed too.
+        searched: What a search without the constraint makes of `free`, if there is a search; it is then the choice
+            that stays where it is allowed.
+        improve: The same search among allowed subsets: from the positions of sets and their best subsets by score to
+            better ones.
         on_failure: "raise" an error if a set has no allowed subset, or "skip" these sets with a warning; they stay
             empty.
 
@@ -54,9 +57,10 @@ def choose_allowed(
     Raises:
         InfeasibleError: If a set has no allowed subset.
     """
-    is_free = constraint.allows(free.values[None], sets)[0]
+    wanted = free if searched is None else searched
+    is_free = constraint.allows(wanted.values[None], sets)[0]
     if bool(is_free.all()):
-        return free
+        return wanted
     # A solver that has a row of numbers for each set takes all sets.
     is_open = np.ones(len(sets), dtype=bool) if constraint.is_plain_solver else ~is_free.cpu().numpy()
     values = sets.with_values(worths(scores, free, cut))
@@ -79,7 +83,7 @@ def choose_allowed(
     items = sets.with_values(torch.arange(sets.layout.total, device=sets.device)).take(places[solved])
     chosen = torch.zeros_like(free.values)
     chosen[items.values] = best.values
-    return sets.with_values(torch.where(is_free[sets.layout.ids], free.values, chosen))
+    return sets.with_values(torch.where(is_free[sets.layout.ids], wanted.values, chosen))
 
 
 def worths(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Tensor:

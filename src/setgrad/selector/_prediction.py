@@ -79,7 +79,7 @@ def choose_subsets(
         return sets.with_values(map_batches(model, sets, lambda *batch: work(*batch).values).bool())
 
     if request.constraint is not None:
-        return _choose_constrained(request, request.constraint, sets, logits(), model, size_rule, min_size)
+        return _choose_constrained(request, request.constraint, sets, logits, model, size_rule, min_size)
     # Greedy search needs F only, but the logits name sets with extreme features.
     scores = logits()
     if request.search == "greedy" and request.size is None and request.threshold is None:
@@ -105,15 +105,19 @@ def _choose_constrained(
     request: SubsetRequest,
     constraint: AnyConstraint,
     sets: Sets,
-    scores: Tensor,
+    logits: Callable[[], Tensor],
     model: ChoiceModel,
     size_rule: SizeRule,
     min_size: int,
 ) -> Sets:
-    free = choose_subsets(replace(request, constraint=None), sets, lambda: scores, model, size_rule, min_size)
     if request.size is not None:
         constraint = _with_sizes(constraint, requested_sizes(request.size, sets))
     allowed = BatchConstraint.of(constraint, sets)
+    scores = logits()
+
+    def choose_freely(search: str | None) -> Sets:
+        free = replace(request, constraint=None, search=search)
+        return choose_subsets(free, sets, lambda: scores, model, size_rule, min_size)
 
     def improve(places: np.ndarray, start: Sets) -> Sets:
         part = allowed.take(places)
@@ -129,8 +133,9 @@ def _choose_constrained(
         allowed,
         sets,
         scores=scores,
-        free=free,
+        free=choose_freely(None),
         cut=_cut(request, size_rule),
+        searched=None if request.search is None else choose_freely(request.search),
         improve=None if request.search is None else improve,
         on_failure=request.on_failure,
     )
