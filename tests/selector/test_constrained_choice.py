@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setgrad import discrete
-from setgrad.errors import InfeasibleError, SolverError
+from setgrad.errors import InfeasibleError, ShapeError, SolverError
 from setgrad.selector import (
     AllOf,
     Budget,
@@ -173,6 +173,12 @@ def test_local_search_visits_allowed_subsets_only(quick: SubsetSelector) -> None
     is_free = allowed.allows(free.values[None], sets)[0]
     assert torch.equal(better.values[is_free[sets.layout.ids]], free.values[is_free[sets.layout.ids]])
     assert bool((value[1] >= value[0] - 1e-5)[~is_free].all())
+
+
+def test_wrong_constraints_raise_before_any_work(default: SubsetSelector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SubsetSelector, "_infer", None)
+    with pytest.raises(ShapeError, match="belongs to 1 sets"):
+        default.predict(make_choices(3).sets, constraint=MustHave([[0]]))
 
 
 def test_fit_takes_a_list_of_constraints() -> None:

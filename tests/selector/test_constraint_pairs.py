@@ -87,6 +87,14 @@ def conflicts(seed: int) -> tuple[Any, Rule]:
     return Conflicts(pairs), lambda i, z: all(not set(pair) <= set(z) for pair in pairs[i])
 
 
+def disjoint_conflicts(seed: int) -> tuple[Any, Rule]:
+    labels = [[None if k == 0 else k for k in part] for part in numbers(seed, 3)]
+    return (
+        Conflicts.from_labels(labels),
+        lambda i, z: all(sum(labels[i][k] == label for k in z) <= 1 for label in (1, 2)),
+    )
+
+
 KINDS = [
     whole_budget,
     fractional_budgets,
@@ -98,6 +106,7 @@ KINDS = [
     must_have,
     must_not,
     conflicts,
+    disjoint_conflicts,
 ]
 PAIRS = list(itertools.combinations_with_replacement(KINDS, 2))
 
@@ -107,7 +116,7 @@ def subsets_of(n: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    "kinds", [(kind,) for kind in KINDS] + PAIRS, ids=lambda ks: " and ".join(k.__name__ for k in ks)
+    "kinds", [*((kind,) for kind in KINDS), *PAIRS], ids=lambda ks: " and ".join(k.__name__ for k in ks)
 )
 def test_the_choice_is_the_best_allowed_subset(kinds: tuple[Callable[[int], tuple[Any, Rule]], ...]) -> None:
     constraints, rules = zip(*(kind(seed) for seed, kind in enumerate(kinds, 1)), strict=True)
@@ -171,9 +180,14 @@ def reasons(constraint: Any, sizes: list[int]) -> dict[int, str]:
         (SizeRange(4), "it needs at least 4 items and has 3"),
         ([SizeRange(3), MustNot([[1]])], "it needs at least 3 items, and only 2 of its 3 may be chosen"),
         ([SizeRange(0, 1), MustHave([[0, 2]])], "2 items must be chosen, more than the largest size 1"),
-        ([MustHave([[1]]), MustNot([[1]])], "item 1 must be chosen, and must not"),
-        ([MustHave([[0, 2]]), Conflicts([[(0, 1, 2)]])], "items 0 and 2 must be chosen, and they exclude each other"),
-        ([SizeRange(2), Budget([[5, 5, 5]], 6)], "the constraints exclude each other"),
+        ([MustHave([[1]]), MustNot([[1]])], "item 1 (counted from 0) must be chosen, and must not"),
+        (
+            [MustHave([[0, 2]]), Conflicts([[(0, 1, 2)]])],
+            "items 0 and 2 (counted from 0) must be chosen, and they exclude each other",
+        ),
+        ([SizeRange(2), Budget([[5, 5, 4]], 8)], "its cheapest subset of 2 items costs 9, more than the budget 8"),
+        ([SizeRange(2), Budget([[9, 5, 4]], 9), MustNot([[2]])], "its cheapest subset of 2 items costs 14, more than"),
+        ([SizeRange(2), Conflicts([[(0, 1, 2)]])], "the constraints exclude each other"),
     ],
 )
 def test_reasons_say_what_is_wrong(constraint: Any, reason: str) -> None:
@@ -197,6 +211,8 @@ def test_a_named_group_that_a_set_lacks_is_missed() -> None:
         [Budget([[3, 4, 5]], 8), MustHave([[1]]), MustNot([[0]])],
         [Groups([["a", "a", "b"]], at_most=1), MustHave([[1]])],
         [SizeRange(0, 2), MustHave([[1]])],
+        [Conflicts([[(0, 2)]]), MustHave([[1]]), MustNot([[0]])],
+        Conflicts([[(0, 2), (1,)]]),
         [MustHave([[1]]), MustNot([[0]])],
         [Budget([[3, 4, 5]], 8)],
     ],
@@ -243,8 +259,8 @@ def test_sets_of_booleans_name_items() -> None:
         (lambda: Groups([["a"]], at_least=-1), OptionError, "at_least must be a whole number of at least 0"),
         (lambda: Groups([["a"]], at_most=1, at_least=2), OptionError, "needs at least 2 and at most 1 items"),
         (lambda: SizeRange([1, 2], [3]), ShapeError, "min_size has 2 numbers and max_size has 1"),
-        (lambda: SizeRange(1.5), OptionError, "min_size must be a whole number"),
-        (lambda: SizeRange([[1], [1, 2]]), OptionError, "min_size must be a whole number"),
+        (lambda: SizeRange(1.5), OptionError, "min_size must be a whole number"),  # type: ignore[arg-type]
+        (lambda: SizeRange([[1], [1, 2]]), OptionError, "min_size must be a whole number"),  # type: ignore[list-item]
         (lambda: AllOf([MustHave([[]]), SizeRange([1, 2])]), ShapeError, "different sets"),
     ],
 )

@@ -11,7 +11,18 @@ import torch
 from setgrad import discrete
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError
 from setgrad.inference import AllItems
-from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange, SubsetSelector, load
+from setgrad.selector import (
+    AllOf,
+    Budget,
+    Conflicts,
+    Constraint,
+    Groups,
+    MustHave,
+    MustNot,
+    SizeRange,
+    SubsetSelector,
+    load,
+)
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.sets import Choices, Sets
@@ -62,6 +73,40 @@ CASES: dict[str, tuple[Any, Callable[..., Any]]] = {
         lambda number, mask: (
             within(PRICES, BUDGETS)(number, mask) and at_most_of_each(2)(number, mask) and mask.sum() <= 3
         ),
+    ),
+    "groups with a minimum": (
+        Groups(LABELS, at_least=1),
+        lambda number, mask: all((LABELS[number][mask] == g).any() for g in LABELS[number].unique()),
+    ),
+    "sizes of each set": (
+        SizeRange([2, 0, 1, 3, 0, 1, 2], [3, 0, 1, 5, 1, 1, 6]),
+        lambda number, mask: [2, 0, 1, 3, 0, 1, 2][number] <= mask.sum() <= [3, 0, 1, 5, 1, 1, 6][number],
+    ),
+    "items that must be chosen": (
+        MustHave(LABELS.with_values(LABELS.values == 0)),
+        lambda number, mask: mask[LABELS[number] == 0].all(),
+    ),
+    "items that must not": (
+        MustNot(LABELS.with_values(LABELS.values == 0)),
+        lambda number, mask: not mask[LABELS[number] == 0].any(),
+    ),
+    "conflicts": (
+        Conflicts([[(0, size - 1)] if size > 1 else [] for size in SIZES]),
+        lambda number, mask: len(mask) < 2 or not (mask[0] and mask[-1]),
+    ),
+    "conflicts that overlap": (
+        Conflicts([[(k, k + 1) for k in range(size - 1)] for size in SIZES]),
+        lambda number, mask: not (mask[1:] & mask[:-1]).any(),
+    ),
+    "fixed items beside a budget": (
+        AllOf(
+            [
+                Budget(COSTS, budget=20),
+                MustHave([[0][:size] for size in SIZES]),
+                MustNot([[1] if size > 1 else [] for size in SIZES]),
+            ]
+        ),
+        lambda number, mask: mask[0] and not mask[1:2].any() and within(COSTS, 20)(number, mask),
     ),
     "a solver": (discrete.TopK(1), lambda number, mask: mask.sum() == 1),
     "a solver that minimises": (discrete.CardinalityRange(1, sense="min"), lambda number, mask: mask.sum() >= 1),
@@ -165,9 +210,11 @@ def test_errors_name_the_set_without_a_solution(default):
     costs = [[1.0] * len(x) for x in sets]
     with pytest.raises(SolverError, match=r"set 4 \(counted from 0\) has no allowed subset: the budget -1 is below 0"):
         default.predict(sets, constraint=Budget(costs, budget=[1, 1, 1, 1, -1, 1]))
-    with pytest.raises(SolverError, match=r"set 0 .* exclude each other; 6 of 6 sets have none.*on_failure='skip'"):
+    with pytest.raises(
+        SolverError, match=r"set 0 .*2 items costs 2, more than the budget 1; 6 of 6 sets have none.*on_failure='skip'"
+    ):
         default.predict(sets, constraint=AllOf([Budget(costs, budget=1), SizeRange(2)]))
-    with pytest.raises(SolverError, match=r"set 0 .*: it needs at least 4 items and has 3 \(lower min_size\); 2 of 6"):
+    with pytest.raises(SolverError, match=r"set 0 .*: it needs at least 4 items and has 3; 2 of 6"):
         default.predict(sets, constraint=SizeRange(4))
     with pytest.raises(ShapeError, match=r"Budget and Groups of setgrad\.selector fit sets of any sizes"):
         default.predict(sets, constraint=discrete.Knapsack([1.0] * 4, budget=1))

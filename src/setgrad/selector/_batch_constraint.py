@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
@@ -16,8 +16,6 @@ from torch import Tensor
 from setgrad.discrete import CombinatorialSolver, Status
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError, parameter
 from setgrad.selector.constraints import AnyConstraint, Constraint, LinearConstraint
-from setgrad.selector.constraints._base import Rows
-from setgrad.selector.constraints._exact import never_met, rows_allow
 from setgrad.selector.constraints.all_of import as_constraint
 from setgrad.sets import Choices, Sets, segment_sum, unpad
 
@@ -186,16 +184,17 @@ class BatchConstraint:
             wrong = segment_sum((attempt.points != masks).T.long(), sets).T
             return (wrong == 0) & sets.layout.to_device(attempt.statuses == Status.SOLVED)
         out = np.ones((len(masks), len(sets)), dtype=bool)
-        for places, items, rows in self._rows(sets):
-            out[:, places] = rows_allow(rows, masks[:, items].reshape(len(masks), len(places), -1).cpu().numpy())
+        for places, items, size in _of_one_size(sets):
+            points = masks[:, items].reshape(len(masks), len(places), size).cpu().numpy()
+            out[:, places] = self.constraint.allows(self.indices[places], points)
         return sets.layout.to_device(out)
 
     def is_hopeless(self, sets: Sets) -> np.ndarray:
-        """Return for which sets one row of a linear constraint alone excludes every subset, `(b,)`."""
+        """Return for which sets one inequality of a linear constraint alone excludes every subset, `(b,)`."""
         out = np.zeros(len(sets), dtype=bool)
         if isinstance(self.constraint, LinearConstraint):
-            for places, _, rows in self._rows(sets):
-                out[places] = never_met(rows)
+            for places, _, size in _of_one_size(sets):
+                out[places] = self.constraint.is_hopeless(self.indices[places], size)
         return out
 
     def reason(self, place: int, size: int, status: Status) -> str:
@@ -206,24 +205,16 @@ class BatchConstraint:
         text = self.constraint.reason(index, self.constraint.fixed(np.array([index]), size))
         return "the constraints exclude each other" if text is None else text
 
-    def _rows(self, sets: Sets) -> Iterator[tuple[np.ndarray, Tensor, Rows]]:
-        """Yield the rows of sets of one size, with the positions of these sets and of their items."""
-        assert isinstance(self.constraint, LinearConstraint)
-        positions = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
-        lengths = sets.layout.host_lengths
-        for size in np.unique(lengths[lengths > 0]).tolist():
-            same = np.flatnonzero(lengths == size)
-            # A constraint has about as many rows as a set has items.
-            for places in np.array_split(same, -(-len(same) * size**2 // _MOST_NUMBERS)):
-                rows = Rows(*self.constraint.rows(self.indices[places], size))
-                yield places, positions.take(places).values, rows
-
     def choose(self, scores: Tensor, sets: Sets) -> Sets:
         """Return the feasible subset of each set with the largest sum of scores `(total,)`."""
         return sets.with_values(self.solve(scores[None], sets)[0])
 
-    def check_feasible(self, subsets: Sets) -> None:
+    def check_feasible(self, subsets: Sets, name_of: Callable[[int], str] = "set {} (counted from 0)".format) -> None:
         """Check that the constraint allows these subsets.
+
+        Args:
+            subsets: A subset of each set.
+            name_of: Returns the name of a set for the message from its index.
 
         Raises:
             DataError: If it does not allow one of them. The message names the set.
@@ -231,8 +222,8 @@ class BatchConstraint:
         places = np.flatnonzero(~self.allows(subsets.values[None], subsets)[0].cpu().numpy())
         if len(places):
             raise DataError(
-                f"the constraint does not allow the subset chosen from set {self.indices[places[0]]} (counted from 0; "
-                f"{len(places)} of {len(subsets)} sets have such a subset); loosen the constraint, or leave these sets "
+                f"the constraint does not allow the subset chosen from {name_of(int(self.indices[places[0]]))}; "
+                f"{len(places)} of {len(subsets)} sets have such a subset. Loosen the constraint, or leave these sets "
                 "out"
             )
 
@@ -281,6 +272,17 @@ class BatchConstraint:
                 )
             index, size = self.indices[places[0]], part.layout.host_lengths[0]
             raise error.with_context(f"set {index} (counted from 0), of {size} items: ", hint) from None
+
+
+def _of_one_size(sets: Sets) -> Iterator[tuple[np.ndarray, Tensor, int]]:
+    """Yield the positions of sets of one size, those of their items, and the size."""
+    positions = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
+    lengths = sets.layout.host_lengths
+    for size in np.unique(lengths[lengths > 0]).tolist():
+        same = np.flatnonzero(lengths == size)
+        # A constraint has at most about as many rows as a set has items.
+        for places in np.array_split(same, -(-len(same) * size**2 // _MOST_NUMBERS)):
+            yield places, positions.take(places).values, size
 
 
 @final

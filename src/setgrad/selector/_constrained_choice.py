@@ -28,6 +28,7 @@ def choose_allowed(
     scores: Tensor,
     free: Sets,
     cut: Tensor | float | None = None,
+    searched: Sets | None = None,
     improve: Callable[[np.ndarray, Sets], Sets] | None = None,
     on_failure: str = "raise",
 ) -> Sets:
@@ -43,8 +44,10 @@ def choose_allowed(
         free: The subsets that are chosen without the constraint.
         cut: The score above which an item is worth choosing, one number or one for each set; None for half-way between
             the items inside and outside `free`.
-        improve: Improves allowed subsets by a search: from the positions of their sets and the subsets to better ones
-            that are allowed too.
+        searched: What a search without the constraint makes of `free`, if there is a search; it is then the choice
+            that stays where it is allowed.
+        improve: The same search among allowed subsets: from the positions of sets and their best subsets by score to
+            better ones.
         on_failure: "raise" an error if a set has no allowed subset, or "skip" these sets with a warning; they stay
             empty.
 
@@ -54,9 +57,10 @@ def choose_allowed(
     Raises:
         InfeasibleError: If a set has no allowed subset.
     """
-    is_free = constraint.allows(free.values[None], sets)[0]
+    wanted = free if searched is None else searched
+    is_free = constraint.allows(wanted.values[None], sets)[0]
     if bool(is_free.all()):
-        return free
+        return wanted
     # A solver that has a row of numbers for each set takes all sets.
     is_open = np.ones(len(sets), dtype=bool) if constraint.is_plain_solver else ~is_free.cpu().numpy()
     values = sets.with_values(worths(scores, free, cut))
@@ -70,13 +74,16 @@ def choose_allowed(
         _report(reasons, len(sets), on_failure)
     else:
         part.report(attempt)
-    best = part_values.with_values(attempt.points[0])
-    has_answer = np.isin(attempt.statuses, (Status.SOLVED, Status.TIME_LIMIT))
-    if improve is not None and has_answer.any():
-        solved = np.flatnonzero(has_answer)
-        best = _replaced(best, solved, improve(places[solved], best.take(solved)))
-    nothing = sets.with_values(torch.zeros_like(free.values))
-    return sets.with_values(torch.where(is_free[sets.layout.ids], free.values, _replaced(nothing, places, best).values))
+    # A solver of the user that only warns may return the best subset that it found within its time.
+    has_late_answer = (attempt.statuses == Status.TIME_LIMIT) & (attempt.policies != "raise")
+    solved = np.flatnonzero((attempt.statuses == Status.SOLVED) | has_late_answer)
+    best = part_values.with_values(attempt.points[0]).take(solved)
+    if improve is not None and len(solved):
+        best = improve(places[solved], best)
+    items = sets.with_values(torch.arange(sets.layout.total, device=sets.device)).take(places[solved])
+    chosen = torch.zeros_like(free.values)
+    chosen[items.values] = best.values
+    return sets.with_values(torch.where(is_free[sets.layout.ids], wanted.values, chosen))
 
 
 def worths(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Tensor:
@@ -162,11 +169,3 @@ def _report(reasons: dict[int, str], total: int, on_failure: str) -> None:
     if on_failure == "raise":
         raise InfeasibleError(describe_failures(reasons, total, _name), reasons=reasons)
     warnings.warn(list_failures(reasons, total, _name), RuntimeWarning, stacklevel=7)
-
-
-def _replaced(sets: Sets, places: np.ndarray, new: Sets) -> Sets:
-    """Return the sets with those at these positions replaced."""
-    values = sets.values.clone()
-    items = sets.with_values(torch.arange(sets.layout.total, device=sets.device)).take(places).values
-    values[items] = new.values
-    return sets.with_values(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -97,66 +98,75 @@ class Chooser:
 
     def choose(self, request: SubsetRequest) -> Sets:
         """Return the chosen subsets, a `Sets` of booleans."""
-        subsets, scores = self._choose_freely(request)
-        if request.constraint is None:
-            return subsets
-        constraint: Any = as_constraint(request.constraint)
-        if request.size is not None:
-            sizes = requested_sizes(request.size, self.sets).tolist()
-            constraint = AllOf([self._linear(constraint, "size"), SizeRange(sizes, sizes)])
-        if self.known is not None:
-            constraint = self.known.constrain(self._linear(constraint, "given"))
-            # Known items have no finite score, and the constraint decides about them.
-            scores = self.known.fill(scores, inside=0.0, outside=0.0)
-        allowed = BatchConstraint.of(constraint, self.sets)
+        # Wrong constraints raise before any inference.
+        allowed = None if request.constraint is None else BatchConstraint.of(self._constraint(request), self.sets)
+        top, scores, sizes = self._choose_by_score(request)
+        found = self._search_freely(request, top, sizes)
+        if allowed is None:
+            return top if found is None else found
+        # Known items have no finite score, and the constraint decides about them.
+        scores = scores if self.known is None else self.known.fill(scores, inside=0.0, outside=0.0)
         cut = self._cut(request)
-        levels = find_levels(scores, subsets, cut)
+        levels = find_levels(scores, top, cut)
+        is_on_function = self._is_conditional or found is not None
         return choose_allowed(
             allowed,
             self.sets,
             scores=scores,
-            free=subsets,
+            free=top,
             cut=cut,
-            improve=lambda places, start: (
-                self._improve(allowed, levels, places, start)
-                if self._is_conditional or request.search is not None
-                else start
-            ),
+            searched=found,
+            improve=partial(self._improve, allowed, levels) if is_on_function else None,
             on_failure=request.on_failure,
         )
+
+    def _constraint(self, request: SubsetRequest) -> AnyConstraint:
+        """Return the constraint together with the requested sizes and what is known."""
+        constraint: Any = as_constraint(request.constraint or [])
+        if request.size is not None:
+            sizes = requested_sizes(request.size, self.sets).tolist()
+            constraint = AllOf([_linear(constraint, "size"), SizeRange(sizes, sizes)])
+        return constraint if self.known is None else self.known.constrain(_linear(constraint, "given"))
 
     @property
     def _is_conditional(self) -> bool:
         return self.model.config.options.method == CONDITIONAL
 
-    def _choose_freely(self, request: SubsetRequest) -> tuple[Sets, Tensor]:
-        """Return the choice without a constraint, and the scores of the items that it follows."""
+    def _choose_by_score(self, request: SubsetRequest) -> tuple[Sets, Tensor, Tensor]:
+        """Return the choice without a search or a constraint, the scores of the items that it follows, and its sizes.
+
+        Scores are logits or, where items are chosen one by one on F, those of the path.
+        """
         logits, sets = self.logits(), self.sets
         if self.known is not None:
             logits = self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
         sizes = self._sizes(request, logits)
         is_path = self._is_conditional and request.threshold is None
-        if is_path or request.search == "greedy":
-            own_cut = None if sizes is not None else self.size_rule.level if is_path else 0.0
-            scores = self._path(sizes, 0.0 if own_cut is None else own_cut)
-            if sizes is None:
-                least = self.min_size if is_path else 0
-                sizes = self._within_known(StopBelow(own_cut or 0.0).sizes_from(least, scores, sets))
-        else:
-            scores = logits
-        assert sizes is not None
-        top = pick_top(scores, sets, sizes)
+        if not is_path and request.search != "greedy":
+            assert sizes is not None
+            return pick_top(logits, sets, sizes), logits, sizes
+        # Greedy search on other functions stops where F does not grow any more.
+        rule = self.size_rule if is_path and isinstance(self.size_rule, StopBelow) else StopBelow(0.0)
+        least = self.min_size if is_path else 0
+        scores = self._path(sizes, rule.cut, least)
+        if sizes is None:
+            sizes = self._within_known(rule.sizes_from(least, scores, sets))
+        return pick_top(scores, sets, sizes), scores, sizes
+
+    def _search_freely(self, request: SubsetRequest, top: Sets, sizes: Tensor) -> Sets | None:
+        """Return the result of a search without a constraint that starts from the choice by score; None for none."""
         if request.search in (None, "greedy"):
-            return top, scores
-        if request.search == "completion":
-            return self._search(lambda bound, masks, rows: best_completion(bound, sizes[rows], *masks)), scores
+            return None
         keep_size = self._is_conditional or request.size is not None or request.threshold is not None
 
-        def improve(bound: BoundSetFunction, masks: tuple[Tensor, Tensor], rows: np.ndarray) -> Sets:
+        def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
+            inside, outside = self._known_masks(bound, rows)
+            if request.search == "completion":
+                return best_completion(bound, sizes[torch.as_tensor(rows)], inside, outside).values
             start = top.take(rows).to(bound.sets.device)
-            return local_search(bound, start, keep_size=keep_size, fixed=masks[0] | masks[1])
+            return local_search(bound, start, keep_size=keep_size, fixed=inside | outside).values
 
-        return self._search(improve), scores
+        return self.sets.with_values(map_batches(self.model, self.sets, work).bool())
 
     def _sizes(self, request: SubsetRequest, logits: Tensor) -> Tensor | None:
         """Return the number of items of each subset; None if it follows from a path on F."""
@@ -183,25 +193,16 @@ class Chooser:
             )
         return self.known.clamp(sizes)
 
-    def _path(self, sizes: Tensor | None, cut: float) -> Tensor:
+    def _path(self, sizes: Tensor | None, cut: float, min_size: int) -> Tensor:
         """Return the scores of choosing item by item, `(total,)`."""
-        least = self.min_size if self._is_conditional else 0
 
         def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
-            inside, outside = self._known_masks(bound, rows)
+            start, excluded = self._known_masks(bound, rows)
             wanted = None if sizes is None else sizes[torch.as_tensor(rows)].to(bound.sets.device)
-            path = choose_item_by_item(bound, sizes=wanted, cut=cut, min_size=least, start=inside, excluded=outside)
+            path = choose_item_by_item(bound, sizes=wanted, cut=cut, min_size=min_size, start=start, excluded=excluded)
             return path.scores
 
         return map_batches(self.model, self.sets, work)
-
-    def _search(self, work: Callable[[BoundSetFunction, tuple[Tensor, Tensor], np.ndarray], Sets]) -> Sets:
-        """Return the subsets that a search on F finds, from F, what is known and the indices of each batch."""
-
-        def in_batch(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
-            return work(bound, self._known_masks(bound, rows), rows).values
-
-        return self.sets.with_values(map_batches(self.model, self.sets, in_batch).bool())
 
     def _known_masks(self, bound: BoundSetFunction, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         sets = bound.sets
@@ -231,13 +232,15 @@ class Chooser:
             return math.log(p / (1 - p)) if 0 < p < 1 else None
         return self.size_rule.level if request.size is None else None
 
-    def _linear(self, constraint: Any, name: str) -> LinearConstraint:
-        if not isinstance(constraint, LinearConstraint):
-            raise OptionError(
-                f"{parameter(name)} goes with linear constraints, such as Budget or Groups, not with "
-                f"{type(constraint).__name__}; leave out {parameter(name)}"
-            )
-        return constraint
+
+def _linear(constraint: Any, name: str) -> LinearConstraint:
+    """Return a linear constraint, which goes with the argument of this name."""
+    if not isinstance(constraint, LinearConstraint):
+        raise OptionError(
+            f"{parameter(name)} goes with linear constraints, such as Budget or Groups, not with "
+            f"{type(constraint).__name__}; leave out {parameter(name)}"
+        )
+    return constraint
 
 
 def check_scores(scores: Any, sets: Sets) -> Sets:

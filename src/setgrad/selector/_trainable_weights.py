@@ -29,16 +29,16 @@ class Batch:
         subsets: The chosen subsets.
         weights: Weight of each item in the loss; None for equal weights.
         coordinates: Flat indices of the items whose logits the loss reads; None for all.
-        partial: Partial subsets at which the loss reads the gains, `(m, total)`; None for a loss of inferred logits.
         loss: The loss.
+        partial: Partial subsets at which the loss reads the gains, `(m, total)`; None for a loss of inferred logits.
     """
 
     sets: Sets
     subsets: Sets
     weights: Tensor | None
     coordinates: Tensor | None
-    partial: Tensor | None
     loss: SubsetLoss | PartialSubsetLoss
+    partial: Tensor | None = None
 
     def value(self, logits: Tensor) -> Tensor:
         """Return the loss of logits."""

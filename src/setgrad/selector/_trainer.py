@@ -200,9 +200,9 @@ class Trainer:
         weights = None if self.weights is None else self.weights[items.values]
         if isinstance(loss, PartialSubsetLoss):
             partial = draw_partial_subsets(subsets, resolved(options.samples), noise)
-            batch = Batch(sets, subsets, weights, None, partial, loss)
+            batch = Batch(sets, subsets, weights, None, loss, partial)
         else:
-            batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), None, loss)
+            batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
         rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS)
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
 from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import ShapeError
-
-
-@final
-class Rows(NamedTuple):
-    """The inequalities lower <= A z <= upper of several sets: A `(sets, rows, size)`, bounds `(sets, rows)`."""
-
-    A: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
+from setgrad.selector.constraints._rows import Rows, never_met, rows_allow
 
 
 @final
@@ -90,6 +82,14 @@ class LinearConstraint(Constraint):
     @abc.abstractmethod
     def rows(self, indices: np.ndarray, size: int) -> Rows:
         """Return A `(len(indices), rows, size)`, and lower and upper `(len(indices), rows)`, for sets of this size."""
+
+    def allows(self, indices: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return which subsets are allowed, `(m, len(indices))`, for booleans `(m, len(indices), size)`."""
+        return rows_allow(Rows(*self.rows(indices, points.shape[-1])), points)
+
+    def is_hopeless(self, indices: np.ndarray, size: int) -> np.ndarray:
+        """Return for which sets one inequality alone excludes every subset, `(len(indices),)`."""
+        return never_met(Rows(*self.rows(indices, size)))
 
     def fixed(self, indices: np.ndarray, size: int) -> FixedItems:
         """Return the items that the constraint fixes directly; by default none."""

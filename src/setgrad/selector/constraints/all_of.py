@@ -12,8 +12,10 @@ import numpy as np
 
 from setgrad.discrete import CombinatorialSolver, IntegerProgram
 from setgrad.errors import OptionError, ShapeError
-from setgrad.selector.constraints._base import Constraint, FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import Constraint, FixedItems, LinearConstraint
 from setgrad.selector.constraints._exact import ExactBackend
+from setgrad.selector.constraints._rows import Rows
+from setgrad.selector.constraints.budget import Budget
 from setgrad.selector.constraints.items import FixingConstraint
 from setgrad.selector.constraints.size_range import SizeRange
 
@@ -26,8 +28,8 @@ AnyConstraint: TypeAlias = Constraint | CombinatorialSolver | Sequence[LinearCon
 class AllOf(LinearConstraint):
     """Several constraints at once, as one integer program for each set (`pip install "setgrad[solvers]"`).
 
-    Items that must or must not be chosen, beside one `Budget` of whole costs, one `Groups` or one `SizeRange`, need no
-    integer program.
+    Items that must or must not be chosen need no integer program beside one `Budget` of whole costs, one `Groups`, one
+    `SizeRange`, or one `Conflicts` in which no item is part of two.
 
     Args:
         parts: Linear constraints, several of a kind if needed. An `AllOf` among them stands for its parts.
@@ -80,7 +82,7 @@ class AllOf(LinearConstraint):
         if len(self.parts) == 1:
             return self.parts[0].batch_keys(indices, sizes)
         main = self._main
-        # A Budget marks the sets that need an integer program by a negative key.
+        # Budget and Conflicts mark the sets that need an integer program by a negative key.
         return sizes if main is None else sizes * np.where(main.batch_keys(indices, sizes) < 0, -1, 1)
 
     def solver(self, indices: np.ndarray, size: int) -> CombinatorialSolver:
@@ -99,6 +101,14 @@ class AllOf(LinearConstraint):
         parts = [part.rows(indices, size) for part in self.parts]
         return Rows(*(np.concatenate(arrays, 1) for arrays in zip(*parts, strict=True)))
 
+    def allows(self, indices: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return which subsets all parts allow."""
+        return np.logical_and.reduce([part.allows(indices, points) for part in self.parts])
+
+    def is_hopeless(self, indices: np.ndarray, size: int) -> np.ndarray:
+        """Return for which sets one part alone excludes every subset."""
+        return np.logical_or.reduce([part.is_hopeless(indices, size) for part in self.parts])
+
     def fixed(self, indices: np.ndarray, size: int) -> FixedItems:
         """Return the items that the parts fix."""
         return reduce(or_, (part.fixed(indices, size) for part in self.parts))
@@ -107,8 +117,12 @@ class AllOf(LinearConstraint):
         """Return the first reason that one part can tell."""
         both = np.flatnonzero(fixed.chosen & fixed.excluded)
         if len(both):
-            return f"item {both[0]} must be chosen, and must not"
-        return next((text for part in self.parts if (text := part.reason(index, fixed)) is not None), None)
+            return f"item {both[0]} (counted from 0) must be chosen, and must not"
+        texts = [part.reason(index, fixed) for part in self.parts]
+        sizes = [part for part in self.parts if isinstance(part, SizeRange)]
+        for budget in (part for part in self.parts if isinstance(part, Budget)):
+            texts += [budget.reason_for_size(index, fixed, part.smallest(index)) for part in sizes]
+        return next((text for text in texts if text is not None), None)
 
     @property
     def _main(self) -> LinearConstraint | None:

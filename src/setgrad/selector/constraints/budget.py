@@ -11,8 +11,9 @@ import torch
 from setgrad.discrete import CombinatorialSolver, Knapsack
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import DataError, ShapeError, parameter
-from setgrad.selector.constraints._base import FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import FixedItems, LinearConstraint
 from setgrad.selector.constraints._input import as_sets, next_power_of_2
+from setgrad.selector.constraints._rows import Rows
 from setgrad.selector.constraints._solvers import BesideFixed
 from setgrad.sets import Sets
 
@@ -129,6 +130,16 @@ class Budget(LinearConstraint):
         if spent <= budget * (1 + 1e-6):
             return None
         return f"the items that must be chosen cost {spent:.15g}, more than the budget {budget:.15g}"
+
+    def reason_for_size(self, index: int, fixed: FixedItems, size: int) -> str | None:
+        """Tell that no subset of at least this size is cheap enough."""
+        costs, budget = self.costs[index].double().numpy(), self.budget[index]
+        is_open = ~(fixed.chosen[0] | fixed.excluded[0])
+        others = np.sort(costs[is_open])[: max(0, size - int(fixed.chosen.sum()))]
+        spent = float(costs[fixed.chosen[0]].sum() + others.sum())
+        if spent <= budget * (1 + 1e-6):
+            return None
+        return f"its cheapest subset of {size} items costs {spent:.15g}, more than the budget {budget:.15g}"
 
 
 def _reduce(operation: np.ufunc, values: np.ndarray, sets: Sets) -> np.ndarray:

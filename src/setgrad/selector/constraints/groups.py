@@ -12,8 +12,9 @@ import torch
 
 from setgrad.discrete import CombinatorialSolver, PartitionMatroid
 from setgrad.errors import DataError, OptionError, parameter
-from setgrad.selector.constraints._base import FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import FixedItems, LinearConstraint
 from setgrad.selector.constraints._input import as_lists, as_sets, next_power_of_2
+from setgrad.selector.constraints._rows import Rows
 from setgrad.selector.constraints._solvers import GroupLimits
 from setgrad.sets import Sets
 
@@ -111,6 +112,19 @@ class Groups(LinearConstraint):
         least, most = self._limits(present)
         return Rows(A, least.astype(np.float64), most.astype(np.float64))
 
+    def allows(self, indices: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return which subsets are allowed, by counting: rows would take the square of the size of a set."""
+        present, groups = self._groups(indices, points.shape[-1])
+        least, most = self._limits(present)
+        counts = _count(groups, points, present.shape[1])
+        return np.asarray(((least <= counts) & (counts <= most)).all(-1))
+
+    def is_hopeless(self, indices: np.ndarray, size: int) -> np.ndarray:
+        """Return which sets have too few items of a group."""
+        present, groups = self._groups(indices, size)
+        counts = _count(groups, np.ones((1, len(indices), size), dtype=bool), present.shape[1])[0]
+        return np.asarray((counts < self._limits(present)[0]).any(-1))
+
     def reason(self, index: int, fixed: FixedItems) -> str | None:
         """Tell which group has too few items, or too many that must be chosen."""
         codes = self._codes[index].numpy()
@@ -143,6 +157,12 @@ class Groups(LinearConstraint):
 
     def _limits(self, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.append(self._least, 0)[present], np.append(self._most, len(self._codes.values))[present]
+
+
+def _count(groups: torch.Tensor, points: np.ndarray, total: int) -> np.ndarray:
+    """Return how many items of each group subsets `(m, b, size)` have, `(m, b, total)`."""
+    counts = torch.zeros(*points.shape[:2], total, dtype=torch.long)
+    return counts.scatter_add(-1, groups.expand(points.shape), torch.from_numpy(points).long()).numpy()
 
 
 def _label_lists(labels: Any) -> list[list[Any]]:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from setgrad.discrete import CardinalityRange, CombinatorialSolver
-from setgrad.selector.constraints._base import FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import FixedItems, LinearConstraint
 from setgrad.selector.constraints._positions import Positions
+from setgrad.selector.constraints._rows import Rows
 from setgrad.selector.constraints._solvers import BesideFixed
 
 

@@ -11,7 +11,8 @@ import torch
 
 from setgrad.discrete import CardinalityRange, CombinatorialSolver
 from setgrad.errors import OptionError, ShapeError, parameter
-from setgrad.selector.constraints._base import FixedItems, LinearConstraint, Rows
+from setgrad.selector.constraints._base import FixedItems, LinearConstraint
+from setgrad.selector.constraints._rows import Rows
 from setgrad.selector.constraints._solvers import GroupLimits
 
 # Stands for no limit among whole numbers.
@@ -93,10 +94,14 @@ class SizeRange(LinearConstraint):
         least, most = (int(part[0]) for part in self._limits(np.array([index])))
         has, free, must = fixed.chosen.size, int((~fixed.excluded).sum()), int(fixed.chosen.sum())
         if has < least:
-            return f"it needs at least {least} items and has {has} (lower {parameter('min_size')})"
+            return f"it needs at least {least} items and has {has}"
         if free < least:
             return f"it needs at least {least} items, and only {free} of its {has} may be chosen"
         return f"{must} items must be chosen, more than the largest size {most}" if must > most else None
+
+    def smallest(self, index: int) -> int:
+        """Return the smallest number of items of the set with this index."""
+        return int(self._limits(np.array([index]))[0][0])
 
     def _limits(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         least, most = (p[indices] if p.ndim else np.full(len(indices), p) for p in (self._least, self._most))
