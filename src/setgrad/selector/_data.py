@@ -62,7 +62,7 @@ def prepare_data(
         OptionError: If the constraints do not fit.
         ShapeError: If shapes do not fit together.
     """
-    if constraint is not None and options.loss != "all":
+    if constraint is not None and options.loss == "negatives":
         raise OptionError(
             f"a constraint has its own loss, which reads all items; leave out {parameter('loss')}={options.loss!r}"
         )
