@@ -230,10 +230,10 @@ def draw_figure(records: Sequence[Record], page: Path) -> list[Path]:
                 [number for number, _ in points],
                 [summary.mean for _, summary in points],
                 [0.0 if summary.count < 2 else summary.error for _, summary in points],
-                fmt="o-" if model in VARIANTS else "o--",
+                fmt="o-" if model in VARIANTS else "s--",
                 label=model,
-                # The same colour in all panels; there are ten, then greys.
-                color=f"C{place}" if place < 10 else str(0.2 + 0.2 * (place - 10)),
+                # The same colour in all panels. There are ten; the line tells models of ours from rivals.
+                color=f"C{place % 10}",
             )
         axes.set_title(task)
         axes.set_xlabel("items given")
