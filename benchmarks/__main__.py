@@ -21,7 +21,16 @@ from benchmarks.encoders import (
     streaming,
 )
 from benchmarks.implicit import estimator_error, implicit_gradient, implicit_memory, implicit_qp, implicit_solvers
-from benchmarks.selection import ablation, constrained, demo_scores, predict_sizes, table2, time_to_score
+from benchmarks.selection import (
+    ablation,
+    constrained,
+    demo_scores,
+    given,
+    predict_sizes,
+    table2,
+    time_to_score,
+    utility,
+)
 from benchmarks.speed import discrete_speed, members_speed, speed_meanfield
 from setgrad.errors import SetgradError
 
@@ -35,6 +44,8 @@ BENCHMARKS: dict[str, ModuleType] = {
     "ablation": ablation,
     "demo-scores": demo_scores,
     "constrained-training": constrained,
+    "given": given,
+    "utility": utility,
     "estimator-error": estimator_error,
     "encoder-memory": encoder_memory,
     "clustering": clustering,

@@ -46,7 +46,7 @@ CONTENDERS: dict[str, Options] = {
     "no decay": {"weight_decay": 1e-5},
     "raw features": {"standardize": False},
     # Prediction draws as many as the default does, so only training differs.
-    "one sample": {"samples": 1, "predict_samples": 4 * SubsetSelector().samples},
+    "one sample": {"samples": 1, "predict_samples": SubsetSelector().validate().resolved_predict_samples},
     "patience 6": {"patience": 6},
     "rate 1e-4": {"learning_rate": 1e-4},
     # With a single step from 1/2 it would be the default itself: there is no earlier step to differentiate.

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from benchmarks.selection.boosting import Boosting
+from benchmarks.selection.tasks import PIXELS
 from setgrad.datasets import Task
-from setgrad.errors import MissingDependencyError
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector.sizes import calibrate
 from setgrad.sets import Choices, Sets, segment_mean, subset_sizes
@@ -53,49 +54,45 @@ def alike(task: Task, seed: int) -> Callable[[Choices], Tensor]:
     """Score an item by its mean cosine with the items of its set."""
 
     def score(choices: Choices) -> Tensor:
-        units = _units(choices.sets)
+        units = units_of(choices.sets)
         others = segment_mean(units, choices.sets)[choices.sets.layout.ids]
         return (units * others).sum(1)
 
     return score
 
 
-def most_alike(scores: Tensor, sets: Sets, sizes: np.ndarray | Tensor) -> Sets:
-    """Return, of all subsets of the given size, the one with the largest sum of cosines. The scores are not used."""
-    layout = sets.layout
-    if layout.longest > _ENUMERATED:
+def most_alike(scores: Tensor, sets: Sets, sizes: np.ndarray | Tensor, given: Sets | None = None) -> Sets:
+    """Return, of all subsets of the right size that contain the given items, the one with the largest sum of cosines.
+
+    The scores are not used.
+    """
+    if sets.layout.longest > ENUMERATED:
         raise ValueError(
-            f"sets of {layout.longest} items have too many subsets; at most {_ENUMERATED} items are possible"
+            f"sets of {sets.layout.longest} items have too many subsets; at most {ENUMERATED} items are possible"
         )
-    units, mask = sets.with_values(_units(sets)).padded()
+    units, wanted = sets.with_values(units_of(sets)), torch.as_tensor(sizes)
+    known = sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool)) if given is None else given
+    # A few sets at a time, because each has up to 2^15 subsets.
+    parts = [slice(start, start + _SETS_AT_ONCE) for start in range(0, len(sets), _SETS_AT_ONCE)]
+    chosen = [_most_alike(units[part], wanted[part], known[part]) for part in parts]
+    return sets.with_values(torch.cat(chosen) if chosen else torch.zeros(0, dtype=torch.bool))
+
+
+def _most_alike(units: Sets, sizes: Tensor, given: Sets) -> Tensor:
+    layout = units.layout
+    vectors, mask = units.padded()
     # The bits of a number are a subset of every set; bits beyond its last item do not count.
     bits = (torch.arange(2**layout.longest)[:, None] >> torch.arange(layout.longest)) & 1
-    cosines = torch.einsum("mi,bij,mj->mb", bits.double(), units @ units.mT, bits.double())
-    fits = bits @ mask.long().T == torch.as_tensor(sizes)
+    cosines = torch.einsum("mi,bij,mj->mb", bits.double(), vectors @ vectors.mT, bits.double())
+    required = given.padded()[0].long()
+    fits = (bits @ mask.long().T == sizes) & (bits @ required.T == required.sum(1))
     best = torch.where(fits, cosines, -torch.inf).argmax(0)
-    return sets.with_values(bits[best[layout.ids], layout.positions] == 1)
+    return bits[best[layout.ids], layout.positions] == 1
 
 
-def _units(sets: Sets) -> Tensor:
+def units_of(sets: Sets) -> Tensor:
+    """Return the items scaled to length 1."""
     return normalize(sets.values.flatten(1).double(), dim=1)
-
-
-def boosting(task: Task, seed: int) -> Callable[[Choices], Tensor]:
-    """Score an item by gradient-boosted trees of its features and their z-scores within its set."""
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-    except ImportError:
-        raise MissingDependencyError("boosting needs scikit-learn: pip install 'setgrad[demo]'") from None
-    model = HistGradientBoostingClassifier(random_state=seed)
-    model.fit(_group_features(task.train.sets), task.train.subsets.values.numpy())
-    return lambda choices: torch.from_numpy(model.decision_function(_group_features(choices.sets)))
-
-
-def _group_features(sets: Sets) -> np.ndarray:
-    values, ids = sets.values.flatten(1).double(), sets.layout.ids
-    centred = values - segment_mean(values, sets)[ids]
-    deviations = segment_mean(centred.square(), sets).sqrt()[ids]
-    return torch.cat([values, torch.where(deviations > 0, centred / deviations, 0.0)], 1).numpy()
 
 
 def chance(task: Task, seed: int) -> Callable[[Choices], Tensor]:
@@ -108,28 +105,36 @@ BASELINES: dict[str, Callable[[Task, int], Callable[[Choices], Tensor]]] = {
     "popularity": popularity,
     "outlier": outlier,
     "alike": alike,
-    "boosting": boosting,
+    "lightgbm": Boosting(),
+    "lightgbm-ranker": Boosting(ranker=True),
     "chance": chance,
 }
 # How a baseline picks a subset by scores and sizes, if not by taking the items with the best scores.
 _PICKS: dict[str, Callable[[Tensor, Sets, np.ndarray | Tensor], Sets]] = {"alike": most_alike}
 # Items of the largest set whose subsets are enumerated.
-_ENUMERATED = 12
+ENUMERATED = 15
+# Sets whose subsets are enumerated together.
+_SETS_AT_ONCE = 16
 
 
 # The families of tasks that a baseline is for, if not for all. Only items of Amazon are in several sets, only anomalies
-# are unlike the other items, and only items of bundles are alike. Boosting needs plain vectors.
+# are unlike the other items, and only items of bundles and clusters are alike.
 _FAMILIES = {
     "popularity": ("amazon",),
     "outlier": ("anomaly", "celeba"),
-    "alike": ("bundles",),
-    "boosting": ("amazon", "bundles", "digits", "gaussian", "moons"),
+    "alike": ("bundles", "clusters"),
 }
+# Gradient boosting, which needs plain vectors.
+TREES = ("lightgbm", "lightgbm-ranker")
+_VECTORS = ("amazon", "bundles", "clusters", "digits", "gaussian", "moons")
 
 
 def applies(name: str, task: str) -> bool:
     """Return whether a baseline can be used for a task."""
-    return name not in _FAMILIES or task.partition(":")[0] in _FAMILIES[name]
+    family = task.partition(":")[0]
+    if name in TREES:
+        return family in _VECTORS or task.endswith(PIXELS)
+    return name not in _FAMILIES or family in _FAMILIES[name]
 
 
 def score_baseline(name: str, task: Task, seed: int) -> dict[str, float]:

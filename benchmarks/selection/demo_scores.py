@@ -1,4 +1,4 @@
-"""Test Jaccard on Moons, Gaussian and digits, with the default, the preset of DiffMF and gradient boosting.
+"""Test Jaccard on Moons, Gaussian and digits, with the default, the preset of DiffMF and gradient boosting (LightGBM).
 
 "default" has eight members, as on a GPU, "single" has one, as on a CPU.
 
@@ -10,7 +10,7 @@ published score, and its limit is not known.
 Results: Test Jaccard in percent, mean ± standard deviation over seeds. true size: the size of the right subset is
 given, as in publications; own size: the model chooses it. The published best is that of Özcan et al., 2024
 (arXiv:2412.11239); its Gaussian scores are for another draw of the test sets, whose limit is about 91.0. limit: the
-best possible score with the true size. boosting ran on two CPU cores beside other work, so its times compare with
+best possible score with the true size. LightGBM ran on one CPU core beside other work, so its times compare with
 nothing.
 """
 
@@ -26,6 +26,7 @@ from benchmarks.lib.records import Record, read_records
 from benchmarks.lib.summary import summarise
 from benchmarks.lib.tables import table
 from benchmarks.lib.trials import add_trial_options, parse_names, records_of, results_file
+from benchmarks.selection.baselines import TREES
 from benchmarks.selection.fits import Job, expected_cost, settings_of
 from benchmarks.selection.published import best_published
 from benchmarks.selection.scores import SCORES, collect, latest
@@ -33,7 +34,7 @@ from benchmarks.selection.table2 import run_jobs
 from setgrad import datasets
 
 TASKS = ("moons", "gaussian", "digits")
-MODELS = ("default", "single", "diffmf", "boosting")
+MODELS = ("default", "single", "diffmf", *TREES)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,15 +46,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the fits that have no record, and show the page."""
     models = parse_names(options.models, MODELS, "model")
-    has_sklearn = importlib.util.find_spec("sklearn") is not None
+    has_sklearn, has_lightgbm = (importlib.util.find_spec(name) is not None for name in ("sklearn", "lightgbm"))
     if not has_sklearn:
-        print("digits and boosting are left out: they need scikit-learn")
+        print("digits is left out: it needs scikit-learn")
+    if not has_lightgbm:
+        print(f"{', '.join(TREES)} are left out: they need LightGBM")
     jobs = [
         Job(task, model, seed, options.quick)
         for task in TASKS
         for model in models
         for seed in range(options.seeds)
-        if has_sklearn or (task != "digits" and model != "boosting")
+        if (has_sklearn or task != "digits") and (has_lightgbm or model not in TREES)
     ]
     failed = 0
     with results_file(options, REPORT.results) as (results, page):

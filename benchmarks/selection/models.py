@@ -60,7 +60,9 @@ GRIDS = {
 
 # Rough cost of a set, relative to diffmf: only used to start long fits first.
 _COST = {
-    "boosting": 0.5,
+    "lightgbm": 0.5,
+    "lightgbm-ranker": 0.5,
+    "lightgbm-given": 2.0,
     "diffmf": 1.0,
     "default": 5.0,
     "direct": 4.0,
@@ -69,6 +71,7 @@ _COST = {
     "equivset-ind": 1.5,
     "equivset-copula": 2.0,
     "equivset-copula-free": 2.0,
+    "learned-relaxation": 1.0,
     "inset": 2.5,
     "horse": 3.0,
     "idiffmf-c": 6.0,

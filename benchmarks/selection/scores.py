@@ -89,7 +89,7 @@ def averages(values: Values) -> dict[str, dict[str, dict[int, float]]]:
 
 
 def best_preset(row: Mapping[str, Mapping[int, float]], *, among: Collection[str] = PRESETS) -> str | None:
-    """Return the published method with the best mean, if there is one."""
+    """Return the published method, or the one among others, with the best mean, if there is one."""
     means = {model: statistics.fmean(v.values()) for model, v in row.items() if model in among}
     return max(means, key=lambda model: means[model]) if means else None
 

@@ -13,8 +13,9 @@ Gaussian, moons, Amazon and compounds are cut into five folds (--splits publishe
 The splits of the other tasks keep images, people or customers separate: where none was published they are drawn again
 for each seed, else only the seed varies. --seeds 10 fits every fold twice. Methods run with the options of their
 presets, or with those that --search N finds on validation scores alone. Baselines: chance; popularity (Amazon); the
-distance of an item from the mean of its set (anomalies); the subset whose items are most alike (bundles); and gradient
-boosting on the features of an item and their z-scores within its set.
+distance of an item from the mean of its set (anomalies); the subset whose items are most alike (bundles, clusters); and
+gradient boosting (LightGBM), as classifier and as ranker, wherever items are vectors: on the features of an item, their
+z-scores and ranks within its set, its distance from the mean of its set, and the size of its set.
 
 Records are appended to a JSON-lines file. The same command run again runs only what is missing; records of other
 options (a changed default, for example) do not count. `--table FILE` writes the page and figures of a file of records

@@ -17,7 +17,7 @@ FOLDS = 5
 # Families that can be cut into folds of sets. The splits of the others also keep images, people or customers separate,
 # which folds would not: they are drawn again for each seed or, where the split was published, fitted with many seeds.
 FOLDED = ("gaussian", "moons", "amazon", "compounds")
-DRAWN = ("digits", "anomaly", "bundles")
+DRAWN = ("digits", "clusters", "anomaly", "bundles")
 
 # The suffix of tasks whose images are plain vectors of pixels.
 PIXELS = ":pixels"
@@ -29,6 +29,7 @@ _WORK = {
     "gaussian": (1000, 2.0),
     "moons": (1000, 2.0),
     "digits": (1000, 0.7),
+    "clusters": (1000, 0.4),
     "anomaly": (6000, 2.0),
     "celeba": (10000, 5.0),
     "bundles": (730, 0.4),

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from setgrad import sets as sets
     from setgrad.selector import AllOf as AllOf
     from setgrad.selector import Budget as Budget
+    from setgrad.selector import Conflicts as Conflicts
     from setgrad.selector import Groups as Groups
+    from setgrad.selector import MustHave as MustHave
+    from setgrad.selector import MustNot as MustNot
     from setgrad.selector import SizeRange as SizeRange
     from setgrad.selector import SubsetSelector as SubsetSelector
     from setgrad.selector import load as load
@@ -32,7 +35,10 @@ __all__ = [
     "AllOf",
     "Budget",
     "Choices",
+    "Conflicts",
     "Groups",
+    "MustHave",
+    "MustNot",
     "Sets",
     "SizeRange",
     "SubsetSelector",
@@ -54,7 +60,8 @@ __all__ = [
 # Where a name comes from that is not a package of its own. All are imported when first used, so that
 # `import setgrad` stays fast.
 _SOURCES = {
-    **dict.fromkeys(("AllOf", "Budget", "Groups", "SizeRange", "SubsetSelector", "load"), "selector"),
+    **dict.fromkeys(("AllOf", "Budget", "Conflicts", "Groups", "MustHave", "MustNot", "SizeRange"), "selector"),
+    **dict.fromkeys(("SubsetSelector", "load"), "selector"),
     **dict.fromkeys(("read_table", "write_table"), "sets"),
 }
 

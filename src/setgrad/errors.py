@@ -8,7 +8,7 @@ line write `--max-size` where the library writes `max_size`, and leave text that
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 # Two private-use characters, which no table or option contains, around the name of a parameter.
@@ -80,6 +80,18 @@ class ConvergenceError(SetgradError, ArithmeticError):
 
 class SolverError(SetgradError, ArithmeticError):
     """A discrete problem has no solution, or a solver returned an invalid one."""
+
+
+class InfeasibleError(SolverError):
+    """Sets have no subset that a constraint allows.
+
+    Attributes:
+        reasons: Why, for each of these sets by its index, counted from 0.
+    """
+
+    def __init__(self, *args: object, reasons: Mapping[int, str] | None = None) -> None:
+        super().__init__(*args)
+        self.reasons = dict(reasons or {})
 
 
 class DerivativeError(SetgradError, RuntimeError):

@@ -67,12 +67,12 @@ def test_jobs_of_the_whole_table_longest_first() -> None:
 
 
 def test_every_task_has_a_cost_and_a_sound_split() -> None:
-    names = "gaussian,moons,digits,amazon,anomaly,bundles,compounds,celeba,bindingdb"
+    names = "gaussian,moons,digits,clusters,amazon,anomaly,bundles,compounds,celeba,bindingdb"
     jobs = plan_jobs(_options("--tasks", names, "--models", "default", "--seeds", "1"))
     assert all(expected_cost(job) > 0 for job in jobs)
     splits = {job.task.partition(":")[0]: job.splits for job in jobs}
     assert {name for name, how in splits.items() if how == "folds"} == {"gaussian", "moons", "amazon", "compounds"}
-    assert {name for name, how in splits.items() if how == "drawn"} == {"digits", "anomaly", "bundles"}
+    assert {name for name, how in splits.items() if how == "drawn"} == {"digits", "clusters", "anomaly", "bundles"}
     assert {"compounds:davis:diverse", "anomaly:mnist", "bundles:food"} <= {job.task for job in jobs}
     assert "compounds:davis:active" not in {job.task for job in jobs}
 

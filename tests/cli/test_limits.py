@@ -11,17 +11,21 @@ import pytest
 import setgrad as sg
 from setgrad.cli._limits import read_limits
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
-from setgrad.selector import AllOf, Budget, Groups, SizeRange
+from setgrad.selector import AllOf, Budget, Conflicts, Groups, MustHave, MustNot, SizeRange
 
 Rows = list[list[str]]
 
 
 @pytest.fixture
 def shop(rows: Rows, put: Callable, tmp_path: Path) -> Path:
-    """Return a table with a cost and a brand for each product."""
+    """Return a table with a cost, a brand and more for each product."""
     brands = ["acme", "bolt", "7"]
-    extra = [[*row, str(1 + 3 * number % 5), brands[number % 3]] for number, row in enumerate(rows[1:])]
-    path: Path = put(tmp_path / "shop.csv", [[*rows[0], "cost", "brand"], *extra])
+    # Every fifth product is rare; two of three have a slot, of which a basket uses each only once.
+    extra = [
+        [*row, str(1 + 3 * number % 5), brands[number % 3], str(number % 5 == 0).lower(), ["x", "", "y"][number % 3]]
+        for number, row in enumerate(rows[1:])
+    ]
+    path: Path = put(tmp_path / "shop.csv", [[*rows[0], "cost", "brand", "rare", "slot"], *extra])
     return path
 
 
@@ -31,38 +35,89 @@ def by_column(shop: Path, name: str) -> list[list[str]]:
     return [[line[place] for line in lines[1:] if line[0] == basket] for basket in baskets]
 
 
+NO_LIMITS: dict[str, Any] = dict.fromkeys(
+    ("budget", "cost", "at_most", "at_least", "group", "min_size", "max_size", "must_have", "must_not", "conflict")
+)
 LIMITS: dict[str, list[str]] = {
     "budget": ["--budget", "4", "--cost", "cost"],
     "groups": ["--at-most", "1", "--group", "brand"],
     "sizes": ["--min-size", "1", "--max-size", "2"],
+    "two budgets": ["--budget", "4", "--cost", "cost", "--budget", "3", "--cost", "load"],
+    "group minimum": ["--at-least", "1", "--at-most", "2", "--group", "brand"],
+    "must have": ["--must-have", "rare"],
+    "must not": ["--must-not", "rare"],
+    "conflict": ["--conflict", "slot"],
     "all": ["--budget", "6", "--cost", "cost", "--at-most", "1", "--group", "brand", "--max-size", "2"],
 }
+
+
+# Limits that leave out the items of low probability matter at a low threshold, a minimum at a high one.
+THRESHOLDS = {"must have": "0.99", "group minimum": "0.99"}
 
 
 @pytest.mark.parametrize("case", LIMITS)
 def test_picks_respect_the_limits(run: Callable, model: Path, shop: Path, tmp_path: Path, case: str) -> None:
     costs = [[int(cost) for cost in part] for part in by_column(shop, "cost")]
     brands = by_column(shop, "brand")
-    constraint = {
+    rare = [[value == "true" for value in part] for part in by_column(shop, "rare")]
+    slots = [[[k for k, v in enumerate(part) if v == label] for label in "xy"] for part in by_column(shop, "slot")]
+    constraint: Any = {
         "budget": Budget(costs, budget=4),
         "groups": Groups(brands, at_most=1),
         "sizes": SizeRange(1, 2),
+        "two budgets": [Budget(costs, budget=4), Budget([[1.5] * len(part) for part in costs], budget=3)],
+        "group minimum": Groups(brands, at_most=2, at_least=1),
+        "must have": MustHave(rare),
+        "must not": MustNot(rare),
+        "conflict": Conflicts(slots),
         "all": AllOf([Budget(costs, budget=6), Groups(brands, at_most=1), SizeRange(0, 2)]),
     }[case]
-    # A low threshold, so that the limits matter.
-    result = run("predict", model, shop, "-o", tmp_path / "p.parquet", *LIMITS[case], "--threshold", "0.01", "--json")
+    # A threshold at which the limits matter.
+    threshold = THRESHOLDS.get(case, "0.01")
+    words = [*LIMITS[case], "--threshold", threshold, "--json"]
+    result = run("predict", model, shop, "-o", tmp_path / "p.parquet", *words)
     assert (result.code, result.err) == (0, "")
     picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")["chosen"].to_pylist()
     table = sg.read_table(shop, set_id="basket", features=["price", "stars"])
     selector = sg.load(model)
-    expected = selector.predict(table.sets, constraint=constraint, threshold=0.01)
+    expected = selector.predict(table.sets, constraint=constraint, threshold=float(threshold))
     assert picks == expected.values.tolist()
-    assert picks != selector.predict(table.sets, threshold=0.01).values.tolist()
+    assert picks != selector.predict(table.sets, threshold=float(threshold)).values.tolist()
     if case in ("budget", "all"):
         spent = [
             sum(c for c, m in zip(cost, mask, strict=True) if m) for cost, mask in zip(costs, expected, strict=True)
         ]
         assert max(spent) <= (4 if case == "budget" else 6)
+
+
+def test_sets_outside_the_limits_are_skipped(run: Callable, model: Path, shop: Path, tmp_path: Path) -> None:
+    """The error and the warning name the ids of the table, and the other sets are picked as if alone."""
+    sizes = [len(part) for part in by_column(shop, "cost")]
+    least = max(sizes)
+    small = [f"'b{number}'" for number, size in enumerate(sizes) if size < least]
+    words = ["predict", model, shop, "-o", tmp_path / "p.parquet", "--min-size", least]
+    error = run(*words)
+    assert error.code == 1
+    assert f"set {small[0]} has no allowed subset: it needs at least {least} items" in error.err
+    assert f"; {len(small)} of {len(sizes)} sets have none" in error.err
+    assert not (tmp_path / "p.parquet").exists()
+    result = run(*words, "--on-failure", "skip", "--json")
+    assert result.code == 0
+    assert [repr(entry["set"]) for entry in result.data["skipped"]] == small
+    assert all(f"at least {least} items" in entry["reason"] for entry in result.data["skipped"])
+    assert result.err.startswith(f"warning: {len(small)} of {len(sizes)} sets have no allowed subset and stay empty: ")
+    assert f"set {small[0]}: it needs at least {least} items and has " in result.err
+    picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")
+    counts = {basket: 0 for basket in picks["basket"].to_pylist()}
+    for basket, chosen in zip(picks["basket"].to_pylist(), picks["chosen"].to_pylist(), strict=True):
+        counts[basket] += chosen
+    assert list(counts.values()) == [size if size == least else 0 for size in sizes]
+
+
+def test_a_size_beside_limits(run: Callable, model: Path, shop: Path, tmp_path: Path) -> None:
+    words = ["--size", "2", "--must-not", "rare", "--json"]
+    result = run("predict", model, shop, "-o", tmp_path / "p.parquet", *words)
+    assert (result.data["smallest_size"], result.data["largest_size"]) == (2, 2)
 
 
 def test_a_feature_can_be_the_cost(run: Callable, model: Path, shop: Path, rows: Rows, tmp_path: Path) -> None:
@@ -81,10 +136,19 @@ def test_a_feature_can_be_the_cost(run: Callable, model: Path, shop: Path, rows:
         (["--group", "brand"], "--at-most N --group COL"),
         (["--budget", "4", "--cost", "costs"], "did you mean 'cost'?"),
         (["--at-most", "1", "--group", "brands"], "did you mean 'brand'?"),
-        (["--budget", "-1", "--cost", "cost"], "set 0 (counted from 0) has no solution"),
-        (["--min-size", "99"], "cannot choose 99 of"),
-        (["--min-size", "99"], "lower --min-size"),
-        (["--min-size", "1", "--size", "1"], "instead of --size"),
+        (["--budget", "4", "--budget", "5", "--cost", "cost"], "each as often as the other"),
+        (["--at-least", "1"], "--at-least N --group COL"),
+        (["--at-least", "-1", "--group", "brand"], "--at-least must be a whole number"),
+        (["--at-least", "2", "--at-most", "1", "--group", "brand"], "--at-least 2 is more than --at-most 1"),
+        (["--must-have", "bough"], "did you mean 'bought'?"),
+        (["--must-not", "brand"], "column 'brand', row 1 (counted from 1, without the header): 'acme' is neither"),
+        (["--conflict", "brands"], "did you mean 'brand'?"),
+        (["--on-failure", "stop"], "unknown --on-failure 'stop'"),
+        (["--max-size", "1", "--search", "greedy"], "--search greedy does not support limits"),
+        (["--budget", "-1", "--cost", "cost"], "set 'b0' has no allowed subset: the budget -1 is below 0; 20 of 20"),
+        (["--min-size", "99"], "it needs at least 99 items and has"),
+        (["--min-size", "99"], "--on-failure='skip'"),
+        (["--must-have", "bought", "--max-size", "1"], "2 items must be chosen, more than the largest size 1"),
     ],
 )
 def test_wrong_limits_raise(
@@ -130,18 +194,16 @@ def test_fit_within_limits(run: Callable, shop: Path, tiny: list[str], tmp_path:
     assert run("fit", shop, *words, *costs, "--validation", shop, "-o", tmp_path / "b").code == 0
     error = run("fit", shop, *words, "--max-size", "1", "-o", tmp_path / "c")
     assert error.code == 1
-    assert "the constraint does not allow the subset chosen from set 0 (counted from 0" in error.err
-    assert (
-        "lower --min-size" in run("fit", shop, *words, "--min-size", "9", "--max-size", "9", "-o", tmp_path / "d").err
-    )
+    assert f"the constraint does not allow the subset chosen from set 'b0' of {shop}; 20 of 20 sets" in error.err
+    limits = ["--min-size", "1", "--must-have", "bought"]
+    assert run("fit", shop, *words, *limits, "-o", tmp_path / "d").code == 0
 
 
 def test_groups_are_read_as_text(shop: Path) -> None:
     from argparse import Namespace
 
     sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
-    limits = Namespace(budget=None, cost=None, at_most=1, group="brand", min_size=None, max_size=None)
-    result = read_limits(shop, sets, limits)
+    (result,) = read_limits(shop, sets, Namespace(**NO_LIMITS | {"at_most": 1, "group": "brand"})) or []
     assert isinstance(result, Groups)
     assert [list(part) for part in result.labels] == by_column(shop, "brand")
 
@@ -159,11 +221,10 @@ def test_costs_and_groups_are_read_in_one_pass(shop: Path, monkeypatch: pytest.M
         return read_chunks(path, file_format, columns)
 
     monkeypatch.setattr(_read, "read_chunks", record)
-    limits = Namespace(budget=5.0, cost="cost", at_most=1, group="brand", min_size=None, max_size=None)
-    result = read_limits(shop, sets, limits)
-    assert isinstance(result, AllOf)
-    assert [type(part) for part in result.parts] == [Budget, Groups]
-    assert calls == [(shop, ["cost", "brand"])]
+    limits = {"budget": [5.0, 9.0], "cost": ["cost", "load"], "at_most": 1, "group": "brand", "must_not": "bought"}
+    result = read_limits(shop, sets, Namespace(**NO_LIMITS | limits)) or []
+    assert [type(part) for part in result] == [Budget, Budget, Groups, MustNot]
+    assert calls == [(shop, ["cost", "load", "bought", "brand"])]
 
 
 def test_fit_through_the_choice(run: Callable, shop: Path, tiny: list[str], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_task_names_are_unique_and_cover_all_loaders() -> None:
     assert {name.partition(":")[0] for name in task_names()} == set(LOADERS)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "moons"])
+@pytest.mark.parametrize("name", ["gaussian", "moons", "clusters"])
 def test_load_task_calls_the_function_of_that_name(name: str) -> None:
     task = load_task(name, random_state=3)
     direct = getattr(setgrad.datasets, name)(random_state=3)
@@ -65,7 +65,7 @@ def test_every_count_applies_to_its_split(folder: Path) -> None:
 
 
 def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
-    for name in ("gaussian", "moons", "amazon:toys"):
+    for name in ("gaussian", "moons", "clusters", "amazon:toys"):
         task = load_task(name, n_train=1, data_dir=folder if name.startswith("amazon") else None)
         assert "licence" in task.source and len(task.description) > 50
 
@@ -73,7 +73,7 @@ def test_every_task_has_a_source_and_a_description(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("suns", {}, "unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon"),
+        ("suns", {}, "unknown data set 'suns'; choose one of: gaussian, moons, digits, clusters, amazon"),
         ("", {}, "unknown data set ''"),
         ("moons:full", {}, "'moons' has no variants"),
         ("moons", {"category": "toys"}, "'moons' has no variants"),

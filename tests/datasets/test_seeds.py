@@ -10,7 +10,7 @@ import torch
 from setgrad.datasets import Task, load_task
 from tests.datasets.helpers import check_seeds, is_equal, splits
 
-NAMES = pytest.mark.parametrize("name", ["gaussian", "moons", "digits"])
+NAMES = pytest.mark.parametrize("name", ["gaussian", "moons", "digits", "clusters"])
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from setgrad.functions import (
     LogDeterminant,
     Modular,
     Pathwise,
+    Relaxed,
     SecondDifference,
     multilinear_gradient,
     multilinear_hessian_vector,
@@ -68,7 +69,7 @@ def test_exact_at_a_corner_equals_the_function(psi):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("compute", [multilinear_value, multilinear_gradient])
 @pytest.mark.parametrize(
-    "estimator", [Exact(), *(kind(3, FreshNoise(0)) for kind in SAMPLED)], ids=lambda e: type(e).__name__
+    "estimator", [Exact(), Relaxed(), *(kind(3, FreshNoise(0)) for kind in SAMPLED)], ids=lambda e: type(e).__name__
 )
 def test_forward_mode_agrees_with_reverse_mode_or_raises(estimator, compute, seeded):
     sets = draw_sets([4, 0, 2])
@@ -168,13 +169,13 @@ def all_raise(message, function, sets, psi, estimator):
         multilinear_hessian_vector(function, sets, psi, direction(sets), estimator=estimator)
 
 
-@pytest.mark.parametrize("kind", [Gaussian, Pathwise])
-def test_functions_of_whole_subsets_cannot_be_relaxed(kind):
+@pytest.mark.parametrize("estimator", [Gaussian(3), Pathwise(3), Relaxed()], ids=lambda e: type(e).__name__)
+def test_functions_of_whole_subsets_cannot_be_relaxed(estimator):
     sets = draw_sets([3])
-    all_raise("takes whole subsets only", wavy(), sets, probabilities(sets), kind(3))
+    all_raise("takes whole subsets only", wavy(), sets, probabilities(sets), estimator)
 
 
-@pytest.mark.parametrize("make", [Exact, lambda: Bernoulli(3), lambda: Gaussian(3)], ids=NAMES)
+@pytest.mark.parametrize("make", [Exact, Relaxed, lambda: Bernoulli(3), lambda: Gaussian(3)])
 def test_coordinates_select_entries_of_the_gradient(make):
     # Two new estimators, so that both draw the same numbers.
     sets, coordinates = draw_sets([4, 0, 2]), torch.tensor([5, 0, 0])
@@ -202,7 +203,9 @@ def test_numbers_that_are_not_probabilities_raise(estimator, bad):
 
 
 @pytest.mark.parametrize(
-    "estimator", [Exact(), Bernoulli(4), Gaussian(4), Pathwise(4), SecondDifference(4)], ids=lambda e: type(e).__name__
+    "estimator",
+    [Exact(), Relaxed(), Bernoulli(4), Gaussian(4), Pathwise(4), SecondDifference(4)],
+    ids=lambda e: type(e).__name__,
 )
 def test_psi_is_converted_to_the_type_of_the_items(estimator):
     for items, probabilities_type in ((torch.float64, torch.float32), (torch.float32, torch.float64)):

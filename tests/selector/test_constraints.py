@@ -11,7 +11,18 @@ import torch
 from setgrad import discrete
 from setgrad.errors import DataError, OptionError, ShapeError, SolverError
 from setgrad.inference import AllItems
-from setgrad.selector import AllOf, Budget, Constraint, Groups, SizeRange, SubsetSelector, load
+from setgrad.selector import (
+    AllOf,
+    Budget,
+    Conflicts,
+    Constraint,
+    Groups,
+    MustHave,
+    MustNot,
+    SizeRange,
+    SubsetSelector,
+    load,
+)
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.sets import Choices, Sets
@@ -63,6 +74,40 @@ CASES: dict[str, tuple[Any, Callable[..., Any]]] = {
             within(PRICES, BUDGETS)(number, mask) and at_most_of_each(2)(number, mask) and mask.sum() <= 3
         ),
     ),
+    "groups with a minimum": (
+        Groups(LABELS, at_least=1),
+        lambda number, mask: all((LABELS[number][mask] == g).any() for g in LABELS[number].unique()),
+    ),
+    "sizes of each set": (
+        SizeRange([2, 0, 1, 3, 0, 1, 2], [3, 0, 1, 5, 1, 1, 6]),
+        lambda number, mask: [2, 0, 1, 3, 0, 1, 2][number] <= mask.sum() <= [3, 0, 1, 5, 1, 1, 6][number],
+    ),
+    "items that must be chosen": (
+        MustHave(LABELS.with_values(LABELS.values == 0)),
+        lambda number, mask: mask[LABELS[number] == 0].all(),
+    ),
+    "items that must not": (
+        MustNot(LABELS.with_values(LABELS.values == 0)),
+        lambda number, mask: not mask[LABELS[number] == 0].any(),
+    ),
+    "conflicts": (
+        Conflicts([[(0, size - 1)] if size > 1 else [] for size in SIZES]),
+        lambda number, mask: len(mask) < 2 or not (mask[0] and mask[-1]),
+    ),
+    "conflicts that overlap": (
+        Conflicts([[(k, k + 1) for k in range(size - 1)] for size in SIZES]),
+        lambda number, mask: not (mask[1:] & mask[:-1]).any(),
+    ),
+    "fixed items beside a budget": (
+        AllOf(
+            [
+                Budget(COSTS, budget=20),
+                MustHave([[0][:size] for size in SIZES]),
+                MustNot([[1] if size > 1 else [] for size in SIZES]),
+            ]
+        ),
+        lambda number, mask: mask[0] and not mask[1:2].any() and within(COSTS, 20)(number, mask),
+    ),
     "a solver": (discrete.TopK(1), lambda number, mask: mask.sum() == 1),
     "a solver that minimises": (discrete.CardinalityRange(1, sense="min"), lambda number, mask: mask.sum() >= 1),
 }
@@ -109,22 +154,13 @@ def test_check_feasible_rejects_exactly_the_infeasible_subsets(case, scores):
                     allowed.take(np.array([number])).check_feasible(one)
 
 
-def test_without_a_limit_items_above_the_threshold_are_chosen(default):
-    sets = make_choices(12, seed=3).sets
-    p = default.predict_proba(sets).values
-    assert torch.equal(default.predict(sets, constraint=SizeRange()).values, p > 0.5)
-    assert torch.equal(default.predict(sets, constraint=SizeRange(), threshold=0.8).values, p > 0.8)
-    free = Budget([[1.0] * len(x) for x in sets], budget=np.inf)
-    assert torch.equal(default.predict(sets, constraint=free).values, p > 0.5)
-    assert torch.equal(default.predict(sets, constraint=discrete.TopK(2)).values, default.predict(sets, size=2).values)
-
-
 def test_sets_of_one_size_accept_any_solver(default):
     sets = Sets.from_lengths(torch.randn(40, 2, generator=generator(4)), [5] * 8)
     weights = torch.randint(1, 9, (8, 5), generator=generator(5))
     solver = discrete.Knapsack(weights, budget=9)
     by_solver = default.predict(sets, constraint=solver)
-    assert solver.counter.instances == 8
+    # Once to tell whether the choice without the constraint is allowed, once to choose.
+    assert solver.counter.instances == 16
     assert torch.equal(by_solver.values, default.predict(sets, constraint=Budget(weights, budget=9)).values)
     assert all(int(w[mask].sum()) <= 9 for w, mask in zip(weights, by_solver, strict=True))
     scores = default.decision_function(sets)
@@ -141,7 +177,7 @@ def test_a_constraint_of_the_user(default):
             return discrete.PartitionMatroid([0] + [1] * (size - 1), at_most=[0, size])
 
     sets = make_choices(12, seed=3).sets
-    free, tied = default.predict(sets, constraint=SizeRange()), default.predict(sets, constraint=NotTheFirst())
+    free, tied = default.predict(sets), default.predict(sets, constraint=NotTheFirst())
     first = sets.layout.positions == 0
     assert not tied.values[first].any()
     assert torch.equal(tied.values[~first], free.values[~first])
@@ -172,11 +208,13 @@ def test_constrained_search_finds_the_best_subset_of_a_modular_function(scores):
 def test_errors_name_the_set_without_a_solution(default):
     sets = make_choices(6, seed=3).sets
     costs = [[1.0] * len(x) for x in sets]
-    with pytest.raises(SolverError, match=r"set 4 \(counted from 0\) has no solution .*INFEASIBLE"):
+    with pytest.raises(SolverError, match=r"set 4 \(counted from 0\) has no allowed subset: the budget -1 is below 0"):
         default.predict(sets, constraint=Budget(costs, budget=[1, 1, 1, 1, -1, 1]))
-    with pytest.raises(SolverError, match=r"set 0 \(counted from 0\) has no solution .*INFEASIBLE"):
+    with pytest.raises(
+        SolverError, match=r"set 0 .*2 items costs 2, more than the budget 1; 6 of 6 sets have none.*on_failure='skip'"
+    ):
         default.predict(sets, constraint=AllOf([Budget(costs, budget=1), SizeRange(2)]))
-    with pytest.raises(OptionError, match=r"set 0 \(counted from 0\), of 3 items: cannot choose 4 of 3"):
+    with pytest.raises(SolverError, match=r"set 0 .*: it needs at least 4 items and has 3; 2 of 6"):
         default.predict(sets, constraint=SizeRange(4))
     with pytest.raises(ShapeError, match=r"Budget and Groups of setgrad\.selector fit sets of any sizes"):
         default.predict(sets, constraint=discrete.Knapsack([1.0] * 4, budget=1))
@@ -191,7 +229,7 @@ def test_wrong_constraints_raise(default):
     sets = make_choices(6, seed=3).sets
     ones = [[1.0] * len(x) for x in sets]
     for constraint, error, message in [
-        ("cheap", OptionError, "must be a solver of setgrad.discrete or a Constraint, not str"),
+        ("cheap", OptionError, "must be a Constraint, a list of them, or a solver of setgrad.discrete, not str"),
         (discrete.Assignment(), OptionError, "arrays of 2 axes"),
         (discrete.Ranking(), SolverError, "other than 0 and 1"),
         (Budget(ones[:-1], budget=1), ShapeError, "belongs to 5 sets, but there are 6"),
@@ -200,13 +238,15 @@ def test_wrong_constraints_raise(default):
         with pytest.raises(error, match=message):
             default.predict(sets, constraint=constraint)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"size": 2}, "instead of size"),
+        ({"size": 2, "constraint": discrete.TopK(1)}, "size goes with linear constraints"),
         ({"search": "greedy"}, "search='local'"),
-        ({"threshold": 1.0}, "above 0 and below 1"),
+        ({"threshold": 1.5}, "between 0 and 1"),
+        ({"on_failure": "stop"}, "unknown on_failure 'stop'"),
+        ({"constraint": [SizeRange(), discrete.TopK(1)]}, "not TopK; a solver of setgrad.discrete stands alone"),
     ]
     for options, message in wrong:
         with pytest.raises(OptionError, match=message):
-            default.predict(sets, constraint=SizeRange(), **options)
+            default.predict(sets, **{"constraint": SizeRange(), **options})
 
 
 @pytest.mark.parametrize(
@@ -223,9 +263,9 @@ def test_wrong_constraints_raise(default):
         (lambda: Groups([1, 2]), ShapeError, "labels must be one list for each set"),
         (lambda: Budget(None, 1), ShapeError, "costs must be one list for each set"),
         (lambda: Budget([[1.0]], "much"), ShapeError, "budget must be one number"),
-        (lambda: AllOf(3), OptionError, "at least one Budget"),  # type: ignore[arg-type]
+        (lambda: AllOf(3), OptionError, "at least one constraint"),  # type: ignore[arg-type]
         (lambda: SizeRange(3, 2), OptionError, "min_size <= max_size"),
-        (lambda: AllOf([]), OptionError, "at least one Budget"),
+        (lambda: AllOf([]), OptionError, "at least one constraint"),
         (lambda: AllOf([discrete.TopK(1)]), OptionError, "Groups or SizeRange"),  # type: ignore[list-item]
         (lambda: AllOf([Budget([[1]], budget=1), Groups([[1, 2]])]), ShapeError, "different sets"),
     ],

@@ -8,7 +8,7 @@ from setgrad.discrete import HiGHS, Program, Status
 from setgrad.discrete.solvers import _cuts
 from setgrad.selector import AllOf, Budget, SizeRange
 from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector.constraints import ExactBackend
+from setgrad.selector.constraints._exact import ExactBackend
 from setgrad.sets import Sets
 
 
@@ -91,3 +91,17 @@ def test_all_programs_of_a_set_share_one_time_limit(monkeypatch):
     program = Program(np.ones(2), np.array([[1.5, 1.5]]), np.array([-np.inf]), np.array([2.0]), **ends)
     assert ExactBackend(time_limit=2.5).solve(program) == (None, Status.NOT_FOUND)
     assert limits == [2.5, 1.5, 0.5]
+
+
+@pytest.mark.parametrize("make", [single, combined])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_allowed_subsets_are_those_that_a_solver_may_return(make, kind):
+    """Sums of tenths at the budget, where only rounding decides."""
+    rng = np.random.default_rng(3)
+    for budget in (0.3, 0.7, 1.2, 2.0, 0.1 * 3):
+        costs = torch.tensor(rng.integers(1, 5, 7) / 10).to(kind)
+        sets = Sets.from_list([costs])
+        constraint = BatchConstraint.of(make([costs], budget), sets)
+        masks = torch.tensor([[bits >> k & 1 for k in range(7)] for bits in range(0, 128, 3)], dtype=torch.bool)
+        nearest = constraint.solve(2.0 * masks.double() - 1.0, sets)
+        assert torch.equal(constraint.allows(masks, sets)[:, 0], (nearest == masks).all(1))

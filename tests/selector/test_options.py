@@ -59,7 +59,7 @@ def test_options_cannot_be_changed():
         ({"scale": -1.0}, "scale must be .*a number above 0"),
         ({"dim": 10}, "multiple of heads"),
         ({"dim": 0}, "dim must be a whole number of at least 1"),
-        ({"samples": 2.5}, "samples must be a whole number"),
+        ({"samples": 2.5}, "samples must be None or a whole number"),
         ({"predict_samples": 0}, "predict_samples must be None or a whole number of at least 1"),
         ({"learning_rate": 0}, "learning_rate must be a number above 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be a number above 0"),

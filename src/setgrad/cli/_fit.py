@@ -9,7 +9,7 @@ from typing import Any
 
 from setgrad.cli._columns import check_same_features, declare_columns, read_choices, read_to_fit
 from setgrad.cli._command import Command, CommandResult
-from setgrad.cli._limits import check_limits, declare_limits, read_limits
+from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._paths import check_checkpoint
 from setgrad.errors import OptionError
@@ -81,7 +81,7 @@ def _run(args: Namespace) -> CommandResult:
     choices, schema = read_to_fit(args)
     if start is not None:
         check_same_features(start, schema, args.start)
-    constraint = read_limits(args.table, choices.sets, args)
+    constraint = read_limits_of(args.table, choices, args)
     validation = None if args.validation is None else _read_validation(args, schema)
     started = time.perf_counter()
     selector.fit(
@@ -101,7 +101,7 @@ def _run(args: Namespace) -> CommandResult:
 
 def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:
     choices = read_choices(args.validation, schema)
-    constraint = read_limits(args.validation, choices.sets, args)
+    constraint = read_limits_of(args.validation, choices, args)
     return (*choices,) if constraint is None else (*choices, constraint)
 
 

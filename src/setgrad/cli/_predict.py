@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from setgrad._text_table import TextTable
 from setgrad.cli._columns import declare_columns, read_sets, schema_for
@@ -11,11 +15,12 @@ from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, has_limits, read_limits
 from setgrad.cli._paths import check_output
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
-from setgrad.errors import OptionError, unknown_name
-from setgrad.selector import TableSchema, load
+from setgrad.errors import InfeasibleError, OptionError, SolverError, unknown_name
+from setgrad.selector import SubsetSelector, TableSchema, load
+from setgrad.selector._constrained_choice import ON_FAILURE, describe_failures, list_failures
 from setgrad.selector.search import SEARCHES
 from setgrad.selector.sizes import probability
-from setgrad.sets import subset_sizes
+from setgrad.sets import Sets, Table, subset_sizes
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -38,12 +43,18 @@ def _declare(parser: ArgumentParser) -> None:
         help='search on the learned set function: "greedy" builds the subset item by item, "local" improves it by '
         "single moves",
     )
-    declare_limits(
+    limits = declare_limits(
         parser,
-        "the best subset within the limits is picked; an item is worth picking if its\n"
-        "probability is above 1/2, or above P with --threshold. Several limits together\n"
-        "need SciPy, and so do costs that are not whole, and whole ones where a budget\n"
-        f"above {MOST_STEPS:,} times their common divisor can be spent",
+        "picks that are within the limits stay as they are; else the best subset within\n"
+        "them is picked. Several limits together need SciPy, and so do costs that are not\n"
+        f"whole, and whole ones where a budget above {MOST_STEPS:,} times their common\n"
+        "divisor can be spent",
+    )
+    limits.add_argument(
+        "--on-failure",
+        metavar="NAME",
+        default="raise",
+        help='for a set without a subset within the limits: "raise" an error, or "skip" it and pick nothing [raise]',
     )
     declare_columns(parser, required=False, chosen=False)
 
@@ -66,21 +77,41 @@ def _check_id_columns(schema: TableSchema) -> None:
 
 def _check_choice(args: Namespace) -> None:
     """Check how to choose before any work."""
-    is_limited, threshold = has_limits(args), args.threshold
     if args.search is not None and args.search not in SEARCHES:
         raise unknown_name("search", args.search, SEARCHES)
+    if args.on_failure not in ON_FAILURE:
+        raise unknown_name("on_failure", args.on_failure, ON_FAILURE)
     if args.size is not None and args.size < 0:
         raise OptionError(f"--size must be a whole number of at least 0, not {args.size}")
-    # With limits the logit of P is subtracted, which 0 and 1 do not have.
-    if threshold is not None and not (0 < threshold < 1 if is_limited else 0 <= threshold <= 1):
-        excluded = " and, with limits, neither of them" if is_limited else ""
-        raise OptionError(f"--threshold must be a probability between 0 and 1{excluded}, not {threshold}")
-    if is_limited and args.size is not None:
-        raise OptionError(
-            f"the limits set the allowed sizes; instead of --size give --min-size {args.size} --max-size {args.size}"
-        )
-    if is_limited and args.search == "greedy":
+    if args.threshold is not None and not 0 <= args.threshold <= 1:
+        raise OptionError(f"--threshold must be a probability between 0 and 1, not {args.threshold}")
+    if has_limits(args) and args.search == "greedy":
         raise OptionError("--search greedy does not support limits; leave it out, or use --search local")
+
+
+def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[str, str]]:
+    """Return the picks, and why sets have none within the limits, by their id.
+
+    Raises:
+        SolverError: If there is such a set, unless it is to be skipped. The message has its id.
+    """
+    choose = partial(
+        selector.predict, table.sets, size=args.size, threshold=args.threshold, search=args.search, **options
+    )
+    try:
+        return choose(), {}
+    except InfeasibleError as error:
+        reasons = error.reasons
+    names = table.set_ids or range(len(table))
+    message = list_failures if args.on_failure == "skip" else describe_failures
+    text = message(reasons, len(table), lambda index: f"set {names[index]!r}")
+    if args.on_failure == "raise":
+        raise SolverError(text)
+    print(f"warning: {text}", file=sys.stderr)
+    with warnings.catch_warnings():
+        # The same text with indices in place of ids.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return choose(on_failure="skip"), {str(names[index]): reason for index, reason in reasons.items()}
 
 
 def _run(args: Namespace) -> CommandResult:
@@ -99,14 +130,7 @@ def _run(args: Namespace) -> CommandResult:
     check_writable_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
     constraint = read_limits(args.table, table.sets, args)
     scores = selector.decision_function(table.sets)
-    picks = selector.predict(
-        table.sets,
-        size=args.size,
-        threshold=args.threshold,
-        search=args.search,
-        constraint=constraint,
-        scores=scores,
-    )
+    picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores)
     item_name = schema.item_id or ("item" if schema.set_id == "item_id" else "item_id")
     write_table(
         args.output,
@@ -125,6 +149,7 @@ def _run(args: Namespace) -> CommandResult:
         "mean_size": float(sizes.mean()),
         "smallest_size": int(sizes.min()),
         "largest_size": int(sizes.max()),
+        "skipped": [{"set": name, "reason": reason} for name, reason in skipped.items()],
     }
     row = (
         *(str(data[key]) for key in ("sets", "items", "chosen")),

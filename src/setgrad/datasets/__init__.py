@@ -13,6 +13,7 @@ from setgrad.datasets._bindingdb import bindingdb as bindingdb
 from setgrad.datasets._bundles import BUNDLE_CATEGORIES as BUNDLE_CATEGORIES
 from setgrad.datasets._bundles import bundles as bundles
 from setgrad.datasets._celeba import celeba as celeba
+from setgrad.datasets._clusters import clusters as clusters
 from setgrad.datasets._compounds import COMPOUND_DATASETS as COMPOUND_DATASETS
 from setgrad.datasets._compounds import compounds as compounds
 from setgrad.datasets._digits import digits as digits

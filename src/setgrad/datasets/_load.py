@@ -12,6 +12,7 @@ from setgrad.datasets._anomaly import ANOMALY_IMAGES, anomaly
 from setgrad.datasets._bindingdb import bindingdb
 from setgrad.datasets._bundles import BUNDLE_CATEGORIES, bundles
 from setgrad.datasets._celeba import celeba
+from setgrad.datasets._clusters import clusters
 from setgrad.datasets._compounds import COMPOUND_DATASETS, compounds
 from setgrad.datasets._digits import digits
 from setgrad.datasets._pair_sets import COMPOUND_PROTOCOLS
@@ -51,6 +52,7 @@ LOADERS: dict[str, TaskLoader] = {
     "gaussian": TaskLoader("the rarer of two Gaussian clouds, 10 of 100 points", gaussian),
     "moons": TaskLoader("the rarer of two half moons, 10 of 100 points", moons),
     "digits": TaskLoader("the odd ones out among handwritten digits, sets of 8 to 20", digits, packages="scikit-learn"),
+    "clusters": TaskLoader("one of three clusters, picked at random; to be completed, sets of 9 to 15", clusters),
     "amazon": TaskLoader(
         "the products of a customer's baby registry among 30",
         amazon,
@@ -91,7 +93,7 @@ def task_names() -> list[str]:
 
     Examples:
         >>> task_names()[:4]
-        ['gaussian', 'moons', 'digits', 'amazon:apparel:farthest']
+        ['gaussian', 'moons', 'digits', 'clusters']
     """
     return [f"{name}:{v}" if v else name for name, loader in LOADERS.items() for v in loader.variants or ("",)]
 
@@ -137,7 +139,7 @@ def load_task(
         Sets(20 sets, 2000 items, sizes 100 to 100, item shape (2,), torch.float32, cpu)
         >>> load_task("suns")
         Traceback (most recent call last):
-        setgrad.errors.OptionError: unknown data set 'suns'; choose one of: gaussian, moons, digits, amazon...
+        setgrad.errors.OptionError: unknown data set 'suns'; choose one of: gaussian, moons, digits, clusters...
     """
     family, *rest = name.split(":")
     if family not in LOADERS:

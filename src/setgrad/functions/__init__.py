@@ -29,6 +29,8 @@ from setgrad.functions.noise import FreshNoise as FreshNoise
 from setgrad.functions.noise import FrozenNoise as FrozenNoise
 from setgrad.functions.noise import ItemNoise as ItemNoise
 from setgrad.functions.noise import NoiseSource as NoiseSource
+from setgrad.functions.pair_scores import PairScores as PairScores
+from setgrad.functions.relaxed import Relaxed as Relaxed
 from setgrad.functions.second_difference import SecondDifference as SecondDifference
 from setgrad.functions.similarity import rbf as rbf
 

@@ -147,11 +147,7 @@ class RelaxedEstimator(SampledEstimator, abc.ABC):
         return linear
 
     def _make_masks(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
-        if not bound.relaxed:
-            raise OptionError(
-                f"{type(bound).__name__} takes whole subsets only, and {type(self).__name__}(m) needs fractional "
-                "masks; use Bernoulli(m), SecondDifference(m) or Exact()"
-            )
+        check_relaxed(bound, f"{type(self).__name__}(m)")
         return self._draw(bound)
 
 
@@ -240,6 +236,19 @@ class Pathwise(RelaxedEstimator):
             return (uniform < detached).to(psi.dtype) + (psi - detached)
 
         return masks
+
+
+def check_relaxed(bound: BoundSetFunction, estimator: str) -> None:
+    """Check that a function takes fractional masks, which this estimator needs.
+
+    Raises:
+        OptionError: If it does not.
+    """
+    if not bound.relaxed:
+        raise OptionError(
+            f"{type(bound).__name__} takes whole subsets only, and {estimator} needs fractional masks; use "
+            "Bernoulli(m), SecondDifference(m) or Exact()"
+        )
 
 
 def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: NoiseSource, coordinates: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.errors import OptionError
+from setgrad.functions._combined import BoundCombination
 from setgrad.functions._set_function import BoundSetFunction, SetFunction, to_real
 from setgrad.sets import Sets
 
@@ -44,48 +45,8 @@ class Average(nn.Module, SetFunction):
 
 
 @final
-class BoundAverage(BoundSetFunction):
+class BoundAverage(BoundCombination):
     """The mean of functions that are bound to the same sets."""
 
-    def __init__(self, parts: Sequence[BoundSetFunction]) -> None:
-        self.parts = tuple(parts)
-        self.sets, self.relaxed = parts[0].sets, all(part.relaxed for part in parts)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors of all parts."""
-        return tuple(tensor for part in self.parts for tensor in part.tensors())
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> BoundAverage:
-        """Return a copy in which each part uses its share of the tensors."""
-        remaining = iter(tensors)
-        return BoundAverage([part.with_tensors([next(remaining) for _ in part.tensors()]) for part in self.parts])
-
-    def value(self, masks: Tensor) -> Tensor:
-        """Return the mean of the values, `(m, b)`."""
-        return _mean([part.value(masks) for part in self.parts])
-
-    def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
-        """Return the mean of the gains, `(m, total)` or `(m, len(coordinates))`."""
-        return _mean([part.gains(masks, coordinates) for part in self.parts])
-
-    def linearisation(self, masks: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the means of gains and Jacobians, or None if a part has no fast Jacobian."""
-        results = [part.linearisation(masks, slopes) for part in self.parts]
-        pairs = [result for result in results if result is not None]
-        if len(pairs) < len(results):
-            return None
-        return _mean([gains for gains, _ in pairs]), _mean([jacobian for _, jacobian in pairs])
-
-    def restrict(self, rows: Tensor, items: Sets) -> BoundAverage | None:
-        """Return the mean of the restricted parts, or None if a part cannot be restricted."""
-        parts = [part.restrict(rows, items) for part in self.parts]
-        restricted = [part for part in parts if part is not None]
-        return BoundAverage(restricted) if len(restricted) == len(parts) else None
-
-    def prepared(self) -> BoundAverage:
-        """Return the mean of the prepared parts."""
-        return BoundAverage([part.prepared() for part in self.parts])
-
-
-def _mean(results: Sequence[Tensor]) -> Tensor:
-    return to_real(results[0]) if len(results) == 1 else to_real(torch.stack(tuple(results))).mean(0)
+    def _combine(self, results: Sequence[Tensor]) -> Tensor:
+        return to_real(results[0]) if len(results) == 1 else to_real(torch.stack(tuple(results))).mean(0)

@@ -16,6 +16,11 @@ from setgrad.inference.mean_field import MeanFieldSolver as MeanFieldSolver
 from setgrad.inference.mean_field import OneStepMeanField as OneStepMeanField
 from setgrad.inference.mean_field import UnrolledMeanField as UnrolledMeanField
 from setgrad.inference.mean_field import mean_field as mean_field
+from setgrad.inference.partial import NextItem as NextItem
+from setgrad.inference.partial import PartialCrossEntropy as PartialCrossEntropy
+from setgrad.inference.partial import PartialSubsetLoss as PartialSubsetLoss
+from setgrad.inference.partial import WeightedSum as WeightedSum
+from setgrad.inference.partial import draw_partial_subsets as draw_partial_subsets
 from setgrad.inference.recognition import IndependentRecognition as IndependentRecognition
 from setgrad.inference.recognition import Recognition as Recognition
 from setgrad.inference.scales import BatchFrobeniusScale as BatchFrobeniusScale

@@ -8,9 +8,12 @@ from setgrad.selector.choice_losses import ChoiceLoss as ChoiceLoss
 from setgrad.selector.choice_losses import Regret as Regret
 from setgrad.selector.constraints import AllOf as AllOf
 from setgrad.selector.constraints import Budget as Budget
+from setgrad.selector.constraints import Conflicts as Conflicts
 from setgrad.selector.constraints import Constraint as Constraint
 from setgrad.selector.constraints import Groups as Groups
 from setgrad.selector.constraints import LinearConstraint as LinearConstraint
+from setgrad.selector.constraints import MustHave as MustHave
+from setgrad.selector.constraints import MustNot as MustNot
 from setgrad.selector.constraints import SizeRange as SizeRange
 from setgrad.selector.metrics import jaccard as jaccard
 from setgrad.selector.metrics import pick_top as pick_top

@@ -12,6 +12,7 @@ from torch import Tensor
 from setgrad.errors import DataError
 from setgrad.functions import ItemNoise
 from setgrad.functions.average import BoundAverage
+from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
 from setgrad.sets import Sets
 
@@ -45,7 +46,7 @@ def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundAverage, Se
 def map_sets(
     model: ChoiceModel, sets: Sets, work: Callable[[Sets, np.ndarray], Tensor], budget: int = BATCH_ITEMS
 ) -> Tensor:
-    """Call `work` with each batch and the indices of its sets, and return the results `(total,)` in the item order."""
+    """Call `work` with each batch and the indices of its sets; return the results `(total, ...)` in the item order."""
     device, layout = model.mean.device, sets.layout
     out: Tensor | None = None
     with torch.no_grad():
@@ -53,14 +54,22 @@ def map_sets(
             batch = sets.take(indices).to(device)
             result = work(batch, indices).to(sets.device)
             if out is None:
-                out = result.new_zeros(layout.total)
+                out = result.new_zeros(layout.total, *result.shape[1:])
             lengths = layout.host_lengths[indices]
             starts = np.repeat(layout.host_offsets[indices] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
             out[layout.to_device(starts + np.arange(lengths.sum()))] = result
     return out if out is not None else torch.zeros(layout.total, dtype=model.dtype, device=sets.device)
 
 
-def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0, warn: bool = False) -> Tensor:
+def infer_logits(
+    model: ChoiceModel,
+    sets: Sets,
+    *,
+    samples: int,
+    seed: int = 0,
+    warn: bool = False,
+    known: Known | None = None,
+) -> Tensor:
     """Return the logits of all items `(total,)`.
 
     The sampling noise is a function of the item, so batches and the order of items make no difference.
@@ -71,11 +80,13 @@ def infer_logits(model: ChoiceModel, sets: Sets, *, samples: int, seed: int = 0,
         samples: Samples of the estimator.
         seed: Seed of the noise.
         warn: Whether to warn if the inference did not converge on many of the sets.
+        known: Items that are known to be in the subsets, or out of them.
     """
     converged: list[Tensor] = []
 
     def work(batch: Sets, indices: np.ndarray) -> Tensor:
-        result = model.infer(model.bind(batch), ItemNoise(batch, seed), samples=samples)
+        bound = model.bind(batch, None if known is None else known.masks(indices, batch.device))
+        result = model.infer(bound, ItemNoise(batch, seed), samples=samples)
         converged.append(result.converged)
         return result.logits
 

@@ -14,7 +14,7 @@ from setgrad.errors import DataError, OptionError, ShapeError, parameter
 from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector.constraints import Constraint
+from setgrad.selector.constraints import AnyConstraint, Constraint
 from setgrad.sets import Choices, Sets
 from setgrad.sets._sets import as_tensor
 
@@ -50,7 +50,7 @@ def prepare_data(
     subsets: Any,
     validation: Any,
     sample_weight: Any,
-    constraint: Constraint | CombinatorialSolver | None,
+    constraint: AnyConstraint | None,
     gradient: ChoiceGradient,
     options: SelectorOptions,
     seed: int,
@@ -62,7 +62,7 @@ def prepare_data(
         OptionError: If the constraints do not fit.
         ShapeError: If shapes do not fit together.
     """
-    if constraint is not None and options.loss != "all":
+    if constraint is not None and options.loss == "negatives":
         raise OptionError(
             f"a constraint has its own loss, which reads all items; leave out {parameter('loss')}={options.loss!r}"
         )
@@ -135,7 +135,7 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
         sets, subsets, *rest = validation
     except (TypeError, ValueError):
         rest = [None, None]
-    if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver)):
+    if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver | list | tuple)):
         raise ShapeError(f"{parameter('validation')} must be a pair (sets, subsets), or (sets, subsets, constraint)")
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
 

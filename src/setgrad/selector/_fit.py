@@ -7,25 +7,31 @@ import math
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from setgrad._progress import progress_bar
 from setgrad.errors import OptionError, parameter
-from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
+from setgrad.functions import BoundSetFunction
+from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits, map_batches
 from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
+from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
-from setgrad.selector._tables import CONTEXT
+from setgrad.selector._tables import CONDITIONAL, CONTEXT
 from setgrad.selector._trainer import Trainer
+from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, subset_sizes
 
@@ -56,6 +62,7 @@ class FitResult:
     size_rule: SizeRule
     size_scores: dict[str, float]
     min_size: int
+    recall: RecallCalibration | None
     history: list[dict[str, float]]
     best_epoch: int
 
@@ -100,8 +107,25 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     samples = resolved(config.options.predict_samples)
     logits = check_finite(infer_logits(model, held_out.sets, samples=samples), held_out.sets, data.validation_name)
     min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
-    rule, scores = calibrate(logits, held_out.subsets, min_size)
-    return FitResult(model, rule, scores, min_size, progress.history, progress.best_epoch)
+    limit = None if data.constraints is None else partial(_limit, data.constraints[1])
+    path = _path(model, held_out) if config.options.method == CONDITIONAL else None
+    rule, scores = calibrate(logits, held_out.subsets, min_size, limit, path)
+    recall = RecallCalibration.of(logits, held_out.subsets)
+    return FitResult(model, rule, scores, min_size, recall, progress.history, progress.best_epoch)
+
+
+def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:
+    return choose_allowed(constraint, free, scores=scores, free=free, cut=rule.level)
+
+
+def _path(model: ChoiceModel, choices: Choices) -> Tensor:
+    """Return the scores of choosing item by item, up to the size of the largest subset, `(total,)`."""
+    largest = int(subset_sizes(choices.subsets).max())
+
+    def work(bound: BoundSetFunction, batch: Sets, _: np.ndarray) -> Tensor:
+        return choose_item_by_item(bound, sizes=batch.lengths.clamp(max=largest)).scores
+
+    return map_batches(model, choices.sets, work)
 
 
 def resolve_model(
@@ -130,7 +154,10 @@ def resolve_model(
         options,
         members=_members(options, sets, start, constrained),
         relation=_relation(options, start, len(sets)),
+        pairs=_pairs(options, start, len(sets)),
         estimator=options.resolved_estimator,
+        samples=options.resolved_samples,
+        loss=options.resolved_loss,
         steps=options.steps or (_MAX_STEPS if options.method == "implicit" else 1),
         predict_samples=options.resolved_predict_samples,
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),
@@ -154,6 +181,11 @@ def default_relation(options: SelectorOptions, count: int) -> int:
     return RELATION if is_contextual and count < _FEW_SETS else 0
 
 
+def default_pairs(options: SelectorOptions, count: int) -> bool:
+    """Return whether F has a term for pairs with `pairs=None` and this number of training sets."""
+    return options.method == CONDITIONAL and options.phi == CONTEXT and count < _FEW_SETS
+
+
 def _members(options: SelectorOptions, sets: Sets, start: ModelConfig | None, constrained: bool) -> int:
     # A run that is continued keeps its members, even on another device.
     if options.members is not None:
@@ -169,6 +201,12 @@ def _relation(options: SelectorOptions, start: ModelConfig | None, count: int) -
     if options.relation is not None:
         return int(options.relation)
     return default_relation(options, count) if start is None else start.relation
+
+
+def _pairs(options: SelectorOptions, start: ModelConfig | None, count: int) -> bool:
+    if options.pairs is not None:
+        return bool(options.pairs)
+    return default_pairs(options, count) if start is None else start.pairs
 
 
 def copy_module(phi: str | nn.Module | None) -> nn.Module | None:
@@ -213,7 +251,7 @@ def _warn_unconverged(history: list[dict[str, float]]) -> None:
 
 def _load_weights(model: ChoiceModel, start: ChoiceModel) -> None:
     """Load the weights of another model, and the scale of the features that they were trained with."""
-    names = ("method", "function", "dim", "layers", "heads", "relation", "members", "standardize", "scale")
+    names = ("method", "function", "dim", "layers", "heads", "relation", "pairs", "members", "standardize", "scale")
     ours, theirs = (
         {name: getattr(config.options, name) for name in names}
         | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.options.hidden}

@@ -14,6 +14,7 @@ from setgrad.selector._fit import FitResult, copy_module
 from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import rule_from_json
@@ -49,12 +50,17 @@ def load(
     try:
         _check_phi(config["options_in_use"]["phi"], phi, folder)
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
-        in_use = _options(config["options_in_use"], phi, str(place))
+        # Models of earlier versions had no term for pairs.
+        in_use = _options({"pairs": False, **config["options_in_use"]}, phi, str(place))
         model_config = ModelConfig(in_use, tuple(config["item_shape"]), config["slots"])
         _check_records(config)
+        recall = RecallCalibration.pop(tensors)
         model = _build_model(model_config, tensors, phi).to(place).eval()
-        numbers = (config[name] for name in ("size_scores", "min_size", "history", "best_epoch"))
-        selector._set_fitted(FitResult(model, rule_from_json(config["size_rule"]), *numbers))
+        rule = rule_from_json(config["size_rule"])
+        fitted = FitResult(
+            model, rule, config["size_scores"], config["min_size"], recall, config["history"], config["best_epoch"]
+        )
+        selector._set_fitted(fitted)
         if config["table"] is not None:
             selector.table_ = TableSchema.from_json(config["table"], f"the table in {folder}")
     except FileFormatError:

@@ -13,14 +13,17 @@ from torch import Tensor, nn
 
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
-from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, SetFunction
+from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
 from setgrad.functions._neural import make_item_encoder
 from setgrad.functions.average import BoundAverage
+from setgrad.functions.given import BoundGiven
+from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._tables import (
+    CONDITIONAL,
     CONTEXT,
     ESTIMATORS,
     FUNCTIONS,
@@ -64,6 +67,11 @@ class ModelConfig:
     def relation(self) -> int:
         """Rank of the relation."""
         return resolved(self.options.relation)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether F has a term for pairs."""
+        return resolved(self.options.pairs)
 
     @cached_property
     def solver(self) -> MeanFieldSolver:
@@ -112,15 +120,23 @@ class Member(nn.Module):
         encoder = _make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
+        if config.pairs and getattr(encoder, "reads_tokens", False):
+            raise OptionError(f"{parameter('pairs')} compare numbers, and these items are letters; leave them out")
         if config.options.method == "direct":
             self.function: LearnedFunction = ItemScores(config.item_shape, encoder, relation=config.relation)
         else:
             self.function = FUNCTIONS[config.options.function](config, encoder)
+        self.pairs = PairScores(config.item_shape) if config.pairs else None
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
             second = _make_phi(config) if phi is None else make_item_encoder(config.item_shape, copy.deepcopy(phi))
             self.recognition = RECOGNITIONS[config.options.method](second, config.options.hidden)
+
+    def bind(self, items: Sets) -> BoundSetFunction:
+        """Return F for sets of standardised items."""
+        bound = self.function.bind(items)
+        return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
 
     def infer(
         self,
@@ -130,8 +146,9 @@ class Member(nn.Module):
         *,
         samples: int | None = None,
         coordinates: Tensor | None = None,
+        partial: Tensor | None = None,
     ) -> MeanField:
-        """Run mean field on F.
+        """Run mean field on F, or return its gains at partial subsets.
 
         Args:
             config: The configuration of the model.
@@ -139,10 +156,17 @@ class Member(nn.Module):
             noise: Source of the sampling noise.
             samples: Samples of the estimator; None for those of training.
             coordinates: Flat indices of the items whose logits are needed; None for all.
+            partial: Partial subsets `(m, total)`; the logits are then the gains there, `(m, total)`.
 
         Returns:
             The logits and how the inference ended.
         """
+        if partial is not None:
+            gains = bound.gains(partial)
+            return MeanField(gains, None, gains.new_zeros(len(bound.sets)), 1)
+        if config.options.method == CONDITIONAL:
+            # From the probability 0 the one sample is the empty subset, so the logits are the gains there.
+            return solve_bound(bound, Bernoulli(1, noise), OneStepMeanField(), None, 0.0, coordinates)
         if config.options.method == "direct":
             # The gradient of a modular function is the same at every subset, so one sample is exact.
             return solve_bound(bound, Bernoulli(1, noise), OneStepMeanField(), None, 0.5, coordinates)
@@ -150,7 +174,7 @@ class Member(nn.Module):
         if self.recognition is not None:
             with torch.no_grad():
                 start = torch.sigmoid(self.recognition.start(bound.sets))
-        estimator = ESTIMATORS[resolved(config.options.estimator)](samples or config.options.samples, noise)
+        estimator = ESTIMATORS[resolved(config.options.estimator)](samples or resolved(config.options.samples), noise)
         return solve_bound(bound, estimator, config.solver, config.scale, start, coordinates)
 
 
@@ -229,10 +253,16 @@ class ChoiceModel(nn.Module):
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
         return sets.with_values(items.to(self.dtype))
 
-    def bind(self, sets: Sets) -> BoundAverage:
-        """Return F for these sets: the mean of the functions of the members."""
+    def bind(self, sets: Sets, known: tuple[Tensor, Tensor] | None = None) -> BoundAverage:
+        """Return F for these sets: the mean of the functions of the members.
+
+        Args:
+            sets: The sets.
+            known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
+        """
         items = self.standardised(sets)
-        return BoundAverage([member.function.bind(items) for member in self.each()])
+        parts = [member.bind(items) for member in self.each()]
+        return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
 
     @property
     def dtype(self) -> torch.dtype:

@@ -25,10 +25,12 @@ from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.inference.scales import SCALES
 from setgrad.selector._tables import (
     BACKWARD_SOLVERS,
+    CONDITIONAL,
     ESTIMATORS,
     FORWARD_SOLVERS,
     FUNCTIONS,
     LOSSES,
+    PARTIAL_LOSSES,
     PHIS,
     SOLVERS,
 )
@@ -88,7 +90,9 @@ EstimatorName = Annotated[str, Allowed(tuple(ESTIMATORS))]
 ScaleName = Annotated[str, Allowed(("none", *SCALES))]
 ForwardName = Annotated[str, Allowed(tuple(FORWARD_SOLVERS))]
 BackwardName = Annotated[str, Allowed(tuple(BACKWARD_SOLVERS))]
-LossName = Annotated[str, Allowed(tuple(LOSSES))]
+LossName = Annotated[str, Allowed(tuple(LOSSES | PARTIAL_LOSSES))]
+# Subsets of a training step, for mean field and for the method "conditional".
+_SAMPLES, _PARTIAL_SUBSETS = 5, 3
 
 
 @final
@@ -157,16 +161,17 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     attention: AttentionName = "auto"
     hidden: PositiveInts = (512, 256)
     relation: NonNegativeInt | None = None
+    pairs: bool | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
-    samples: PositiveInt = 5
+    samples: PositiveInt | None = None
     predict_samples: PositiveInt | None = None
     steps: PositiveInt | None = None
     forward: ForwardName | None = None
     backward: BackwardName | None = None
     tol: PositiveFloat | None = None
     scale: ScaleName | PositiveFloat | None = None
-    loss: LossName = "all"
+    loss: LossName | None = None
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.1
     batch_size: PositiveInt = 64
@@ -236,7 +241,17 @@ class SelectorOptions(AbstractOptions):
     @property
     def resolved_predict_samples(self) -> int:
         """Samples of a prediction after None is resolved: more than in training make the result more stable."""
-        return self.predict_samples or 4 * self.samples
+        return self.predict_samples or 4 * self.resolved_samples
+
+    @property
+    def resolved_samples(self) -> int:
+        """Subsets of a training step after None is resolved."""
+        return self.samples or (_PARTIAL_SUBSETS if self.method == CONDITIONAL else _SAMPLES)
+
+    @property
+    def resolved_loss(self) -> str:
+        """Name of the loss after None is resolved."""
+        return self.loss or ("all+list" if self.method == CONDITIONAL else "all")
 
     def _check_combinations(self) -> None:
         is_smooth = self.resolved_estimator != "bernoulli"
@@ -245,6 +260,8 @@ class SelectorOptions(AbstractOptions):
             problem = (
                 f"{{function}}={self.function!r} has no relation; leave out {{relation}}, or use {{function}}='deepset'"
             )
+        elif self.method == "direct" and self.pairs:
+            problem = "{method}='direct' scores every item by itself; leave out {pairs}, or choose another method"
         elif self.method == "direct" and (self.resolved_scale is not None or self.function != "deepset"):
             problem = (
                 "{method}='direct' scores every item by itself: it has no scale and no set function to choose; leave "
@@ -259,8 +276,15 @@ class SelectorOptions(AbstractOptions):
         elif self.method == "implicit" and not is_smooth:
             problem = (
                 "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
-                "'pathwise' or 'exact'"
+                "'pathwise', 'relaxed' or 'exact'"
             )
+        elif self.resolved_loss not in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES):
+            allowed = " or ".join(repr(name) for name in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES))
+            problem = (
+                f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
+            )
+        elif self.method == CONDITIONAL and self.resolved_scale is not None:
+            problem = "{method}='conditional' has no scale; leave out {scale}, or choose another method"
         elif self.method != "implicit" and any(part is not None for part in (self.forward, self.backward, self.tol)):
             problem = (
                 "{forward}, {backward} and {tol} are parts of {method}='implicit'; leave them out, or use that method"

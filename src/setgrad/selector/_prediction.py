@@ -1,28 +1,34 @@
-"""From logits to subsets: by size, by threshold, by search on F, or under a constraint."""
+"""From logits to subsets: item by item, by size, by threshold, by search on F, or under a constraint."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, OptionError, ShapeError, parameter, unknown_name
 from setgrad.functions import BoundSetFunction
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import map_batches
+from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed, find_levels
+from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
-from setgrad.selector.constraints import Constraint
+from setgrad.selector._tables import CONDITIONAL
+from setgrad.selector.constraints import AllOf, AnyConstraint, LinearConstraint, SizeRange
+from setgrad.selector.constraints.all_of import as_constraint
+from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
-from setgrad.selector.search import SEARCHES, constrained_search, greedy, local_search
-from setgrad.selector.sizes import SizeRule, requested_sizes, sizes_above
+from setgrad.selector.search import SEARCHES, Priced, best_completion, constrained_search, local_search
+from setgrad.selector.sizes import SizeRule, StopBelow, requested_sizes, sizes_above
 from setgrad.sets import Sets
+
+DECISIONS = ("expected-jaccard",)
 
 
 @final
@@ -37,7 +43,10 @@ class SubsetRequest:
     size: int | Sequence[int] | None = None
     threshold: float | None = None
     search: str | None = None
-    constraint: Constraint | CombinatorialSolver | None = None
+    constraint: AnyConstraint | None = None
+    on_failure: str = "raise"
+    decide: str | None = None
+    recall: float | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.threshold is not None:
@@ -46,88 +55,192 @@ class SubsetRequest:
             )
         if self.search is not None and self.search not in SEARCHES:
             raise unknown_name("search", self.search, SEARCHES)
-        if self.constraint is None:
-            return
-        if self.size is not None:
-            raise OptionError(
-                f"a constraint sets the allowed sizes; instead of {parameter('size')}, add SizeRange(n, n) to it"
-            )
-        if self.search == "greedy":
+        if self.decide is not None and self.decide not in DECISIONS:
+            raise unknown_name("decide", self.decide, DECISIONS)
+        if self.on_failure not in ON_FAILURE:
+            raise unknown_name("on_failure", self.on_failure, ON_FAILURE)
+        if self.constraint is not None and self.search not in (None, "local"):
             search = parameter("search")
             raise OptionError(
-                f"{search}='greedy' does not support a constraint; leave out {search}, or use {search}='local'"
+                f"{search}={self.search!r} does not support a constraint; leave out {search}, or use {search}='local'"
             )
-        if self.threshold is not None and not (isinstance(self.threshold, Real) and 0 < self.threshold < 1):
-            raise OptionError(
-                f"with a constraint, {parameter('threshold')} must be a probability above 0 and below 1, not "
-                f"{self.threshold!r}"
-            )
+        ways = ("size", "threshold", "search", "constraint")
+        for name in ("decide", "recall"):
+            others = [other for other in (*ways, "decide", "recall") if other != name and self._is_given(other)]
+            if self._is_given(name) and others:
+                listed = " and ".join(parameter(other) for other in others)
+                raise OptionError(f"{parameter(name)} determines the whole subset; leave out {listed}")
+
+    def _is_given(self, name: str) -> bool:
+        return getattr(self, name) is not None
 
 
-def choose_subsets(
-    request: SubsetRequest,
-    sets: Sets,
-    logits: Callable[[], Tensor],
-    model: ChoiceModel,
-    size_rule: SizeRule,
-    min_size: int,
-) -> Sets:
-    """Choose a subset of each set; see `SubsetSelector.predict`.
+@final
+@dataclass(frozen=True, eq=False)
+class Chooser:
+    """Chooses a subset of each set; see `SubsetSelector.predict`.
 
-    Args:
-        request: The arguments of `predict`.
+    Attributes:
         sets: The sets.
-        logits: Computes the logits of all items `(total,)`.
-        model: The model in double precision, for a search.
+        logits: Computes the logits of all items `(total,)`, given what is known.
+        model: The model in double precision, for choices on F.
         size_rule: The rule for the number of items.
         min_size: The smallest number of items that the rule gives.
+        known: Items that are known to be in the subsets, or out of them.
     """
 
-    def search(work: Callable[[BoundSetFunction, Sets, np.ndarray], Sets]) -> Sets:
-        return sets.with_values(map_batches(model, sets, lambda *batch: work(*batch).values).bool())
+    sets: Sets
+    logits: Callable[[], Tensor]
+    model: ChoiceModel
+    size_rule: SizeRule
+    min_size: int
+    known: Known | None = None
 
-    if request.constraint is not None:
-        return _choose_constrained(request, request.constraint, sets, logits, search)
-    # Greedy search needs F only, but the logits name sets with extreme features.
-    scores = logits()
-    if request.search == "greedy" and request.size is None and request.threshold is None:
-        return search(lambda bound, *_: greedy(bound))
-    if request.threshold is not None:
-        sizes = sizes_above(request.threshold, scores, sets)
-    elif request.size is not None:
-        sizes = requested_sizes(request.size, sets)
-    else:
-        sizes = size_rule.sizes_from(min_size, scores, sets)
-    top = pick_top(scores, sets, sizes)
-    if request.search is None:
-        return top
-    if request.search == "greedy":
-        return search(lambda bound, _, indices: greedy(bound, sizes[torch.as_tensor(indices)].to(bound.sets.device)))
-    keep_size = request.size is not None or request.threshold is not None
-    return search(
-        lambda bound, _, indices: local_search(bound, top.take(indices).to(bound.sets.device), keep_size=keep_size)
-    )
+    def choose(self, request: SubsetRequest) -> Sets:
+        """Return the chosen subsets, a `Sets` of booleans."""
+        # Wrong constraints raise before any inference.
+        allowed = None if request.constraint is None else BatchConstraint.of(self._constraint(request), self.sets)
+        top, scores, sizes = self._choose_by_score(request)
+        found = self._search_freely(request, top, sizes)
+        if allowed is None:
+            return top if found is None else found
+        # Known items have no finite score, and the constraint decides about them.
+        scores = scores if self.known is None else self.known.fill(scores, inside=0.0, outside=0.0)
+        cut = self._cut(request)
+        levels = find_levels(scores, top, cut)
+        is_on_function = self._is_conditional or found is not None
+        return choose_allowed(
+            allowed,
+            self.sets,
+            scores=scores,
+            free=top,
+            cut=cut,
+            searched=found,
+            improve=partial(self._improve, allowed, levels) if is_on_function else None,
+            on_failure=request.on_failure,
+        )
+
+    def _constraint(self, request: SubsetRequest) -> AnyConstraint:
+        """Return the constraint together with the requested sizes and what is known."""
+        constraint: Any = as_constraint(request.constraint or [])
+        if request.size is not None:
+            sizes = requested_sizes(request.size, self.sets).tolist()
+            constraint = AllOf([_linear(constraint, "size"), SizeRange(sizes, sizes)])
+        return constraint if self.known is None else self.known.constrain(_linear(constraint, "given"))
+
+    @property
+    def _is_conditional(self) -> bool:
+        return self.model.config.options.method == CONDITIONAL
+
+    def _choose_by_score(self, request: SubsetRequest) -> tuple[Sets, Tensor, Tensor]:
+        """Return the choice without a search or a constraint, the scores of the items that it follows, and its sizes.
+
+        Scores are logits or, where items are chosen one by one on F, those of the path.
+        """
+        logits, sets = self.logits(), self.sets
+        if self.known is not None:
+            logits = self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
+        sizes = self._sizes(request, logits)
+        is_path = self._is_conditional and request.threshold is None
+        if not is_path and request.search != "greedy":
+            assert sizes is not None
+            return pick_top(logits, sets, sizes), logits, sizes
+        # Greedy search on other functions stops where F does not grow any more.
+        rule = self.size_rule if is_path and isinstance(self.size_rule, StopBelow) else StopBelow(0.0)
+        least = self.min_size if is_path else 0
+        scores = self._path(sizes, rule.cut, least)
+        if sizes is None:
+            sizes = self._within_known(rule.sizes_from(least, scores, sets))
+        return pick_top(scores, sets, sizes), scores, sizes
+
+    def _search_freely(self, request: SubsetRequest, top: Sets, sizes: Tensor) -> Sets | None:
+        """Return the result of a search without a constraint that starts from the choice by score; None for none."""
+        if request.search in (None, "greedy"):
+            return None
+        keep_size = self._is_conditional or request.size is not None or request.threshold is not None
+
+        def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
+            inside, outside = self._known_masks(bound, rows)
+            if request.search == "completion":
+                return best_completion(bound, sizes[torch.as_tensor(rows)], inside, outside).values
+            start = top.take(rows).to(bound.sets.device)
+            return local_search(bound, start, keep_size=keep_size, fixed=inside | outside).values
+
+        return self.sets.with_values(map_batches(self.model, self.sets, work).bool())
+
+    def _sizes(self, request: SubsetRequest, logits: Tensor) -> Tensor | None:
+        """Return the number of items of each subset; None if it follows from a path on F."""
+        if request.threshold is not None:
+            return self._within_known(sizes_above(request.threshold, logits, self.sets))
+        if request.size is not None:
+            return self._check_sizes(requested_sizes(request.size, self.sets))
+        if isinstance(self.size_rule, StopBelow) or (request.search == "greedy" and not self._is_conditional):
+            return None
+        return self._within_known(self.size_rule.sizes_from(self.min_size, logits, self.sets))
+
+    def _within_known(self, sizes: Tensor) -> Tensor:
+        return sizes if self.known is None else self.known.clamp(sizes)
+
+    def _check_sizes(self, sizes: Tensor) -> Tensor:
+        if self.known is None:
+            return sizes
+        at_least = self.known.clamp(torch.zeros_like(sizes))
+        if bool((at_least > sizes).any()):
+            first = int((at_least > sizes).nonzero()[0])
+            raise OptionError(
+                f"{int(at_least[first])} items of set {first} (counted from 0) are given, which is more than "
+                f"{parameter('size')}={int(sizes[first])}; the given items count in the size"
+            )
+        return self.known.clamp(sizes)
+
+    def _path(self, sizes: Tensor | None, cut: float, min_size: int) -> Tensor:
+        """Return the scores of choosing item by item, `(total,)`."""
+
+        def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
+            start, excluded = self._known_masks(bound, rows)
+            wanted = None if sizes is None else sizes[torch.as_tensor(rows)].to(bound.sets.device)
+            path = choose_item_by_item(bound, sizes=wanted, cut=cut, min_size=min_size, start=start, excluded=excluded)
+            return path.scores
+
+        return map_batches(self.model, self.sets, work)
+
+    def _known_masks(self, bound: BoundSetFunction, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        sets = bound.sets
+        if self.known is not None:
+            return self.known.masks(rows, sets.device)
+        nothing = torch.zeros(sets.layout.total, dtype=torch.bool, device=sets.device)
+        return nothing, nothing
+
+    def _improve(self, allowed: BatchConstraint, levels: Tensor, places: np.ndarray, start: Sets) -> Sets:
+        """Improve allowed subsets on F less the level of a set for each item, by moves to other allowed subsets."""
+        part, prices = allowed.take(places), levels[torch.as_tensor(places)]
+
+        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+            inner, first = part.take(rows), start.take(rows).to(batch.device)
+            price = prices[torch.as_tensor(rows)].to(batch.device)[batch.layout.ids]
+            # Without the conditional method F has its own optimum, and its items no price.
+            priced = Priced(bound, price) if self._is_conditional else bound
+            return constrained_search(priced, first, lambda gains: inner.solve(gains, batch)).values
+
+        return start.with_values(map_batches(self.model, self.sets.take(places), work).bool())
+
+    def _cut(self, request: SubsetRequest) -> float | None:
+        """Return the score above which an item is worth choosing in every set; None if sets differ."""
+        p = request.threshold
+        if p is not None:
+            # Probabilities of 0 and 1 have no finite logit.
+            return math.log(p / (1 - p)) if 0 < p < 1 else None
+        return self.size_rule.level if request.size is None else None
 
 
-def _choose_constrained(
-    request: SubsetRequest,
-    constraint: Constraint | CombinatorialSolver,
-    sets: Sets,
-    logits: Callable[[], Tensor],
-    search: Callable[[Callable[[BoundSetFunction, Sets, np.ndarray], Sets]], Sets],
-) -> Sets:
-    feasible = BatchConstraint.of(constraint, sets)
-    # An item is worth choosing if its logit is above the logit of the threshold.
-    cut = 0.0 if request.threshold is None else math.log(request.threshold / (1 - request.threshold))
-    best = feasible.choose(logits() - cut, sets)
-    if request.search is None:
-        return best
-
-    def improve(bound: BoundSetFunction, batch: Sets, indices: np.ndarray) -> Sets:
-        part, start = feasible.take(indices), best.take(indices).to(batch.device)
-        return constrained_search(bound, start, lambda scores: part.solve(scores, batch))
-
-    return search(improve)
+def _linear(constraint: Any, name: str) -> LinearConstraint:
+    """Return a linear constraint, which goes with the argument of this name."""
+    if not isinstance(constraint, LinearConstraint):
+        raise OptionError(
+            f"{parameter(name)} goes with linear constraints, such as Budget or Groups, not with "
+            f"{type(constraint).__name__}; leave out {parameter(name)}"
+        )
+    return constraint
 
 
 def check_scores(scores: Any, sets: Sets) -> Sets:

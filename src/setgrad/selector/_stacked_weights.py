@@ -22,12 +22,13 @@ from torch.func import functional_call, vmap
 from setgrad.functions import FreshNoise, ItemNoise, NoiseSource
 from setgrad.inference import MeanField
 from setgrad.selector._batched_inference import map_sets
-from setgrad.selector._model import ChoiceModel, Member, ModelConfig
-from setgrad.selector._trainable_weights import Batch, TrainableWeights, shared_noise, with_prefix
+from setgrad.selector._model import ChoiceModel, Member, ModelConfig, resolved
+from setgrad.selector._tables import CONDITIONAL
+from setgrad.selector._trainable_weights import Batch, Result, TrainableWeights, shared_noise, with_prefix
 from setgrad.sets import Layout, Sets
 
 # Methods whose inference is a plain sequence of operations.
-STACKABLE_METHODS = ("direct", "one-step", "unrolled")
+STACKABLE_METHODS = (CONDITIONAL, "direct", "one-step", "unrolled")
 # Sampled items over all members above which the members take turns: the graphs of all would fill the memory.
 _MAX_STACKED_ITEMS = 2**19
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -48,7 +49,7 @@ def is_stacking_faster(model: ChoiceModel, sets: Sets, loss: str) -> bool:
     """Return whether a stacked step is faster; for one member, that is if its steps can be replayed as a CUDA graph."""
     if model.mean.device.type != "cuda":
         return False
-    return model.config.members > 1 or (_is_static(model.config) and sets.layout.uniform and loss == "all")
+    return model.config.members > 1 or (_is_static(model.config) and sets.layout.uniform and loss != "negatives")
 
 
 def _is_static(config: ModelConfig) -> bool:
@@ -85,7 +86,7 @@ class StackedWeights(TrainableWeights):
 
     def _fits(self, batch: Batch) -> bool:
         config = self.model.config
-        return config.members * config.options.samples * batch.sets.layout.total <= _MAX_STACKED_ITEMS
+        return config.members * resolved(config.options.samples) * batch.sets.layout.total <= _MAX_STACKED_ITEMS
 
     def _train(self, batch: Batch, noise: FreshNoise) -> Tensor:
         items = self.model.standardised(batch.sets)
@@ -103,7 +104,8 @@ class StackedWeights(TrainableWeights):
         weights = {f"member.{name}": value for name, value in self._unstack(self.rows).items()}
 
         def evaluate(weights: dict[str, Tensor]) -> Tensor:
-            return _loss_and_share(functional_call(self.template, weights, (items, noise, batch.coordinates)), batch)
+            arguments = (items, noise, batch.coordinates, batch.partial)
+            return _loss_and_share(functional_call(self.template, weights, arguments), batch)
 
         results = vmap(evaluate, randomness="same")(weights)
         results[:, 0].sum().backward()
@@ -120,7 +122,7 @@ class StackedWeights(TrainableWeights):
             with torch.no_grad():
                 for name, parameter in parameters.items():
                     parameter.copy_(stacked[name][number])
-            result = _loss_and_share(self.template(items, source, batch.coordinates), batch)
+            result = _loss_and_share(self.template(items, source, batch.coordinates, batch.partial), batch)
             gradients = torch.autograd.grad(result[0], list(parameters.values()), materialize_grads=True)
             torch.cat([gradient.flatten() for gradient in gradients], out=out)
             results.append(result.detach())
@@ -130,9 +132,14 @@ class StackedWeights(TrainableWeights):
         """Return the moving average as a state of the model."""
         return self._model_state(self.mean)
 
+    def evaluate(self, work: Callable[[ChoiceModel], Result]) -> Result:
+        """Load the average into the model, whose own weights training does not use, and call `work`."""
+        self.model.load_state_dict(self._model_state(self.mean))
+        return work(self.model)
+
     def infer(self, sets: Sets) -> Tensor:
         """Evaluate all members with one call, or with one call each where a set is large."""
-        samples, stacked = self.model.config.options.samples, self._unstack(self.mean)
+        samples, stacked = resolved(self.model.config.options.samples), self._unstack(self.mean)
         weights = {f"member.{name}": value for name, value in stacked.items()}
         budget = max(1, _MAX_STACKED_ITEMS // (len(self.mean) * samples))
 
@@ -213,8 +220,11 @@ class _Template(nn.Module):
         super().__init__()
         self.member, self.config = member, config
 
-    def forward(self, items: Sets, noise: NoiseSource, coordinates: Tensor | None = None) -> MeanField:
-        return self.member.infer(self.config, self.member.function.bind(items), noise, coordinates=coordinates)
+    def forward(
+        self, items: Sets, noise: NoiseSource, coordinates: Tensor | None = None, partial: Tensor | None = None
+    ) -> MeanField:
+        bound = self.member.bind(items)
+        return self.member.infer(self.config, bound, noise, coordinates=coordinates, partial=partial)
 
 
 def _loss_and_share(result: MeanField, batch: Batch) -> Tensor:
@@ -265,6 +275,7 @@ class _CapturedStep:
             sets=type(batch.sets)(batch.sets.values.clone(), shared),
             subsets=type(batch.subsets)(batch.subsets.values.clone(), shared),
             weights=None if batch.weights is None else batch.weights.clone(),
+            partial=None if batch.partial is None else batch.partial.clone(),
         )
         noise = FreshNoise()
         self.generator = noise.generator(layout.device)
@@ -279,6 +290,8 @@ class _CapturedStep:
         self.batch.subsets.values.copy_(batch.subsets.values)
         if self.batch.weights is not None and batch.weights is not None:
             self.batch.weights.copy_(batch.weights)
+        if self.batch.partial is not None and batch.partial is not None:
+            self.batch.partial.copy_(batch.partial)
         source = noise.generator(batch.sets.device)
         self.generator.manual_seed(source.initial_seed())
         self.generator.set_offset(source.get_offset())

@@ -36,6 +36,7 @@ ESTIMATORS: dict[str, Callable[[int, fn.NoiseSource], fn.ExtensionEstimator]] = 
     "bernoulli": fn.Bernoulli,
     "gaussian": fn.Gaussian,
     "pathwise": fn.Pathwise,
+    "relaxed": lambda samples, noise: fn.Relaxed(),
     "exact": lambda samples, noise: fn.Exact(),
 }
 LearnedFunction = fn.DeepSetFunction | fn.HorseFunction | fn.InsetFunction | fn.ItemScores
@@ -54,6 +55,8 @@ RECOGNITIONS: dict[str, Callable[[ItemEncoder, Sequence[int]], inf.Recognition]]
     "copula": inf.CopulaRecognition,
     "free-copula": partial(inf.CopulaRecognition, marginal_entropy=True, free_variance=True),
 }
+# The method that trains F at partial subsets. Its inference is one step from what is given, by default nothing: exact.
+CONDITIONAL = "conditional"
 # A training step needs the direction of the gradient, not its last digits.
 _ADJOINT = GMRES(tol=1e-3, restart=4, max_steps=8)
 # With a full first step the batch norms converge at once, where a half step takes five. With a constant scale the first
@@ -68,6 +71,7 @@ SOLVERS: dict[str, Callable[[int], inf.MeanFieldSolver]] = {
     "copula": inf.OneStepMeanField,
     "free-copula": inf.OneStepMeanField,
     "direct": inf.OneStepMeanField,
+    CONDITIONAL: inf.OneStepMeanField,
 }
 # Solvers of the equation of the implicit method.
 FORWARD_SOLVERS: dict[str, EquationSolver] = {
@@ -117,4 +121,10 @@ def implicit_mean_field(
 LOSSES: dict[str, Callable[[int], inf.SubsetLoss]] = {
     "all": lambda seed: inf.AllItems(),
     "negatives": lambda seed: inf.SampledNegatives(fn.FreshNoise(seed)),
+}
+# Losses of the method "conditional".
+PARTIAL_LOSSES: dict[str, inf.PartialSubsetLoss] = {
+    "all": inf.PartialCrossEntropy(),
+    "list": inf.NextItem(),
+    "all+list": inf.WeightedSum(),
 }

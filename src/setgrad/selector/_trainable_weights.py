@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 import torch
 from torch import Tensor
 
 from setgrad.functions import FreshNoise
-from setgrad.inference import SubsetLoss
+from setgrad.inference import PartialSubsetLoss, SubsetLoss
 from setgrad.selector._batched_inference import infer_logits
-from setgrad.selector._model import ChoiceModel, Member
+from setgrad.selector._model import ChoiceModel, Member, resolved
 from setgrad.sets import Sets
+
+Result = TypeVar("Result")
 
 
 @final
@@ -27,16 +30,21 @@ class Batch:
         weights: Weight of each item in the loss; None for equal weights.
         coordinates: Flat indices of the items whose logits the loss reads; None for all.
         loss: The loss.
+        partial: Partial subsets at which the loss reads the gains, `(m, total)`; None for a loss of inferred logits.
     """
 
     sets: Sets
     subsets: Sets
     weights: Tensor | None
     coordinates: Tensor | None
-    loss: SubsetLoss
+    loss: SubsetLoss | PartialSubsetLoss
+    partial: Tensor | None = None
 
     def value(self, logits: Tensor) -> Tensor:
         """Return the loss of logits."""
+        if isinstance(self.loss, PartialSubsetLoss):
+            assert self.partial is not None
+            return self.loss(logits, self.partial, self.subsets, self.weights)
         return self.loss(logits, self.subsets, self.coordinates, self.weights)
 
 
@@ -60,6 +68,10 @@ class TrainableWeights(abc.ABC):
     @abc.abstractmethod
     def average(self) -> dict[str, Tensor]:
         """Return the moving average under the names of the model's state."""
+
+    @abc.abstractmethod
+    def evaluate(self, work: Callable[[ChoiceModel], Result]) -> Result:
+        """Return the result of `work` for the model with the moving average of the weights."""
 
     @abc.abstractmethod
     def infer(self, sets: Sets) -> Tensor:
@@ -98,11 +110,11 @@ class SeparateWeights(TrainableWeights):
 
     def _train_member(self, member: Member, items: Sets, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
         config = self.model.config
-        bound = member.function.bind(items)
+        bound = member.bind(items)
         if member.recognition is not None:
             # First the recognition network learns from F, then F learns from where the inference ends.
-            self._descend(member.recognition.loss(bound, noise, config.options.samples), rate)
-        result = member.infer(config, bound, noise, coordinates=batch.coordinates)
+            self._descend(member.recognition.loss(bound, noise, resolved(config.options.samples)), rate)
+        result = member.infer(config, bound, noise, coordinates=batch.coordinates, partial=batch.partial)
         loss = batch.value(result.logits)
         self._descend(loss, rate)
         return torch.stack([loss, result.converged.to(loss).mean()]).detach()
@@ -121,13 +133,18 @@ class SeparateWeights(TrainableWeights):
         state = self.model.state_dict()
         return {name: (self.mean if name in self.parameters else state)[name].clone() for name in state}
 
-    def infer(self, sets: Sets) -> Tensor:
-        """Load the average into the model, infer, and load the weights again."""
+    def evaluate(self, work: Callable[[ChoiceModel], Result]) -> Result:
+        """Load the average into the model, call `work`, and load the weights again."""
         weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(self.average())
-        logits = infer_logits(self.model, sets, samples=self.model.config.options.samples)
+        result = work(self.model)
         self.model.load_state_dict(weights)
-        return logits
+        return result
+
+    def infer(self, sets: Sets) -> Tensor:
+        """Infer with the average."""
+        samples = resolved(self.model.config.options.samples)
+        return self.evaluate(lambda model: infer_logits(model, sets, samples=samples))
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, average and optimiser state."""

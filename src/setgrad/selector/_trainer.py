@@ -18,15 +18,17 @@ from torch import Tensor
 
 from setgrad.errors import TrainingError, parameter
 from setgrad.functions import FreshNoise
-from setgrad.inference import AllItems, SubsetLoss
+from setgrad.inference import AllItems, PartialSubsetLoss, SubsetLoss, draw_partial_subsets
+from setgrad.inference.partial import WithFirst
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import check_finite
 from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradient
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._device import seed_torch
 from setgrad.selector._model import ChoiceModel, resolved
+from setgrad.selector._partial_validation import validate_completion
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
-from setgrad.selector._tables import LOSSES
+from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
@@ -87,7 +89,9 @@ class Trainer:
         self.validation_sizes = subset_sizes(validation.subsets)
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
-            constraints is None and can_be_stacked(model) and is_stacking_faster(model, train.sets, options.loss)
+            constraints is None
+            and can_be_stacked(model)
+            and is_stacking_faster(model, train.sets, resolved(options.loss))
         )
         kind = StackedWeights if is_stacked else SeparateWeights
         self.trainable: TrainableWeights = kind(model, weight_decay=options.weight_decay, clip=options.clip)
@@ -169,21 +173,36 @@ class Trainer:
             "on, and look for features of extreme size"
         )
 
-    def _losses(self, seed: int) -> Callable[[np.ndarray], SubsetLoss]:
+    def _losses(self, seed: int) -> Callable[[np.ndarray], SubsetLoss | PartialSubsetLoss]:
         """Return the function that makes the loss for a batch from the indices of its sets."""
         if self.constraints is None:
-            loss = LOSSES[self.config.options.loss](seed)
+            loss = self._partial_loss or LOSSES[resolved(self.config.options.loss)](seed)
             return lambda indices: loss
         constraint, seeds = self.constraints[0], np.random.default_rng(seed)
-        samples = self.config.options.samples
-        return lambda indices: self.gradient.loss(constraint.take(indices), samples, int(seeds.integers(2**63)))
+        samples, partial_loss = resolved(self.config.options.samples), self._partial_loss
 
-    def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss, step: int) -> Tensor:
+        def constrained(indices: np.ndarray) -> SubsetLoss | PartialSubsetLoss:
+            loss = self.gradient.loss(constraint.take(indices), samples, int(seeds.integers(2**63)))
+            return loss if partial_loss is None else WithFirst(loss, partial_loss)
+
+        return constrained
+
+    @property
+    def _partial_loss(self) -> PartialSubsetLoss | None:
+        """The loss at partial subsets; None for a method that infers logits."""
+        options = self.config.options
+        return PARTIAL_LOSSES[resolved(options.loss)] if options.method == CONDITIONAL else None
+
+    def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss | PartialSubsetLoss, step: int) -> Tensor:
         options = self.config.options
         items = self.items.take(indices)
         sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
         weights = None if self.weights is None else self.weights[items.values]
-        batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
+        if isinstance(loss, PartialSubsetLoss):
+            partial = draw_partial_subsets(subsets, resolved(options.samples), noise)
+            batch = Batch(sets, subsets, weights, None, loss, partial)
+        else:
+            batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
         rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS)
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))
@@ -200,6 +219,14 @@ class Trainer:
             if largest <= _EXTREME * usual:
                 raise self._divergence("logits of the validation sets are not finite")
             check_finite(logits, sets, self.name_of)
+        partial_loss = self._partial_loss
+        if self.constraints is None and partial_loss is not None:
+            score, partial = self.trainable.evaluate(
+                lambda model: validate_completion(
+                    model, self.validation, self.validation_sizes, partial_loss, self.seed
+                )
+            )
+            return round(score, 5), -partial
         if self.constraints is None:
             picks = pick_top(logits, sets, self.validation_sizes)
             loss = AllItems()(logits, subsets, None, None)

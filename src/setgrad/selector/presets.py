@@ -5,6 +5,8 @@ presets wait for 20, because with 6 training often ends on a plateau, which woul
 
 - `diffmf`, `equivset-*`: Ou et al., 2022, arXiv:2203.01693.
 - `idiffmf-*`: Özcan et al., 2024, arXiv:2412.11239.
+- `learned-relaxation`: "Advancing Optimal Subset Oracle via Learning Relaxation of Neural Set Functions", ICLR 2026.
+  Only its abstract was at hand: see the comment below.
 - `inset`: Xie et al., ICLR 2024, arXiv:2402.03139. `horse`: Xie et al., NeurIPS 2024.
 """
 
@@ -40,5 +42,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # What the published code computes: its normal variables have any variance.
     "equivset-copula-free": {**_COMMON, "method": "free-copula"},
     "inset": {**_COMMON, "method": "copula", "function": "inset"},
+    # The abstract says that a surrogate of the evidence lower bound is learned, so that its gradient is known at every
+    # point without sampling. Guessed: the surrogate is F at the fractional mask psi plus the entropy of psi, F is the
+    # network of the other presets, and five steps of mean field are unrolled and trained by cross-entropy.
+    "learned-relaxation": {**_COMMON, "method": "unrolled", "estimator": "relaxed", "steps": 5},
     "horse": {**_COMMON, "method": "copula", "function": "horse"},
 }

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
 
-from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction
-from setgrad.sets import Sets, segment_max, segment_rank, segment_sum
+from setgrad.selector.item_by_item import choose_item_by_item, complete_each
+from setgrad.sets import Sets, segment_matmul, segment_max, segment_rank, segment_sum
 
-SEARCHES = ("greedy", "local")
+SEARCHES = ("greedy", "local", "completion")
+# First items from which a subset is completed.
+_FIRSTS = 32
 # Penalties for changing an item, as a share of the largest gain.
 _PENALTIES = (0.0, *(2.0**-k for k in range(10)))
 
 
 def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
-    """Build a subset item by item; each step adds the item with the largest gain.
+    """Build a subset item by item; each step adds the item with the largest gain (see `item_by_item`).
 
     Args:
         bound: F, bound to the sets.
@@ -36,28 +39,73 @@ def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
         >>> greedy(bound).values.tolist(), greedy(bound, torch.tensor([1])).values.tolist()
         ([True, False, True], [False, False, True])
     """
-    sets = bound.sets
-    picks = torch.zeros(sets.layout.total, dtype=torch.bool, device=sets.device)
-    limit = sets.lengths if sizes is None else sizes.minimum(sets.lengths)
-    for count in range(int(limit.max()) if len(limit) else 0):
-        gains = bound.gains(picks[None])[0].masked_fill(picks, -torch.inf)
-        if bool((wrong := gains.isnan() | (gains == torch.inf)).any()):
-            raise DataError(
-                f"the gain of an item of set {int(sets.layout.ids[wrong][0])} is not finite; look for features far "
-                "beyond those that the selector was fitted on"
-            )
-        is_open = limit > count
-        if sizes is None:
-            # A set that stopped stays stopped, because its gains do not change any more.
-            is_open &= segment_max(gains, sets) > 0
-        added = (segment_rank(gains, sets) == 0) & is_open[sets.layout.ids] & gains.isfinite()
-        if not bool(added.any()):
-            break
-        picks = picks | added
-    return sets.with_values(picks)
+    return choose_item_by_item(bound, sizes=None if sizes is None else sizes.minimum(bound.sets.lengths)).subsets
 
 
-def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool) -> Sets:
+def best_completion(bound: BoundSetFunction, sizes: Tensor, start: Tensor, excluded: Tensor) -> Sets:
+    """Complete the subset from each of the best first items, and return the likeliest completion.
+
+    Where one of several subsets is right, no item alone is likely, but the rest of the right subset is, given its first
+    item. So a completion counts by the probability of what follows the first item.
+
+    Args:
+        bound: F, bound to the sets.
+        sizes: Number of items of each subset, `(b,)`.
+        start: Items that are in the subset from the beginning, `(total,)`.
+        excluded: Items that never join, `(total,)`.
+
+    Returns:
+        The chosen subsets, a `Sets` of booleans.
+
+    Raises:
+        DataError: If a gain is NaN or infinity.
+
+    Examples:
+        >>> import setgrad as sg
+        >>> pairs = sg.functions.FromCallable(lambda items, masks: -(masks * items[:, 0] - masks).sum(1).square())
+        >>> bound = pairs.bind(sg.Sets.from_list([[[3.0], [-1.0], [1.4]]]))
+        >>> nothing = torch.zeros(3, dtype=torch.bool)
+        >>> best_completion(bound, torch.tensor([2]), nothing, nothing).values.tolist()
+        [True, True, False]
+    """
+    sets, closed = bound.sets, start | excluded
+    sizes = sizes.to(sets.device)
+    gains = bound.gains(start[None])[0].masked_fill(closed, -torch.inf)
+    rank, count = segment_rank(gains, sets), segment_sum(start, sets)
+    is_open = (count < sizes)[sets.layout.ids] & ~closed
+    firsts = torch.arange(max(1, min(_FIRSTS, sets.layout.longest)), device=sets.device)[:, None]
+    begun = start | ((rank == firsts) & is_open)
+    subsets, likelihood = complete_each(bound, begun, sizes, excluded)
+    # A row without a first item is not a completion, unless the subset was complete before.
+    has_first = torch.where(count < sizes, count, -1) < segment_sum(begun.T, sets).T
+    best = likelihood.masked_fill(~has_first, -torch.inf).argmax(0)
+    return sets.with_values(subsets.gather(0, best[sets.layout.ids][None])[0])
+
+
+@final
+class Priced(BoundSetFunction):
+    """F less a price for each chosen item.
+
+    Args:
+        function: F, bound to its sets.
+        price: The price of each item, `(total,)`.
+    """
+
+    def __init__(self, function: BoundSetFunction, price: Tensor) -> None:
+        self.function, self.price, self.sets = function, price, function.sets
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Return F less the prices of the chosen items, `(m, b)`."""
+        return self.function.value(masks) - segment_matmul(masks, self.price[:, None], self.sets).squeeze(2)
+
+    def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
+        """Return the gains less the prices, `(m, total)` or `(m, len(coordinates))`."""
+        return self.function.gains(masks, coordinates) - (
+            self.price if coordinates is None else self.price[coordinates]
+        )
+
+
+def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool, fixed: Tensor | None = None) -> Sets:
     """Improve a subset until no single move helps.
 
     With `keep_size` a move is a swap: it removes the item with the smallest loss, then adds the item with the largest
@@ -68,6 +116,7 @@ def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool) -> Se
         bound: F, bound to the sets.
         start: The subsets to improve, a `Sets` of booleans.
         keep_size: Whether the number of chosen items stays the same.
+        fixed: Items that no move changes, `(total,)`; None for none.
 
     Returns:
         The improved subsets.
@@ -81,7 +130,8 @@ def local_search(bound: BoundSetFunction, start: Sets, *, keep_size: bool) -> Se
     """
     sets, moves = bound.sets, _swaps if keep_size else _flips
     counts = [2**k for k in range(max(sets.layout.longest.bit_length(), 1))]
-    return _improve(bound, start, lambda picks: moves(bound, picks, counts))
+    still = torch.zeros_like(start.values) if fixed is None else fixed
+    return _improve(bound, start, lambda picks: moves(bound, picks, counts, still))
 
 
 def constrained_search(bound: BoundSetFunction, start: Sets, solve: Callable[[Tensor], Tensor]) -> Sets:
@@ -135,20 +185,20 @@ def _take_better(
     return torch.where(better[ids], chosen, picks), torch.where(better, best, value), not bool(better.any())
 
 
-def _flips(bound: BoundSetFunction, picks: Tensor, counts: Sequence[int]) -> Tensor:
+def _flips(bound: BoundSetFunction, picks: Tensor, counts: Sequence[int], fixed: Tensor) -> Tensor:
     """Add or remove the most helpful items, as many as each of `counts`; returns `(m, total)`."""
     gains = bound.gains(picks[None])[0]
-    improvement = torch.where(picks, -gains, gains)
+    improvement = torch.where(picks, -gains, gains).masked_fill(fixed, -torch.inf)
     rank, helps = segment_rank(improvement, bound.sets), improvement > 0
     return torch.stack([picks ^ (helps & (rank < count)) for count in counts])
 
 
-def _swaps(bound: BoundSetFunction, picks: Tensor, counts: Sequence[int]) -> Tensor:
+def _swaps(bound: BoundSetFunction, picks: Tensor, counts: Sequence[int], fixed: Tensor) -> Tensor:
     """Remove the least valuable items, then add as many of the most helpful, for each of `counts`; `(m, total)`."""
-    sets = bound.sets
-    removal_rank = segment_rank((-bound.gains(picks[None])[0]).masked_fill(~picks, -torch.inf), sets)
-    removed = torch.stack([picks & (removal_rank < count) for count in counts])
+    sets, movable = bound.sets, picks & ~fixed
+    removal_rank = segment_rank((-bound.gains(picks[None])[0]).masked_fill(~movable, -torch.inf), sets)
+    removed = torch.stack([movable & (removal_rank < count) for count in counts])
     smaller = picks & ~removed
-    gains = bound.gains(smaller).masked_fill(smaller, -torch.inf)
+    gains = bound.gains(smaller).masked_fill(smaller | fixed, -torch.inf)
     counts_removed = segment_sum(removed.T.long(), sets).T[:, sets.layout.ids]
     return smaller | (torch.stack([segment_rank(gain, sets) for gain in gains]) < counts_removed)

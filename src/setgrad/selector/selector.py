@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -14,29 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.discrete import CombinatorialSolver
-from setgrad.errors import NotFittedError, OptionError, parameter, unknown_name
-from setgrad.functions import SetFunction
-from setgrad.selector._batched_inference import check_finite, infer_logits
+from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.selector._choice_gradient import FENCHEL_YOUNG, make_gradient
-from setgrad.selector._data import check_item_shape, prepare_data
+from setgrad.selector._choosing import AbstractChoosing
+from setgrad.selector._data import prepare_data
 from setgrad.selector._fit import FitResult, fit_selector
-from setgrad.selector._model import ChoiceModel, LearnedSetFunction
+from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
-from setgrad.selector._prediction import SubsetRequest, check_scores, choose_subsets
+from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
-from setgrad.selector.constraints import Constraint
-from setgrad.selector.metrics import mean_jaccard
+from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.presets import PRESETS
-from setgrad.selector.sizes import SizeRule, probability, rule_to_json
-from setgrad.sets import Choices, Sets, as_sets, subset_sizes
+from setgrad.selector.sizes import SizeRule, rule_to_json
 
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions):
+class SubsetSelector(AbstractOptions, AbstractChoosing):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
@@ -55,10 +49,13 @@ class SubsetSelector(AbstractOptions):
         hidden: Units of the hidden layers that turn a subset into F.
         relation: Rank of the part of F that compares an item with the mean of its set; 0 for none. None is 64 for a
             deepset of the contextual phi with fewer than 800 training sets, else 0.
+        pairs: Whether F has a term for pairs of chosen items that are alike, or unlike. None is yes for
+            method="conditional" with the contextual phi and fewer than 800 training sets.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
-        estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, or "exact"
-            enumeration. None is "gaussian" for the implicit method, which needs a smooth one, else "bernoulli".
+        estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
+            enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
+            which needs a smooth one, else "bernoulli".
         samples: Subsets that are sampled for each set in a training step.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
@@ -90,17 +87,16 @@ class SubsetSelector(AbstractOptions):
         best_epoch_: The epoch whose weights are used, counted from 1.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
+        recall_: The calibration of `predict(recall=...)`.
         n_features_in_: Number of features.
         table_: Columns of the table, if the selector was fitted by the command line; else None.
 
     Examples:
         >>> import setgrad as sg
         >>> task = sg.datasets.load_task("moons", n_train=40, n_validation=20, n_test=20)
-        >>> sel = SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0)
-        >>> sel = sel.fit(*task.train, validation=task.validation)
-        >>> picks = sel.predict(task.test.sets)
-        >>> len(picks), picks[0].dtype
-        (20, torch.bool)
+        >>> sel = SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0).fit(*task.train)
+        >>> sel.predict(task.test.sets)[0].dtype
+        torch.bool
     """
 
     options_: SelectorOptions = field(init=False)
@@ -110,6 +106,7 @@ class SubsetSelector(AbstractOptions):
     size_rule_: SizeRule = field(init=False)
     size_scores_: dict[str, float] = field(init=False)
     min_size_: int = field(init=False)
+    recall_: RecallCalibration | None = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -196,7 +193,7 @@ class SubsetSelector(AbstractOptions):
         validation: Any = None,
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
-        constraint: Constraint | CombinatorialSolver | None = None,
+        constraint: AnyConstraint | None = None,
         gradient: str = FENCHEL_YOUNG,
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> SubsetSelector:
@@ -209,9 +206,8 @@ class SubsetSelector(AbstractOptions):
             sample_weight: Weight of each set `(b,)` or of each item `(total,)` in the loss; only ratios matter.
             start: A fitted selector of the same architecture, whose weights training starts from. This helps where
                 there are few sets.
-            constraint: The constraint under which the subsets were chosen, as in `predict`. The loss then compares the
-                best feasible subset with the chosen one. With separate validation sets, pass them as
-                `(sets, subsets, constraint)`.
+            constraint: The constraint under which the subsets were chosen, as in `predict`; the loss compares the best
+                allowed subset with the chosen one. Separate validation sets are then `(sets, subsets, constraint)`.
             gradient: With a constraint, the "fenchel-young" loss, or the estimator of the gradient of `choice_loss`:
                 "identity", "imle" or "aimle".
             choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
@@ -241,82 +237,6 @@ class SubsetSelector(AbstractOptions):
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
         return self
 
-    # ---- choosing
-
-    def decision_function(self, sets: Any) -> Sets:
-        """Return the logit of each item: its inferred marginal gain.
-
-        Raises:
-            DataError: If the features are not finite or too large.
-            NotFittedError: If the selector is not fitted.
-            ShapeError: If items have another shape than in fitting.
-        """
-        return self._infer(self._check_sets(sets))
-
-    def predict_proba(self, sets: Any, *, scores: Sets | None = None) -> Sets:
-        """Return the probability of each item to be chosen; `scores` and errors are those of `predict`."""
-        sets = self._check_sets(sets, scores)
-        return sets.with_values(probability(self._logits(sets, scores)))
-
-    def predict(
-        self,
-        sets: Any,
-        *,
-        size: int | Sequence[int] | None = None,
-        threshold: float | None = None,
-        search: str | None = None,
-        constraint: Constraint | CombinatorialSolver | None = None,
-        scores: Sets | None = None,
-    ) -> Sets:
-        """Choose a subset of each set.
-
-        Args:
-            sets: The sets to choose from.
-            size: How many items to choose, one number or one for each set; None to use the rule learned in fitting.
-            threshold: Choose the items whose probability exceeds this, instead of a number of items.
-            search: "greedy" builds the subset on F item by item; "local" improves the choice on F by single moves.
-            constraint: Choose the feasible subset with the largest sum of logits, so an item is worth choosing if its
-                probability is above 1/2, or above `threshold`. `Budget`, `Groups`, `SizeRange`, `AllOf`, or any solver
-                of `setgrad.discrete` over the items of a set. With search="local", improve that subset on F.
-            scores: The result of `decision_function` for these sets, to avoid computing it again.
-
-        Returns:
-            The chosen subsets, a `Sets` of booleans.
-
-        Raises:
-            DataError: If the features are not finite or too large.
-            NotFittedError: If the selector is not fitted.
-            OptionError: If arguments do not go together.
-            ShapeError: If shapes do not fit together.
-            SolverError: If a set has no feasible subset.
-        """
-        return self._choose(self._check_sets(sets, scores), SubsetRequest(size, threshold, search, constraint), scores)
-
-    def score(self, sets: Any, subsets: Any, *, constraint: Constraint | CombinatorialSolver | None = None) -> float:
-        """Return the mean Jaccard score of `predict`, with the number of items chosen by the selector.
-
-        Raises:
-            DataError: If there are no sets; other errors are those of `predict`.
-        """
-        choices = self._check_choices(sets, subsets)
-        return mean_jaccard(self._choose(choices.sets, SubsetRequest(constraint=constraint)), choices.subsets)
-
-    def score_true_size(self, sets: Any, subsets: Any) -> float:
-        """Return the mean Jaccard score for the true size of each subset, which is what papers report.
-
-        Raises:
-            DataError: If there are no sets; other errors are those of `predict`.
-        """
-        choices = self._check_choices(sets, subsets)
-        sizes = subset_sizes(choices.subsets).tolist() if len(choices) else None
-        return mean_jaccard(self._choose(choices.sets, SubsetRequest(size=sizes)), choices.subsets)
-
-    @property
-    def function_(self) -> SetFunction:
-        """The learned set function F on raw features; `function_.bind(sets)` gives values and gains of any subset."""
-        self._check_fitted()
-        return LearnedSetFunction(self.model_, self._precise, self._check_sets)
-
     # ---- saving
 
     def save(self, folder: str | Path) -> None:
@@ -333,7 +253,7 @@ class SubsetSelector(AbstractOptions):
         local = {"phi": config.phi, "checkpoint": None, "device": None}
         write_model(
             folder,
-            self.model_.state_dict(),
+            self.model_.state_dict() | ({} if self.recall_ is None else self.recall_.tensors()),
             {
                 "options": self.validate().get_params() | local,
                 "options_in_use": config.options.get_params() | local,
@@ -361,40 +281,9 @@ class SubsetSelector(AbstractOptions):
         self.model_, self.options_ = result.model, config.options
         self.history_, self.best_epoch_ = result.history, result.best_epoch
         self.size_rule_, self.size_scores_, self.min_size_ = result.size_rule, result.size_scores, result.min_size
-        self.n_features_in_ = int(np.prod(config.item_shape))
+        self.recall_, self.n_features_in_ = result.recall, int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
-
-    def _check_sets(self, sets: Any, scores: Any = None) -> Sets:
-        self._check_fitted()
-        # The values of sets with scores were checked when the scores were computed.
-        is_checked = scores is not None and isinstance(sets, Sets)
-        return check_item_shape(sets if is_checked else as_sets(sets), self.model_.config.item_shape)
-
-    def _check_choices(self, sets: Any, subsets: Any) -> Choices:
-        self._check_fitted()
-        choices = Choices.of(sets, subsets)
-        return Choices(check_item_shape(choices.sets, self.model_.config.item_shape), choices.subsets)
-
-    def _infer(self, sets: Sets) -> Sets:
-        samples = int(self.predict_samples or 4 * self.samples)
-        # At least float32, because half precision would give different items the same logit.
-        dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
-        logits = check_finite(infer_logits(self._precise(), sets, samples=samples, warn=True), sets)
-        return sets.with_values(logits.to(torch.promote_types(sets.dtype, dtype)))
-
-    def _logits(self, sets: Sets, scores: Any) -> Tensor:
-        return (self._infer(sets) if scores is None else check_scores(scores, sets)).values
-
-    def _choose(self, sets: Sets, request: SubsetRequest, scores: Sets | None = None) -> Sets:
-        logits = partial(self._logits, sets, scores)
-        return choose_subsets(request, sets, logits, self._precise(), self.size_rule_, self.min_size_)
-
-    def _precise(self) -> ChoiceModel:
-        # In float64, rounding is far below what float32 results can show, so batches make no difference.
-        if self._exact_model is None:
-            self._exact_model = copy.deepcopy(self.model_).eval().double()
-        return self._exact_model
+    @property
+    def _predict_samples(self) -> int:
+        return self.validate().resolved_predict_samples

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, final
@@ -32,6 +32,11 @@ class SizeRule(abc.ABC):
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
         """Return the number of items to choose from each set, `(b,)`."""
 
+    @property
+    def level(self) -> float | None:
+        """The logit above which an item is worth choosing in every set; None, the default, if sets differ."""
+        return None
+
     @final
     def sizes_from(self, min_size: int, logits: Tensor, sets: Sets) -> Tensor:
         """Return the sizes `(b,)`, raised to `min_size` where a set has that many items."""
@@ -49,6 +54,11 @@ class Threshold(SizeRule):
     """Choose the items whose logit exceeds a threshold that is the same for all sets."""
 
     cut: float
+
+    @property
+    def level(self) -> float:
+        """The threshold."""
+        return self.cut
 
     def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
         """Return the number of items above the threshold."""
@@ -69,6 +79,28 @@ class Threshold(SizeRule):
         # The middle of the best thresholds has the largest margin on both sides.
         best = cuts[scores == scores.max()]
         return cls(float(best[len(best) // 2]))
+
+
+@final
+@dataclass(frozen=True)
+class StopBelow(SizeRule):
+    """Choose item by item until no gain exceeds the cut. The logits are the scores of a path on F (`Path`)."""
+
+    cut: float
+
+    @property
+    def level(self) -> float:
+        """The cut."""
+        return self.cut
+
+    def sizes(self, logits: Tensor, sets: Sets) -> Tensor:
+        """Return the number of items whose score exceeds the cut."""
+        return Threshold(self.cut).sizes(logits, sets)
+
+    @classmethod
+    def fit(cls, logits: Tensor, subsets: Sets, min_size: int = 0) -> StopBelow:
+        """Return the best cut."""
+        return cls(Threshold.fit(logits, subsets, min_size).cut)
 
 
 @final
@@ -193,26 +225,45 @@ SIZE_RULES: dict[str, type[SizeRule]] = {
     "threshold": Threshold,
     "linear-size": LinearSize,
     "expected-jaccard": ExpectedJaccard,
+    "stop": StopBelow,
 }
 
 
-def calibrate(logits: Tensor, subsets: Sets, min_size: int = 0) -> tuple[SizeRule, dict[str, float]]:
+def calibrate(
+    logits: Tensor,
+    subsets: Sets,
+    min_size: int = 0,
+    limit: Callable[[Sets, Tensor, SizeRule], Sets] | None = None,
+    path: Tensor | None = None,
+) -> tuple[SizeRule, dict[str, float]]:
     """Fit all rules.
 
     Args:
         logits: Logits of the validation items, `(total,)`.
         subsets: The true subsets.
         min_size: Size that smaller sizes are raised to, as in prediction.
+        limit: If the subsets were chosen under a constraint: from the choice by a rule, the scores that it follows and
+            the rule to the choice under it.
+        path: Scores of choosing item by item, `(total,)`, for a model that does so; the rule "stop" reads them.
 
     Returns:
         The rule with the best mean Jaccard score, and the scores of all rules by name.
     """
-    fitted = {name: rule.fit(logits, subsets, min_size) for name, rule in SIZE_RULES.items()}
-    scores = {
-        name: float(jaccard(pick_top(logits, subsets, rule.sizes_from(min_size, logits, subsets)), subsets).mean())
-        for name, rule in fitted.items()
-    }
-    return fitted[max(scores, key=lambda name: scores[name])], scores
+    order = logits if path is None else path
+    read = {name: order if kind is StopBelow else logits for name, kind in SIZE_RULES.items()}
+    # A path stops where its own gains say so, or has a size that was computed before; a threshold is for logits.
+    names = [name for name in SIZE_RULES if name != ("stop" if path is None else "threshold")]
+    fitted = [(name, SIZE_RULES[name].fit(read[name], subsets, min_size)) for name in names]
+    if limit is not None:
+        # What the loss under a constraint learns: without a limit, the items with a logit above 0 would be chosen.
+        fitted.append((names[0], Threshold(0.0)) if path is None else ("stop", StopBelow(0.0)))
+    scored = []
+    for name, rule in fitted:
+        picks = pick_top(order, subsets, rule.sizes_from(min_size, read[name], subsets))
+        picks = picks if limit is None else limit(picks, order, rule)
+        scored.append((float(jaccard(picks, subsets).mean()), name, rule))
+    scores = {name: max(score for score, other, _ in scored if other == name) for name in names}
+    return max(scored, key=lambda entry: entry[0])[2], scores
 
 
 def rule_to_json(rule: SizeRule) -> dict[str, Any]:

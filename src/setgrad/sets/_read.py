@@ -6,9 +6,10 @@ Imported only when a table is read, so PyArrow may be imported at the top.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, final, overload
+from typing import Any, NamedTuple, final, overload
 
 import numpy as np
 import pyarrow as pa
@@ -175,40 +176,72 @@ def read_table(
     return Choices(sets, sets.with_values(masks.pop()), id_list, item_ids, sample_weight, columns)
 
 
+@final
+class Columns(NamedTuple):
+    """Columns of a table by name, row by row: numbers and booleans as arrays, labels as lists."""
+
+    numbers: dict[str, np.ndarray]
+    booleans: dict[str, np.ndarray]
+    labels: dict[str, list[Any]]
+    optional_labels: dict[str, list[Any]]
+
+
 def read_columns(
-    path: Path, *, numbers: Sequence[str] = (), labels: Sequence[str] = ()
-) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
-    """Read columns of a table row by row.
+    path: Path,
+    *,
+    numbers: Sequence[str] = (),
+    booleans: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    optional_labels: Sequence[str] = (),
+) -> Columns:
+    """Read columns of a table row by row, in one pass.
 
     Args:
         path: The table.
-        numbers: Columns with finite numbers.
+        numbers: Columns with finite numbers; they are read as float64.
+        booleans: Columns with booleans, 0 / 1 or true / false.
         labels: Columns with the group of each row: numbers or text, without missing values.
-
-    Returns:
-        The numbers as float64 arrays and the labels as lists, both by column.
+        optional_labels: Columns with labels, in which a missing value stands for no label and is read as None.
 
     Raises:
         DataError: If a column does not exist or a value cannot be used.
     """
-    columns = list(dict.fromkeys([*numbers, *labels]))
+    columns = list(dict.fromkeys([*numbers, *booleans, *labels, *optional_labels]))
     file_format, schema = open_table(path)
     resolve_features(path, schema, columns, {})  # raises if there is no such column
-    booleans = {name for name in numbers if types.is_boolean(schema.field(name).type)}
+    boolean_columns = {name for name in numbers if types.is_boolean(schema.field(name).type)}
     values: dict[str, list[np.ndarray]] = {name: [] for name in numbers}
+    flags: dict[str, list[np.ndarray]] = {name: [] for name in booleans}
     groups: dict[str, list[Any]] = {name: [] for name in labels}
+    some: dict[str, list[Any]] = {name: [] for name in optional_labels}
     rows = 0
     for batch in read_chunks(path, file_format, columns):
         chunk = {name: Column.from_batch(path, batch, name, rows) for name in columns}
         for name in numbers:
-            values[name].append(_read_block([chunk[name]], booleans, torch.float64)[:, 0])
+            values[name].append(_read_block([chunk[name]], boolean_columns, torch.float64)[:, 0])
+        for name in booleans:
+            flags[name].append(read_booleans(chunk[name]))
         for name in labels:
-            missing = chunk[name].array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+            missing = _missing(chunk[name])
             if missing.any():
-                raise chunk[name].error(missing.argmax(), "the group is missing; name the group of every item")
+                raise chunk[name].error(int(missing.argmax()), "the group is missing; name the group of every item")
             groups[name] += read_ids(chunk[name]).to_pylist()
+        for name in optional_labels:
+            missing = _missing(chunk[name])
+            known = replace(chunk[name], array=chunk[name].array.filter(pa.array(~missing)))
+            found = iter(read_ids(known).to_pylist() if len(known.array) else [])
+            some[name] += [None if is_missing else next(found) for is_missing in missing]
         rows += batch.num_rows
-    return {name: np.concatenate(parts) for name, parts in values.items()}, groups
+    return Columns(_joined(values), _joined(flags), groups, some)
+
+
+def _joined(chunks: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate(parts) for name, parts in chunks.items()}
+
+
+def _missing(column: Column) -> np.ndarray:
+    mask: np.ndarray = column.array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _read_block(

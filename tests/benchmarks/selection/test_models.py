@@ -145,23 +145,6 @@ def test_the_items_most_alike_are_found_together() -> None:
     assert applies("alike", "bundles:food") and not applies("alike", "moons")
 
 
-def test_boosting_compares_items_with_their_set() -> None:
-    pytest.importorskip("sklearn")
-    rng = np.random.default_rng(0)
-
-    def draw(count: int) -> Choices:
-        # Two items are above the others by 3 deviations, but sets differ by much more than that.
-        chosen = rng.random((count, 10)).argsort(1) < 2
-        values = rng.normal(size=(count, 10)) + 3 * chosen + 100 * rng.normal(size=(count, 1))
-        return Choices.of(values[..., None].tolist(), [np.flatnonzero(row).tolist() for row in chosen])
-
-    task = Task("generated", "", draw(100), draw(50), draw(50), "")
-    found = score_baseline("boosting", task, 0)
-    assert min(found["true_size"], found["own_size"]) > 75
-    assert found == score_baseline("boosting", task, 0)
-    assert applies("boosting", "moons") and not applies("boosting", "compounds:kiba:diverse")
-
-
 @pytest.mark.parametrize("model", ["default", "idiffmf-2", "horse"])
 def test_images_are_fitted(model: str, data_dir: Path) -> None:
     record = fit(Job("anomaly:olivetti", model, 0, quick=True), RunContext("cpu", str(data_dir)))

@@ -1,0 +1,155 @@
+"""Learning F at partial subsets: the gain of an item at a part A of S* is the logit of "the item is in S*, given A".
+
+A model that is trained this way can be asked at every step of a choice: at the empty subset for the probability of each
+item, at a begun subset for what completes it, and at S* itself for when to stop. It is the set-function form of an
+order-agnostic autoregressive model (Uria et al., 2014, arXiv:1310.1757; Hoogeboom et al., 2022, arXiv:2110.02037).
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from setgrad.functions.noise import FreshNoise
+from setgrad.inference.losses import SubsetLoss
+from setgrad.sets import Sets, segment_max, segment_sum
+
+
+def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tensor:
+    """Draw parts of the chosen subsets.
+
+    The first is the empty subset. The size of each other one is uniform in 0..|S*|, and its items are equally likely.
+
+    Args:
+        subsets: The chosen subsets, a boolean for each item.
+        samples: Number of parts of each subset, at least 1.
+        noise: Source of the random numbers.
+
+    Returns:
+        Booleans `(samples, total)`.
+
+    Examples:
+        >>> from setgrad.functions import FreshNoise
+        >>> subsets = Sets.from_list([[True, False, True]])
+        >>> parts = draw_partial_subsets(subsets, 3, FreshNoise(0))
+        >>> parts[0].any().item(), bool((parts & ~subsets.values).any())
+        (False, False)
+    """
+    layout = subsets.layout
+    empty = torch.zeros(1, layout.total, dtype=torch.bool, device=layout.device)
+    if samples == 1:
+        return empty
+    # Items that join with a probability which is itself uniform give a subset whose size is uniform.
+    generator = noise.generator(layout.device)
+    joins = torch.rand(samples - 1, len(layout), generator=generator, device=layout.device)[:, layout.ids]
+    return torch.cat([empty, (noise.uniform(layout, samples - 1) < joins) & subsets.values])
+
+
+class PartialSubsetLoss(abc.ABC):
+    """A loss of the gains at partial subsets.
+
+    Each set counts the same at the empty subset, whatever the size of S*, so that the gains there are the log-odds of
+    single items. So a later part that happens to be empty does not count.
+    """
+
+    @abc.abstractmethod
+    def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
+        """Return the loss of each part of each set, `(m, b)`; the arguments are those of the call."""
+
+    @final
+    def __call__(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
+        """Return the mean loss over the parts and the sets.
+
+        Args:
+            gains: Gains of the items at each part, `(m, total)`.
+            given: The parts, `(m, total)`, the first of them empty.
+            subsets: The chosen subsets, a boolean for each item.
+            weights: Weight of each item, `(total,)`; None for 1.
+        """
+        counts = segment_sum(given.T, subsets).T > 0
+        counts[0] = subsets.lengths > 0
+        losses = torch.where(counts, self.each(gains, given, subsets, weights), 0.0)
+        return losses.sum() / counts.sum().clamp(min=1)
+
+
+@final
+@dataclass(frozen=True)
+class PartialCrossEntropy(PartialSubsetLoss):
+    """Cross-entropy of every item outside the part: is it in S*, given that the part is?"""
+
+    def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
+        """Return the mean over the items outside the part."""
+        target = subsets.values.to(gains.dtype).expand_as(gains)
+        losses = binary_cross_entropy_with_logits(gains, target, reduction="none")
+        losses = losses if weights is None else losses * weights
+        outside = segment_sum((~given).T, subsets).T.clamp(min=1)
+        return segment_sum(losses.masked_fill(given, 0.0).T, subsets).T / outside
+
+
+@final
+@dataclass(frozen=True)
+class NextItem(PartialSubsetLoss):
+    """List-wise loss: a softmax over the items outside the part and a stop, whose logit is 0.
+
+    The target is uniform over the rest of S*, and the stop if nothing is left. So exp(gain) is how much likelier an
+    item is to come next than that the subset is complete.
+    """
+
+    def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
+        """Return minus the mean log-probability of the items of the rest, or of the stop."""
+        ids = subsets.layout.ids
+        rest = subsets.values & ~given
+        weight = torch.ones_like(gains[0]) if weights is None else weights.to(gains.dtype)
+        logits = gains.masked_fill(given, -torch.inf).T
+        # The shift cancels, so it needs no graph; the stop has logit 0.
+        top = segment_max(logits.detach(), subsets).clamp(min=0.0)
+        normaliser = (top + (segment_sum((logits - top[ids]).exp(), subsets) + (-top).exp()).log()).T
+        share = segment_sum((rest * weight).T, subsets).T
+        chosen = segment_sum(torch.where(rest, gains * weight, 0.0).T, subsets).T
+        stop_weight = segment_sum(weight, subsets) / subsets.lengths.clamp(min=1)
+        count = segment_sum(rest.T, subsets).T
+        return torch.where(count > 0, (share * normaliser - chosen) / count.clamp(min=1), stop_weight * normaliser)
+
+
+@final
+@dataclass(frozen=True)
+class WeightedSum(PartialSubsetLoss):
+    """The cross-entropy plus a multiple of the list-wise loss.
+
+    The first makes probabilities of single items, the second compares the items of a set and says when to stop.
+
+    Args:
+        next_item: The multiple.
+    """
+
+    next_item: float = 1.0
+
+    def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
+        """Return the sum of both losses."""
+        arguments = (gains, given, subsets, weights)
+        return PartialCrossEntropy().each(*arguments) + self.next_item * NextItem().each(*arguments)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WithFirst(PartialSubsetLoss):
+    """Another loss at the empty subset, such as that of the best subset under a constraint.
+
+    Args:
+        first: The loss of the gains at the empty subset.
+        others: The loss at the other parts.
+    """
+
+    first: SubsetLoss
+    others: PartialSubsetLoss
+
+    def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
+        """Return the mean of the first loss for every set at the empty subset."""
+        losses = self.others.each(gains, given, subsets, weights)
+        first = self.first(gains[0], subsets, None, weights).expand(1, losses.shape[1])
+        return torch.cat([first, losses[1:]])

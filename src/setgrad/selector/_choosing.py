@@ -1,0 +1,310 @@
+"""What a fitted selector does: probabilities, subsets, draws, values and gains."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.errors import NotFittedError, OptionError, parameter
+from setgrad.functions import SetFunction
+from setgrad.functions.average import BoundAverage
+from setgrad.selector._batched_inference import check_finite, infer_logits, map_batches, plan_batches
+from setgrad.selector._data import check_item_shape
+from setgrad.selector._draws import DRAWS, closest_to_draws, draw_subsets
+from setgrad.selector._known import Known
+from setgrad.selector._model import ChoiceModel, LearnedSetFunction
+from setgrad.selector._prediction import Chooser, SubsetRequest, check_scores
+from setgrad.selector._recall import RecallCalibration
+from setgrad.selector.constraints import AnyConstraint
+from setgrad.selector.metrics import mean_jaccard
+from setgrad.selector.sizes import SizeRule, probability
+from setgrad.sets import Choices, Sets, as_sets, as_subsets, subset_sizes
+
+
+class AbstractChoosing(abc.ABC):
+    """The methods of a fitted selector that choose."""
+
+    model_: ChoiceModel
+    size_rule_: SizeRule
+    min_size_: int
+    recall_: RecallCalibration | None
+    _exact_model: ChoiceModel | None
+
+    @property
+    @abc.abstractmethod
+    def _predict_samples(self) -> int:
+        """Samples of the estimator in prediction."""
+
+    def decision_function(self, sets: Any, *, given: Any = None, excluded: Any = None) -> Sets:
+        """Return the logit of each item to be in the subset, given what is known; arguments are those of `predict`.
+
+        Raises:
+            DataError: If the features are not finite or too large.
+            NotFittedError: If the selector is not fitted.
+            ShapeError: If items have another shape than in fitting.
+        """
+        sets = self._check_sets(sets)
+        return self._infer(sets, Known.of(given, excluded, sets))
+
+    def predict_proba(self, sets: Any, *, given: Any = None, excluded: Any = None, scores: Sets | None = None) -> Sets:
+        """Return the probability of each item to be in the subset, given what is known.
+
+        It is 1 for a given item and 0 for an excluded one. Arguments and errors are those of `predict`.
+        """
+        sets = self._check_sets(sets, scores)
+        return sets.with_values(self._probabilities(sets, Known.of(given, excluded, sets), scores))
+
+    def predict(
+        self,
+        sets: Any,
+        *,
+        given: Any = None,
+        excluded: Any = None,
+        size: int | Sequence[int] | None = None,
+        threshold: float | None = None,
+        search: str | None = None,
+        constraint: AnyConstraint | None = None,
+        decide: str | None = None,
+        recall: float | None = None,
+        scores: Sets | None = None,
+        on_failure: str = "raise",
+    ) -> Sets:
+        """Choose a subset of each set.
+
+        Args:
+            sets: The sets to choose from.
+            given: Items that are in the subset already, as masks or index lists. The choice completes them; they count
+                in every size, budget and group.
+            excluded: Items that are known to be out of it.
+            size: How many items to choose, one number or one for each set; None to use the rule learned in fitting.
+            threshold: Choose the items whose probability exceeds this, instead of a number of items.
+            search: "greedy" builds the subset on F item by item, which is what method="conditional" does anyway.
+                "local" improves the choice on F by single moves. "completion" completes the subset from each of the
+                best 32 first items and takes the likeliest: for sets in which one of several subsets is right.
+            constraint: A constraint (`Budget`, `MustHave`, ...), a list of them, or a solver of `setgrad.discrete`. The
+                choice stays if it is allowed; else the allowed subset with the largest sum of logits, less the cut
+                between chosen and other items, is found exactly. On F (method="conditional", search="local") a search
+                then goes on over allowed subsets; it is not exact.
+            decide: "expected-jaccard" draws 64 subsets and takes the candidate with the best mean score with them.
+            recall: Choose the fewest items that hold, on average over new sets, at least this share of what would be
+                chosen; see `calibrate_recall`.
+            scores: The result of `decision_function` for the same arguments, to avoid computing it again.
+            on_failure: For a set without an allowed subset: "raise" an error, or "skip" it: warn and leave it empty.
+
+        Returns:
+            The chosen subsets, a `Sets` of booleans.
+
+        Raises:
+            DataError: If the features are not finite or too large, or an item is given and excluded.
+            NotFittedError: If the selector is not fitted.
+            OptionError: If arguments do not go together.
+            ShapeError: If shapes do not fit together.
+            SolverError: If a set has no allowed subset. The message names the set and the reason.
+        """
+        sets = self._check_sets(sets, scores)
+        request = SubsetRequest(size, threshold, search, constraint, on_failure, decide, recall)
+        return self._choose(sets, request, Known.of(given, excluded, sets), scores)
+
+    def sample(
+        self, sets: Any, n: int = 1, *, given: Any = None, excluded: Any = None, random_state: int = 0
+    ) -> list[Sets]:
+        """Draw whole subsets from what the model thinks possible.
+
+        The conditional method draws item by item: the next item with a probability proportional to exp(gain), the end
+        with one proportional to 1. So items of a draw belong together. Other methods draw each item independently.
+
+        Args:
+            sets: The sets.
+            n: Number of draws of each set.
+            given: Items that are in the subset already, as in `predict`.
+            excluded: Items that are known to be out of it.
+            random_state: Seed. The draws of a set do not depend on the other sets.
+
+        Returns:
+            The draws, `n` times a `Sets` of booleans.
+
+        Raises:
+            OptionError: If `n` is not a whole number of at least 1; other errors are those of `predict`.
+        """
+        sets = self._check_sets(sets)
+        if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
+            raise OptionError(f"{parameter('n')} must be a whole number of at least 1, not {n!r}")
+        draws = self._draw(sets, int(n), random_state, Known.of(given, excluded, sets))
+        return [sets.with_values(draw) for draw in draws]
+
+    def value(self, sets: Any, subsets: Any) -> Tensor:
+        """Return F of one subset of each set, `(b,)`.
+
+        With method="conditional", a difference of two values is a sum of gains: how the log-odds change on the way from
+        one subset to the other. A value alone has no meaning, and values of different sets cannot be compared.
+
+        Args:
+            sets: Anything that `fit` takes.
+            subsets: Anything that `fit` takes.
+
+        Raises:
+            NotFittedError: If the selector is not fitted; other errors are those of `fit`.
+        """
+        choices = self._check_choices(sets, subsets)
+        model = self._precise()
+        values = torch.zeros(len(choices), dtype=torch.float64)
+        with torch.no_grad():
+            for rows in plan_batches(choices.sets):
+                part, mask = (x.take(rows).to(model.mean.device) for x in choices)
+                values[torch.as_tensor(rows)] = model.bind(part).value(mask.values[None])[0].cpu()
+        return values.to(choices.sets.device)
+
+    def gains(self, sets: Any, subsets: Any) -> Sets:
+        """Return the gain of each item at one subset of each set: F with the item minus F without it.
+
+        With method="conditional", the gain of an item outside the subset is the log-odds that it is chosen too, given
+        that the subset is part of the choice; at the empty subset it is the logit of `predict_proba`. The gain of an
+        item inside is that at the subset without it. With other methods F is trained on average over random subsets,
+        and its gains at a given one are not log-odds.
+
+        Args:
+            sets: Anything that `fit` takes.
+            subsets: Anything that `fit` takes.
+
+        Raises:
+            NotFittedError: If the selector is not fitted; other errors are those of `fit`.
+        """
+        choices = self._check_choices(sets, subsets)
+
+        def work(bound: BoundAverage, batch: Sets, rows: np.ndarray) -> Tensor:
+            return bound.gains(choices.subsets.take(rows).values.to(batch.device)[None])[0]
+
+        return choices.sets.with_values(map_batches(self._precise(), choices.sets, work))
+
+    def calibrate_recall(self, sets: Any, subsets: Any) -> AbstractChoosing:
+        """Calibrate `predict(recall=...)` on sets that the fit has not seen.
+
+        `fit` calibrates it on its validation sets. These also chose the best epoch, so the promise holds up to that
+        small bias. With sets that played no part in the fit it holds exactly, for any number of them: if they and a new
+        set are exchangeable, the expected recall on the new set is at least what was asked for, by conformal risk
+        control. Sets of which nothing was chosen count as recalled.
+
+        Args:
+            sets: Anything that `fit` takes.
+            subsets: Anything that `fit` takes.
+
+        Returns:
+            The selector itself.
+
+        Raises:
+            NotFittedError: If the selector is not fitted; other errors are those of `fit`.
+        """
+        choices = self._check_choices(sets, subsets)
+        self.recall_ = RecallCalibration.of(self._infer(choices.sets).values, choices.subsets)
+        return self
+
+    def score(
+        self,
+        sets: Any,
+        subsets: Any,
+        *,
+        given: Any = None,
+        constraint: AnyConstraint | None = None,
+        on_failure: str = "raise",
+    ) -> float:
+        """Return the mean Jaccard score of `predict`, with the number of items chosen by the selector.
+
+        Raises:
+            DataError: If there are no sets; other errors are those of `predict`.
+        """
+        choices = self._check_choices(sets, subsets)
+        request = SubsetRequest(constraint=constraint, on_failure=on_failure)
+        known = Known.of(given, None, choices.sets)
+        return mean_jaccard(self._choose(choices.sets, request, known), choices.subsets)
+
+    def score_true_size(self, sets: Any, subsets: Any) -> float:
+        """Return the mean Jaccard score for the true size of each subset, which is what papers report.
+
+        Raises:
+            DataError: If there are no sets; other errors are those of `predict`.
+        """
+        choices = self._check_choices(sets, subsets)
+        sizes = subset_sizes(choices.subsets).tolist() if len(choices) else None
+        return mean_jaccard(self._choose(choices.sets, SubsetRequest(size=sizes)), choices.subsets)
+
+    @property
+    def function_(self) -> SetFunction:
+        """The learned set function F on raw features; `function_.bind(sets)` gives values and gains of any subset."""
+        self._check_fitted()
+        return LearnedSetFunction(self.model_, self._precise, self._check_sets)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
+
+    def _check_sets(self, sets: Any, scores: Any = None) -> Sets:
+        self._check_fitted()
+        # The values of sets with scores were checked when the scores were computed.
+        is_checked = scores is not None and isinstance(sets, Sets)
+        return check_item_shape(sets if is_checked else as_sets(sets), self.model_.config.item_shape)
+
+    def _check_choices(self, sets: Any, subsets: Any) -> Choices:
+        sets = self._check_sets(sets)
+        return Choices(sets, as_subsets(subsets, sets))
+
+    def _infer(self, sets: Sets, known: Known | None = None) -> Sets:
+        # At least float32, because half precision would give different items the same logit.
+        dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
+        logits = infer_logits(self._precise(), sets, samples=self._predict_samples, warn=True, known=known)
+        return sets.with_values(check_finite(logits, sets).to(torch.promote_types(sets.dtype, dtype)))
+
+    def _logits(self, sets: Sets, known: Known | None, scores: Any) -> Tensor:
+        return (self._infer(sets, known) if scores is None else check_scores(scores, sets)).values
+
+    def _probabilities(self, sets: Sets, known: Known | None, scores: Any = None) -> Tensor:
+        p = probability(self._logits(sets, known, scores))
+        return p if known is None else known.fill(p, inside=1.0, outside=0.0)
+
+    def _draw(self, sets: Sets, n: int, seed: int, known: Known | None) -> Tensor:
+        return draw_subsets(self._precise(), sets, self._probabilities(sets, known), n, seed, known)
+
+    def _choose(
+        self, sets: Sets, request: SubsetRequest, known: Known | None = None, scores: Sets | None = None
+    ) -> Sets:
+        chooser = Chooser(
+            sets,
+            lambda: self._logits(sets, known, scores),
+            self._precise(),
+            self.size_rule_,
+            self.min_size_,
+            known,
+        )
+        if request.recall is not None:
+            return self._recall(sets, request.recall, known, scores)
+        picks = chooser.choose(request)
+        if request.decide is None:
+            return picks
+        draws = self._draw(sets, DRAWS, 0, known)
+        return closest_to_draws(torch.cat([picks.values[None], draws]), draws, sets)
+
+    def _recall(self, sets: Sets, recall: float, known: Known | None, scores: Sets | None) -> Sets:
+        if known is not None:
+            raise OptionError(
+                f"{parameter('recall')} is calibrated for sets of which nothing is known; leave out "
+                f"{parameter('given')} and {parameter('excluded')}"
+            )
+        if self.recall_ is None:
+            raise OptionError(
+                f"{parameter('recall')} needs a calibration, which models of earlier versions do not have; call "
+                "calibrate_recall(sets, subsets) first"
+            )
+        level = self.recall_.threshold(recall)
+        return sets.with_values(self._logits(sets, None, scores).double() >= level)
+
+    def _precise(self) -> ChoiceModel:
+        # In float64, rounding is far below what float32 results can show, so batches make no difference.
+        if self._exact_model is None:
+            self._exact_model = copy.deepcopy(self.model_).eval().double()
+        return self._exact_model

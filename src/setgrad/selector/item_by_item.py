@@ -1,0 +1,204 @@
+"""Choosing item by item on F, for all sets of a batch at once.
+
+A step evaluates the gains at the subset so far and adds the item with the largest one. The first 32 items of a set are
+added one by one. After that a step adds several, about 3 % of those already chosen, so that a large subset takes few
+steps. The path of a set does not depend on how many items are wanted: a smaller subset is the beginning of a larger
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.errors import DataError
+from setgrad.functions import BoundSetFunction, NoiseSource
+from setgrad.sets import Sets, segment_max, segment_rank, segment_sum
+
+# A step adds one item for every so many that are chosen already, at least one.
+_BLOCK = 32
+# Scores fall along a path by at least this much, relative to their size.
+_STEP = 1e-12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Path:
+    """The order in which items join, as a score of each item.
+
+    Attributes:
+        subsets: The items that joined, and those that the path started from.
+        scores: For each item `(total,)`, in float64, the smallest gain on the path up to it. Scores fall along the path
+            and are lower still for items that did not join, so the items with the best scores are the beginning of the
+            path. Items that it started from have infinity, and items that may not join have minus infinity.
+    """
+
+    subsets: Sets
+    scores: Tensor
+
+
+def choose_item_by_item(
+    bound: BoundSetFunction,
+    *,
+    sizes: Tensor | None = None,
+    cut: float = 0.0,
+    min_size: int = 0,
+    start: Tensor | None = None,
+    excluded: Tensor | None = None,
+) -> Path:
+    """Add the items with the largest gains until a subset has its size, or no gain exceeds the cut.
+
+    Args:
+        bound: F, bound to the sets.
+        sizes: Number of items of each subset `(b,)`, with those it starts from; None to stop by the cut.
+        cut: Without sizes, items join while the largest gain exceeds this.
+        min_size: Without sizes, the smallest number of items.
+        start: Items that are in the subset from the beginning, `(total,)`.
+        excluded: Items that never join, `(total,)`. An item with a gain of minus infinity does not join either.
+
+    Returns:
+        The path of each set.
+
+    Raises:
+        DataError: If a gain is NaN or infinity.
+
+    Examples:
+        >>> import setgrad as sg
+        >>> bound = sg.functions.Modular().bind(sg.Sets.from_list([[[1.0], [-1.0], [2.0]]]))
+        >>> choose_item_by_item(bound).subsets.values.tolist()
+        [True, False, True]
+        >>> choose_item_by_item(bound, sizes=torch.tensor([1])).scores.tolist()
+        [1.0, -1.0, 2.0]
+    """
+    whole, device = bound.sets, bound.sets.device
+    picks = torch.zeros(whole.layout.total, dtype=torch.bool, device=device) if start is None else start.clone()
+    closed = picks.clone() if excluded is None else picks | excluded
+    scores = torch.where(picks, torch.inf, -torch.inf).double()
+    level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
+    # The sets that still grow, and where their items are. Finished sets leave the batch when they are half of it.
+    rows, items = torch.arange(len(whole), device=device), torch.arange(whole.layout.total, device=device)
+    while len(items):
+        sets, ids = bound.sets, bound.sets.layout.ids
+        chosen, is_closed = picks[items], closed[items]
+        gains = bound.gains(chosen[None])[0].double().masked_fill(is_closed, -torch.inf)
+        _check_gains(gains, rows[ids])
+        rank, count = segment_rank(gains, sets), segment_sum(chosen, sets)
+        block = (count // _BLOCK).clamp(min=1)
+        joins = gains.isfinite() & (rank < (block if sizes is None else block.minimum(sizes[rows] - count))[ids])
+        before = level[rows]
+        step = _STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
+        reached = torch.minimum(gains, before[ids] - (rank + 1) * step[ids])
+        if sizes is None:
+            joins &= (reached > cut) | (count[ids] + rank < min_size)
+        scores[items] = torch.where(is_closed, scores[items], reached)
+        level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
+        picks[items], closed[items] = chosen | joins, is_closed | joins
+        grows = segment_sum(joins, sets) > 0
+        if sizes is not None:
+            grows &= segment_sum(picks[items], sets) < sizes[rows]
+        remaining = grows.nonzero()[:, 0]
+        if not len(remaining):
+            break
+        if 2 * len(remaining) <= len(rows):
+            positions = sets.with_values(torch.arange(sets.layout.total, device=device)).take(remaining)
+            part = bound.restrict(remaining, positions)
+            if part is not None:
+                bound, rows, items = part, rows[remaining], items[positions.values]
+    return Path(whole.with_values(picks), scores)
+
+
+def draw_item_by_item(
+    bound: BoundSetFunction, noise: Callable[[int], NoiseSource], start: Tensor, excluded: Tensor
+) -> Tensor:
+    """Draw subsets: the next item, or the end, with probabilities proportional to exp(gain) and 1.
+
+    Args:
+        bound: F, bound to the sets.
+        noise: Returns the source of the random numbers of a step.
+        start: Items that are in the subset from the beginning, `(n, total)`, one row for each draw.
+        excluded: Items that never join, `(total,)`.
+
+    Returns:
+        The drawn subsets, booleans `(n, total)`.
+
+    Raises:
+        DataError: If a gain is NaN or infinity.
+
+    Examples:
+        >>> import setgrad as sg
+        >>> from setgrad.functions import FreshNoise
+        >>> sets = sg.Sets.from_list([[[50.0], [-50.0], [50.0]]])
+        >>> bound, nothing = sg.functions.Modular().bind(sets), torch.zeros(2, 3, dtype=torch.bool)
+        >>> draw_item_by_item(bound, FreshNoise, nothing, nothing[0]).tolist()
+        [[True, False, True], [True, False, True]]
+    """
+    sets, ids = bound.sets, bound.sets.layout.ids
+    picks, is_open = start.clone(), torch.ones(len(start), len(sets), dtype=torch.bool, device=sets.device)
+    for number in range(sets.layout.longest):
+        gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
+        _check_gains(gains, ids.expand_as(gains))
+        uniform = noise(number).uniform(sets.layout, 2 * len(picks)).double().clamp(2**-54, 1 - 2**-54)
+        to_join, to_stop = uniform.chunk(2)
+        # The fractional part of a sum of independent uniform numbers is uniform: one number for each set.
+        stop = _gumbel(segment_sum(to_stop.T, sets).T.frac().clamp(2**-54, 1 - 2**-54))
+        keys = gains + _gumbel(to_join)
+        is_open &= stop < segment_max(keys.T, sets).T
+        if not bool(is_open.any()):
+            break
+        picks = picks | (is_best(keys, sets) & is_open[:, ids])
+    return picks
+
+
+def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+    """Complete several begun subsets of each set, item by item.
+
+    Args:
+        bound: F, bound to the sets.
+        firsts: The begun subsets, `(m, total)`.
+        sizes: Number of items of each subset, `(b,)`.
+        excluded: Items that never join, `(total,)`.
+
+    Returns:
+        The subsets `(m, total)`, and the log-probability of what was added, one item after the other, `(m, b)`.
+    """
+    sets, ids = bound.sets, bound.sets.layout.ids
+    picks = firsts.clone()
+    likelihood = torch.zeros(len(firsts), len(sets), dtype=torch.float64, device=sets.device)
+    for _ in range(int(sizes.max()) if len(sizes) else 0):
+        is_open = sizes > segment_sum(picks.T, sets).T
+        if not bool(is_open.any()):
+            break
+        gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
+        _check_gains(gains, ids.expand_as(gains))
+        top = segment_max(gains.T, sets).T
+        is_open &= top.isfinite()
+        # The item that joins is the one on top, so its probability is one over the sum relative to it.
+        relative = torch.where(is_open[:, ids], gains - top[:, ids], 0.0)
+        likelihood -= torch.where(is_open, segment_sum(relative.exp().T, sets).T.log(), 0.0)
+        picks = picks | (is_best(gains, sets) & is_open[:, ids])
+    return picks, likelihood
+
+
+def is_best(keys: Tensor, sets: Sets) -> Tensor:
+    """Return whether each item has the largest of the keys `(m, total)` of its set; the first one of equals."""
+    ids, positions = sets.layout.ids, sets.layout.positions
+    ties = keys == segment_max(keys.T, sets).T[:, ids]
+    first = -segment_max(torch.where(ties, -positions, -sets.layout.total).T, sets, empty=0).T
+    return positions == first[:, ids]
+
+
+def _gumbel(uniform: Tensor) -> Tensor:
+    return -(-uniform.log()).log()
+
+
+def _check_gains(gains: Tensor, ids: Tensor) -> None:
+    wrong = gains.isnan() | (gains == torch.inf)
+    if bool(wrong.any()):
+        raise DataError(
+            f"the gain of an item of set {int(ids[wrong][0])} is not finite; look for features far beyond those that "
+            "the selector was fitted on"
+        )
