@@ -23,7 +23,7 @@ from setgrad import SubsetSelector
 from setgrad.selector import resolve_device
 from setgrad.sets import Choices, Sets
 
-METHODS = ("unrolled", "conditional", "implicit", "direct")
+METHODS = ("unrolled", "conditional", "direct")
 USUAL = "unrolled"
 # Items of a set, features and chosen items.
 SHAPES = {"Amazon": (30, 384, 6), "Moons": (100, 2, 10)}
@@ -58,18 +58,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_selector(method: str, device: str, *, quick: bool) -> SubsetSelector:
     """Return a selector that trains for one epoch."""
+    plain: dict[str, Any] = {"max_epochs": 1, "members": 1, "relation": 0, "random_state": 0, "verbose": 0}
     sizes: dict[str, Any] = {"dim": 16, "hidden": (16,)} if quick else {}
-    return SubsetSelector(
-        method=method,
-        max_epochs=1,
-        members=1,
-        relation=0,
-        pairs=False,
-        device=device,
-        random_state=0,
-        verbose=0,
-        **sizes,
-    )
+    return SubsetSelector(method=method, device=device, pairs=False, **plain, **sizes)
 
 
 def make_choices(shape: str, count: int) -> Choices:
@@ -93,6 +84,5 @@ def show(rows: dict[str, dict[str, float]]) -> None:
     for name in names:
         target = 1.0 if name.startswith("step") else 2.0
         ratio = rows["conditional"][name] / rows[USUAL][name]
-        print(
-            f"conditional, {name}: {ratio:.2f} of unrolled (target {target:g}): {'met' if ratio <= target else 'missed'}"
-        )
+        verdict = "met" if ratio <= target else "missed"
+        print(f"conditional, {name}: {ratio:.2f} of unrolled (target {target:g}): {verdict}")
