@@ -6,7 +6,7 @@ import abc
 import copy
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -183,7 +183,7 @@ class AbstractChoosing(abc.ABC):
 
         return choices.sets.with_values(map_batches(self._precise(), choices.sets, work))
 
-    def calibrate_recall(self, sets: Any, subsets: Any) -> AbstractChoosing:
+    def calibrate_recall(self, sets: Any, subsets: Any, *, scores: Sets | None = None) -> Self:
         """Calibrate `predict(recall=...)` on sets that the fit has not seen.
 
         `fit` calibrates it on its validation sets. These also chose the best epoch, so the promise holds up to that
@@ -194,6 +194,7 @@ class AbstractChoosing(abc.ABC):
         Args:
             sets: Anything that `fit` takes.
             subsets: Anything that `fit` takes.
+            scores: The result of `decision_function` for these sets, to avoid computing it again.
 
         Returns:
             The selector itself.
@@ -202,7 +203,7 @@ class AbstractChoosing(abc.ABC):
             NotFittedError: If the selector is not fitted; other errors are those of `fit`.
         """
         choices = self._check_choices(sets, subsets)
-        self.recall_ = RecallCalibration.of(self._infer(choices.sets).values, choices.subsets)
+        self.recall_ = RecallCalibration.of(self._logits(choices.sets, None, scores), choices.subsets)
         return self
 
     def score(
