@@ -35,6 +35,7 @@ class AbstractChoosing(abc.ABC):
     size_rule_: SizeRule
     min_size_: int
     recall_: RecallCalibration | None
+    stop_logit_: float
     _exact_model: ChoiceModel | None
 
     @property
@@ -118,7 +119,8 @@ class AbstractChoosing(abc.ABC):
         """Draw whole subsets from what the model thinks possible.
 
         The conditional method draws item by item: the next item with a probability proportional to exp(gain), the end
-        with one proportional to 1. So items of a draw belong together. Other methods draw each item independently.
+        with one proportional to exp(`stop_logit_`), which is learned from the validation sets. So the items of a draw
+        belong together. Other methods draw each item independently.
 
         Args:
             sets: The sets.
@@ -269,7 +271,9 @@ class AbstractChoosing(abc.ABC):
         return p if known is None else known.fill(p, inside=1.0, outside=0.0)
 
     def _draw(self, sets: Sets, n: int, seed: int, known: Known | None) -> Tensor:
-        return draw_subsets(self._precise(), sets, self._probabilities(sets, known), n, seed, known)
+        p = self._probabilities(sets, known)
+        stop_logit = self.stop_logit_
+        return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
 
     def _choose(
         self, sets: Sets, request: SubsetRequest, known: Known | None = None, scores: Sets | None = None

@@ -25,6 +25,7 @@ from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
 from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
+from setgrad.selector._draws import fit_stop_logit
 from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._recall import RecallCalibration
@@ -63,6 +64,7 @@ class FitResult:
     size_scores: dict[str, float]
     min_size: int
     recall: RecallCalibration | None
+    stop_logit: float
     history: list[dict[str, float]]
     best_epoch: int
 
@@ -111,7 +113,8 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     path = _path(model, held_out) if config.options.method == CONDITIONAL else None
     rule, scores = calibrate(logits, held_out.subsets, min_size, limit, path)
     recall = RecallCalibration.of(logits, held_out.subsets)
-    return FitResult(model, rule, scores, min_size, recall, progress.history, progress.best_epoch)
+    stop_logit = fit_stop_logit(model, held_out, seed) if path is not None else 0.0
+    return FitResult(model, rule, scores, min_size, recall, stop_logit, progress.history, progress.best_epoch)
 
 
 def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:

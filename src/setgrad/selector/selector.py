@@ -88,6 +88,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
         recall_: The calibration of `predict(recall=...)`.
+        stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
         n_features_in_: Number of features.
         table_: Columns of the table, if the selector was fitted by the command line; else None.
 
@@ -107,6 +108,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     size_scores_: dict[str, float] = field(init=False)
     min_size_: int = field(init=False)
     recall_: RecallCalibration | None = field(init=False)
+    stop_logit_: float = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -263,6 +265,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 "size_rule": rule_to_json(self.size_rule_),
                 "size_scores": self.size_scores_,
                 "min_size": self.min_size_,
+                "stop_logit": self.stop_logit_,
                 "history": self.history_,
                 "best_epoch": self.best_epoch_,
             },
@@ -281,7 +284,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         self.model_, self.options_ = result.model, config.options
         self.history_, self.best_epoch_ = result.history, result.best_epoch
         self.size_rule_, self.size_scores_, self.min_size_ = result.size_rule, result.size_scores, result.min_size
-        self.recall_, self.n_features_in_ = result.recall, int(np.prod(config.item_shape))
+        self.recall_, self.stop_logit_ = result.recall, result.stop_logit
+        self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 
     @property
