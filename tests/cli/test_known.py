@@ -95,6 +95,16 @@ def test_recall(run: Callable, learned: Path, carts: Path, choices: sg.Choices, 
     assert picks == sg.load(learned, device="cpu").predict(choices.sets, recall=0.5).values.tolist()
 
 
+def test_too_few_calibration_sets_are_one_warning(run: Callable, learned: Path, carts: Path, tmp_path: Path) -> None:
+    result = run("predict", learned, carts, "-o", tmp_path / "p.csv", "--recall", "0.99", "--json")
+    assert result.code == 0
+    assert result.err.startswith(
+        "warning: 4 calibration sets are too few to promise recall=0.99, so every item is chosen"
+    )
+    assert len(result.err.splitlines()) == 1
+    assert result.data["chosen"] == result.data["items"]
+
+
 def test_columns_are_read_in_one_pass(
     run: Callable, learned: Path, carts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,12 +110,19 @@ def _check_choice(args: Namespace) -> None:
 
 
 def _check_recall(selector: SubsetSelector, args: Namespace) -> None:
-    """Check before any inference that the model can keep a promise about recall."""
-    if args.recall is not None and selector.recall_ is None:
+    """Check before any inference that the model can keep a promise about recall; warn if only all items together do."""
+    if args.recall is None:
+        return
+    if selector.recall_ is None:
         raise OptionError(
             f"--recall needs a calibration, which models of earlier versions do not have; fit {args.model} again, or "
             "call calibrate_recall in Python and save the model"
         )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        selector.recall_.threshold(args.recall)
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[str, str]]:
@@ -161,7 +168,10 @@ def _run(args: Namespace) -> CommandResult:
     constraint, items = read_known(args.table, table, args)
     known = items._asdict()
     scores = selector.decision_function(table.sets, **known)
-    picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores, **known)
+    with warnings.catch_warnings():
+        # `_check_recall` has said it.
+        warnings.filterwarnings("ignore", ".* calibration sets are too few", RuntimeWarning)
+        picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores, **known)
     item_name = schema.item_id or ("item" if schema.set_id == "item_id" else "item_id")
     write_table(
         args.output,
