@@ -19,7 +19,7 @@ from setgrad.inference import (
 from setgrad.inference.partial import WithFirst
 from setgrad.sets import Sets
 
-LAYOUTS = {
+LAYOUTS: dict[str, list[list[bool]]] = {
     "ragged": [[True, False, False, False, True], [], [False, False], [True, True, True], [True], [False]],
     "uniform": [[True, False, True], [False, False, False], [True, True, True]],
     "only empty sets": [[], []],
@@ -83,9 +83,8 @@ def test_losses_equal_a_plain_loop(loss: PartialSubsetLoss, weighted, name):
     numbers = subsets.with_values(torch.ones(subsets.layout.total) if weights is None else weights)
     expected = []
     for m, (row, part) in enumerate(zip(gains, parts, strict=True)):
-        columns = zip(rows, subsets.with_values(row), subsets.with_values(part), numbers, strict=True)
-        for chosen, *each in columns:
-            g, given, w = (x.tolist() for x in each)
+        lists = [[x.tolist() for x in column] for column in (*map(subsets.with_values, (row, part)), numbers)]
+        for chosen, g, given, w in zip(rows, *lists, strict=True):
             # A later part that is empty does not count, nor does a set without items.
             if chosen and (m == 0 or any(given)):
                 expected.append(plain_loss(loss, m == 0, g, given, chosen, w))
