@@ -123,7 +123,7 @@ class Chooser:
         """Return the constraint together with the requested sizes and what is known."""
         constraint: Any = as_constraint(request.constraint or [])
         if request.size is not None:
-            sizes = requested_sizes(request.size, self.sets).tolist()
+            sizes = self._check_sizes(requested_sizes(request.size, self.sets)).tolist()
             constraint = AllOf([_linear(constraint, "size"), SizeRange(sizes, sizes)])
         return constraint if self.known is None else self.known.constrain(_linear(constraint, "given"))
 
