@@ -237,7 +237,8 @@ def test_a_size_beyond_the_open_items_is_the_same_under_a_vacuous_constraint(qui
 def test_the_conditional_method_continues_from_what_is_given(conditional: SubsetSelector) -> None:
     sets = make_choices(12, seed=3).sets.to(torch.float64)
     inside, outside = draw_known(sets)
-    bound, known = conditional.function_.bind(sets), {"start": inside.values, "excluded": outside.values}
+    bound = conditional.function_.bind(sets)
+    known: dict[str, Any] = {"start": inside.values, "excluded": outside.values}
     assert isinstance(conditional.size_rule_, StopBelow)
     with torch.no_grad():
         expected = choose_item_by_item(
@@ -246,7 +247,7 @@ def test_the_conditional_method_continues_from_what_is_given(conditional: Subset
         sizes = torch.full((len(sets),), 3)
         fixed_size = choose_item_by_item(bound, sizes=sizes, **known).subsets
         completed = best_completion(bound, sizes.minimum(sets.lengths - 1), **known)
-    arguments = {"given": inside, "excluded": outside}
+    arguments: dict[str, Any] = {"given": inside, "excluded": outside}
     for search in (None, "greedy"):
         assert torch.equal(conditional.predict(sets, search=search, **arguments).values, expected.values)
         assert torch.equal(conditional.predict(sets, search=search, size=3, **arguments).values, fixed_size.values)
@@ -279,7 +280,7 @@ def test_forms_of_what_is_given(conditional: SubsetSelector) -> None:
     ]
     picks = [conditional.predict(sets, given=a, excluded=b).values for a, b in forms]
     assert all(torch.equal(picks[0], other) for other in picks[1:])
-    nothing = [[]] * len(sets)
+    nothing: list[list[int]] = [[]] * len(sets)
     assert torch.equal(
         conditional.predict(sets, given=nothing, excluded=nothing).values, conditional.predict(sets).values
     )
