@@ -55,6 +55,8 @@ FITTED: dict[str, dict[str, Any]] = {
     "mlp and context": {"phi": "mlp+context"},
     "three members": {"members": 3},
     "two copula members": {"members": 2, "method": "copula"},
+    "conditional": {"method": "conditional"},
+    "two conditional members": {"members": 2, "method": "conditional", "function": "inset"},
 }
 
 
