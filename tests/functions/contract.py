@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from setgrad.functions import (
     Average,
+    BoundSetFunction,
     Coverage,
     DeepSetFunction,
     FacilityLocation,
@@ -25,9 +26,11 @@ from setgrad.functions import (
     ItemScores,
     LogDeterminant,
     Modular,
+    PairScores,
     SetFunction,
     rbf,
 )
+from setgrad.functions.pair_scores import BoundSum
 from setgrad.sets import Sets
 
 DIM = 2
@@ -114,6 +117,37 @@ def _related(function: DeepSetFunction | ItemScores) -> SetFunction:
     return function
 
 
+class Sum(nn.Module, SetFunction):
+    """The sum of a learned function and a term for pairs, as a selector has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = DeepSetFunction(DIM, "mlp", dim=8, hidden=(8,)), _varied(PairScores(DIM))
+
+    def bind(self, sets: Sets) -> BoundSetFunction:
+        return BoundSum([self.first.bind(sets), self.second.bind(sets)])
+
+
+# In units of 1/32, and the constant.
+_PAIR_WEIGHTS = (3.0, -1.25, 0.75)
+
+
+def _varied(function: PairScores) -> PairScores:
+    """Return the function with different weights and a constant, because those of a new one are equal and 0."""
+    function.weights.data = torch.tensor(_PAIR_WEIGHTS[:2]) / 32
+    function.constant.data.fill_(_PAIR_WEIGHTS[2])
+    return function
+
+
+def _pairs(items: Items, chosen: Sequence[int]) -> float:
+    total = 0.0
+    for position, i in enumerate(chosen):
+        for j in chosen[:position]:
+            lengths = math.hypot(*items[i]) * math.hypot(*items[j])
+            total += sum(_PAIR_WEIGHTS[u] * items[i][u] * items[j][u] / lengths for u in range(DIM)) + _PAIR_WEIGHTS[2]
+    return total
+
+
 CASES = [
     Case("modular", Modular, lambda x, s: sum(sum(x[i]) for i in s), submodular=True, monotone=True),
     Case(
@@ -166,6 +200,8 @@ CASES = [
     Case("horse, custom phi", lambda: HorseFunction(DIM, nn.Linear(DIM, 6), hidden=(8, 8), heads=2, chunk_size=1)),
     Case("item scores", lambda: ItemScores(DIM, dim=8)),
     Case("item scores, related", lambda: _related(ItemScores(DIM, dim=8, relation=3))),
+    Case("pair scores", lambda: _varied(PairScores(DIM)), _pairs),
+    Case("sum", Sum),
     Case(
         "average, classical",
         lambda: Average([Coverage(), GraphCut(), Coverage()]),

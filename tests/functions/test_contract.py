@@ -16,10 +16,11 @@ from setgrad.functions import (
     HorseFunction,
     InsetFunction,
     ItemScores,
+    PairScores,
     SetFunction,
 )
 from setgrad.sets import Sets
-from tests.functions.contract import CASES, Case, draw_sets
+from tests.functions.contract import CASES, Case, Sum, draw_sets
 
 SIZES = [3, 0, 1, 4, 2]
 CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-11}
@@ -268,6 +269,7 @@ def test_learned_functions_can_be_restricted(seeded):
     sets, numbers = draw_sets(SIZES), torch.tensor([0])
     items = sets.with_values(torch.arange(sets.layout.total)).take(numbers)
     with seeded(0):
-        functions = [kind(2, phi="mlp", dim=4) for kind in (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)]
+        kinds = (DeepSetFunction, ItemScores, HorseFunction, InsetFunction)
+        functions = [*(kind(2, phi="mlp", dim=4) for kind in kinds), PairScores(2), Sum()]
     for function in (*functions, Average(functions)):
         assert function.bind(sets.to(torch.float32)).restrict(numbers, items) is not None

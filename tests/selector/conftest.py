@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from setgrad.selector import SubsetSelector
+from setgrad.selector._tables import SOLVERS
 from setgrad.sets import Choices, Sets
 
 TINY: dict[str, Any] = {
@@ -54,6 +55,8 @@ FITTED: dict[str, dict[str, Any]] = {
     "mlp and context": {"phi": "mlp+context"},
     "three members": {"members": 3},
     "two copula members": {"members": 2, "method": "copula"},
+    "conditional": {"method": "conditional"},
+    "two conditional members": {"members": 2, "method": "conditional", "function": "inset"},
 }
 
 
@@ -67,3 +70,16 @@ def fitted(request, choices):
 def default():
     """The default method, fitted long enough to be good."""
     return SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 1e-2}).fit(*make_choices(300))
+
+
+@pytest.fixture(scope="session", params=SOLVERS)
+def quick(request, choices):
+    """A selector of each method after two epochs."""
+    return SubsetSelector(**{**TINY, "max_epochs": 2, "method": request.param}).fit(*choices)
+
+
+@pytest.fixture(scope="session")
+def conditional():
+    """The method "conditional", fitted long enough to be good."""
+    options = {**TINY, "max_epochs": 40, "learning_rate": 1e-2, "method": "conditional"}
+    return SubsetSelector(**options).fit(*make_choices(300))

@@ -25,8 +25,7 @@ from setgrad.selector import (
 )
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._constrained_choice import choose_allowed, worths
-from setgrad.selector._tables import SOLVERS
-from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.sets import Sets, subset_sizes
 from tests.selector.conftest import TINY, make_choices
 
 
@@ -82,12 +81,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"search": "local"},
     {"search": "local", "threshold": 0.6},
 ]
-
-
-@pytest.fixture(scope="module", params=SOLVERS)
-def quick(request: pytest.FixtureRequest, choices: Choices) -> SubsetSelector:
-    """A selector of each method after two epochs."""
-    return SubsetSelector(**{**TINY, "max_epochs": 2, "method": request.param}).fit(*choices)
 
 
 @given(

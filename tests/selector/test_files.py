@@ -274,12 +274,14 @@ def test_load_needs_the_phi_of_the_user(choices, tmp_path, seeded):
     assert torch.equal(again.predict_proba(choices.sets).values, selector.predict_proba(choices.sets).values)
 
 
-@pytest.mark.parametrize("case", ["plain", "weights", "dropout", "start"])
+@pytest.mark.parametrize("case", ["plain", "weights", "dropout", "start", "conditional"])
 def test_a_resumed_run_gives_the_same_result(choices, tmp_path, seeded, case):
     options, data = {**TINY, "patience": 50}, dict[str, Any]()
     with seeded(0):
         if case == "weights":
             data["sample_weight"] = torch.linspace(0.5, 1, len(choices))
+        elif case == "conditional":
+            options["method"] = "conditional"
         elif case == "dropout":
             options["phi"] = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5))
         elif case == "start":

@@ -10,11 +10,12 @@ import torch
 from setgrad.encoders.attention import InducedAttention
 from setgrad.errors import OptionError
 from setgrad.functions import FreshNoise, ItemNoise
-from setgrad.inference import AllItems
+from setgrad.inference import AllItems, draw_partial_subsets
 from setgrad.selector import SelectorOptions, SizeRange, SubsetSelector
 from setgrad.selector._batched_inference import infer_logits
 from setgrad.selector._fit import default_members
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked
+from setgrad.selector._tables import CONDITIONAL, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, with_prefix
 from tests.selector.conftest import FITTED, TINY, make_choices
 
@@ -23,6 +24,9 @@ RATE = 2.0**-7
 STEP = {"weight_decay": 0.1, "clip": 0.05}
 KINDS = {name: FITTED[name] for name in ("unrolled", "one-step", "direct", "paper", "gaussian", "horse")}
 KINDS["induced"] = {"attention": "induced"}
+for _function in ("deepset", "inset", "horse"):
+    KINDS[f"conditional, {_function}"] = {"method": "conditional", "function": _function}
+KINDS["conditional, cross-entropy"] = {"method": "conditional", "loss": "all", "pairs": False, "phi": "mlp"}
 STEPS = 4
 BOTH = pytest.mark.parametrize("kind", [SeparateWeights, StackedWeights])
 
@@ -36,8 +40,16 @@ def fitted_model(choices, **options):
 
 
 def train(weights, choices, noise, steps=STEPS, rate=RATE, decay=0.5):
-    batch = Batch(choices.sets.with_values(choices.sets.values.double()), choices.subsets, None, None, AllItems())
-    return torch.stack([weights.step(batch, noise, rate, decay) for _ in range(steps)])
+    """Take steps as the trainer does: at partial subsets if the method is conditional."""
+    sets, options = choices.sets.with_values(choices.sets.values.double()), weights.model.config.options
+    results = []
+    for _ in range(steps):
+        batch = Batch(sets, choices.subsets, None, None, AllItems())
+        if options.method == CONDITIONAL:
+            partial = draw_partial_subsets(choices.subsets, options.samples, noise)
+            batch = Batch(sets, choices.subsets, None, None, PARTIAL_LOSSES[options.loss], partial)
+        results.append(weights.step(batch, noise, rate, decay))
+    return torch.stack(results)
 
 
 def current(weights):
@@ -45,14 +57,15 @@ def current(weights):
     return {name: value.clone() for name, value in with_prefix(weights.state(), "model.").items()}
 
 
-def test_logits_and_function_are_means_over_the_members(choices):
-    selector, sets = fit(choices, members=3), choices.sets
+@pytest.mark.parametrize("method", ["unrolled", "conditional"])
+def test_logits_and_function_are_means_over_the_members(choices, method):
+    selector, sets = fit(choices, members=3, method=method), choices.sets
     model = selector._precise()
     items = model.standardised(sets)
     masks = torch.rand(4, sets.layout.total, generator=torch.Generator().manual_seed(0)) < 0.5
     logits, values = [], []
     for member in model.each():
-        bound = member.function.bind(items)
+        bound = member.bind(items)
         logits.append(member.infer(model.config, bound, ItemNoise(sets), samples=20).logits)
         values.append(bound.value(masks))
     result = selector.decision_function(sets).values
@@ -62,8 +75,9 @@ def test_logits_and_function_are_means_over_the_members(choices):
 
 
 @pytest.mark.parametrize("constraint", [None, SizeRange(1, 6)], ids=str)
-def test_a_member_is_trained_as_if_it_were_alone(choices, constraint):
-    options = {**TINY, "max_epochs": 1, "batch_size": 8}
+@pytest.mark.parametrize("method", ["unrolled", "conditional"])
+def test_a_member_is_trained_as_if_it_were_alone(choices, constraint, method):
+    options = {**TINY, "max_epochs": 1, "batch_size": 8, "method": method}
     alone, first = (
         SubsetSelector(**options, members=count).fit(*choices, constraint=constraint).model_.each()[0].state_dict()
         for count in (1, 3)
@@ -89,8 +103,9 @@ def test_stacked_and_separate_training_are_equal(choices, kind, limit, monkeypat
 
 
 @pytest.mark.parametrize("kinds", [(SeparateWeights, StackedWeights), (StackedWeights, SeparateWeights)], ids=str)
-def test_a_run_can_be_resumed_with_the_other_weights(choices, kinds):
-    model = fitted_model(choices)
+@pytest.mark.parametrize("method", ["unrolled", "conditional"])
+def test_a_run_can_be_resumed_with_the_other_weights(choices, kinds, method):
+    model = fitted_model(choices, method=method)
     first, whole = (kinds[0](copy.deepcopy(model), **STEP) for _ in range(2))
     noise, same = FreshNoise(1), FreshNoise(1)
     train(first, choices, noise)
@@ -187,6 +202,7 @@ def test_restore_discards_captured_graphs(choices):
 
 DEFAULT_MEMBERS = [
     (1024, "cuda", {}, 8),
+    (1024, "cuda", {"method": "conditional"}, 8),
     (1025, "cuda", {}, 1),
     (5, "cpu", {}, 1),
     (5, "cuda", {"method": "copula"}, 1),

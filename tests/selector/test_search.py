@@ -1,16 +1,16 @@
-"""Greedy and local search, compared with plain loops on small sets."""
+"""Local search compared with plain loops on small sets."""
 
 import itertools
 
 import pytest
 import torch
 
-from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction, DeepSetFunction, Modular
 from setgrad.functions.facility_location import FacilityLocation
 from setgrad.functions.graph_cut import GraphCut
 from setgrad.functions.log_determinant import LogDeterminant
 from setgrad.selector import greedy, local_search
+from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.sets import Sets
 
 SIZES = [5, 0, 1, 7, 3]
@@ -34,39 +34,12 @@ def value(bound, chosen, number):
     return bound.value(mask)[0, number].item()
 
 
-def plain_greedy(bound, number, size):
-    chosen: list[int] = []
-    n = SIZES[number]
-    while len(chosen) < min(n, n if size is None else size):
-        now = value(bound, chosen, number)
-        gains = {i: value(bound, [*chosen, i], number) - now for i in range(n) if i not in chosen}
-        best = max(gains, key=lambda i: gains[i])
-        if size is None and gains[best] <= 0:
-            break
-        chosen.append(best)
-    return set(chosen)
-
-
 @pytest.mark.parametrize("size", [None, 0, 2, 6])
-def test_greedy_equals_a_plain_loop(bound, size):
+def test_greedy_is_the_choice_item_by_item(bound, size):
+    """The path itself is compared with a plain loop in `test_item_by_item.py`."""
     sizes = None if size is None else torch.full((len(SIZES),), size)
-    picks = greedy(bound, sizes)
-    for number, mask in enumerate(picks):
-        assert set(mask.nonzero()[:, 0].tolist()) == plain_greedy(bound, number, size)
-
-
-@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_greedy_rejects_gains_that_are_not_finite(wrong):
-    """Minus infinity is allowed: such an item is never added."""
-    scores = torch.tensor([[1.0], [2.0], [3.0]])
-    sets = Sets.from_lengths(torch.cat([scores, scores]), [3, 3])
-    nonfinite = sets.values.clone()
-    nonfinite[4] = wrong
-    with pytest.raises(DataError, match="gain of an item of set 1 is not finite"):
-        greedy(Modular().bind(sets.with_values(nonfinite)))
-    nonfinite[4] = -torch.inf
-    picks = greedy(Modular().bind(sets.with_values(nonfinite)), torch.tensor([3, 3]))
-    assert picks.values.tolist() == [True, True, True, True, False, True]
+    expected = choose_item_by_item(bound, sizes=sizes).subsets
+    assert torch.equal(greedy(bound, sizes).values, expected.values)
 
 
 @pytest.mark.parametrize("keep_size", [True, False])

@@ -104,17 +104,16 @@ class Chooser:
         found = self._search_freely(request, top, sizes)
         if allowed is None:
             return top if found is None else found
-        # Known items have no finite score, and the constraint decides about them.
+        # Known items have infinite scores, which do not move the cut. The constraint decides about them.
+        levels = find_levels(scores, top, self._cut(request))
         scores = scores if self.known is None else self.known.fill(scores, inside=0.0, outside=0.0)
-        cut = self._cut(request)
-        levels = find_levels(scores, top, cut)
         is_on_function = self._is_conditional or found is not None
         return choose_allowed(
             allowed,
             self.sets,
             scores=scores,
             free=top,
-            cut=cut,
+            cut=levels,
             searched=found,
             improve=partial(self._improve, allowed, levels) if is_on_function else None,
             on_failure=request.on_failure,
@@ -124,7 +123,7 @@ class Chooser:
         """Return the constraint together with the requested sizes and what is known."""
         constraint: Any = as_constraint(request.constraint or [])
         if request.size is not None:
-            sizes = requested_sizes(request.size, self.sets).tolist()
+            sizes = self._check_sizes(requested_sizes(request.size, self.sets)).tolist()
             constraint = AllOf([_linear(constraint, "size"), SizeRange(sizes, sizes)])
         return constraint if self.known is None else self.known.constrain(_linear(constraint, "given"))
 

@@ -67,6 +67,8 @@ class RecallCalibration:
     def threshold(self, recall: float) -> float:
         """Return the largest threshold that keeps the promise; minus infinity if only all items together do.
 
+        It is infinity if few enough sets have a chosen item: choosing nothing then keeps the promise too.
+
         Raises:
             OptionError: If `recall` is not between 0 and 1.
 
@@ -78,8 +80,9 @@ class RecallCalibration:
         name = parameter("recall")
         if not isinstance(recall, Real) or isinstance(recall, bool) or not 0 < recall < 1:
             raise OptionError(f"{name} must be a number above 0 and below 1, not {recall!r}")
-        # The loss just at each logit: the shares of all smaller logits.
-        below = torch.searchsorted(self.logits, self.logits)
+        # The loss just at each logit, and above all of them: the shares of all smaller logits.
+        levels = torch.cat([self.logits, torch.tensor([torch.inf], dtype=torch.float64)])
+        below = torch.searchsorted(self.logits, levels)
         lost = torch.cat([torch.zeros(1, dtype=torch.float64), self.shares.cumsum(0)])[below]
         kept = (lost + 1) / (self.count + 1) <= 1 - recall + 1e-12
         if not bool(kept.any()):
@@ -91,4 +94,4 @@ class RecallCalibration:
                 stacklevel=4,
             )
             return -torch.inf
-        return float(self.logits[kept].max())
+        return float(levels[kept].max())

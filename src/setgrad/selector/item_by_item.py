@@ -85,7 +85,7 @@ def choose_item_by_item(
         sets, ids = bound.sets, bound.sets.layout.ids
         chosen, is_closed = picks[items], closed[items]
         gains = bound.gains(chosen[None])[0].double().masked_fill(is_closed, -torch.inf)
-        _check_gains(gains, rows[ids])
+        check_gains(gains, rows[ids])
         rank, count = segment_rank(gains, sets), segment_sum(chosen, sets)
         block = (count // _BLOCK).clamp(min=1)
         joins = gains.isfinite() & (rank < (block if sizes is None else block.minimum(sizes[rows] - count))[ids])
@@ -96,10 +96,12 @@ def choose_item_by_item(
             joins &= (reached > cut) | (count[ids] + rank < min_size)
         scores[items] = torch.where(is_closed, scores[items], reached)
         level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
-        picks[items], closed[items] = chosen | joins, is_closed | joins
+        picks[items] = chosen | joins
         grows = segment_sum(joins, sets) > 0
         if sizes is not None:
             grows &= segment_sum(picks[items], sets) < sizes[rows]
+        # A finished set that is still in the batch stays as it is, as it does alone.
+        closed[items] = is_closed | joins | ~grows[ids]
         remaining = grows.nonzero()[:, 0]
         if not len(remaining):
             break
@@ -141,7 +143,7 @@ def draw_item_by_item(
     picks, is_open = start.clone(), torch.ones(len(start), len(sets), dtype=torch.bool, device=sets.device)
     for number in range(sets.layout.longest):
         gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
-        _check_gains(gains, ids.expand_as(gains))
+        check_gains(gains, ids.expand_as(gains))
         uniform = noise(number).uniform(sets.layout, 2 * len(picks)).double().clamp(2**-54, 1 - 2**-54)
         to_join, to_stop = uniform.chunk(2)
         # The fractional part of a sum of independent uniform numbers is uniform: one number for each set.
@@ -174,7 +176,7 @@ def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, exclud
         if not bool(is_open.any()):
             break
         gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
-        _check_gains(gains, ids.expand_as(gains))
+        check_gains(gains, ids.expand_as(gains))
         top = segment_max(gains.T, sets).T
         is_open &= top.isfinite()
         # The item that joins is the one on top, so its probability is one over the sum relative to it.
@@ -196,7 +198,8 @@ def _gumbel(uniform: Tensor) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def _check_gains(gains: Tensor, ids: Tensor) -> None:
+def check_gains(gains: Tensor, ids: Tensor) -> None:
+    """Raise a DataError that names the set, from the sets of the items, if a gain is NaN or infinity."""
     wrong = gains.isnan() | (gains == torch.inf)
     if bool(wrong.any()):
         raise DataError(

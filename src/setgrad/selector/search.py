@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.functions import BoundSetFunction
-from setgrad.selector.item_by_item import choose_item_by_item, complete_each
+from setgrad.selector.item_by_item import check_gains, choose_item_by_item, complete_each
 from setgrad.sets import Sets, segment_matmul, segment_max, segment_rank, segment_sum
 
 SEARCHES = ("greedy", "local", "completion")
@@ -71,8 +71,9 @@ def best_completion(bound: BoundSetFunction, sizes: Tensor, start: Tensor, exclu
     sets, closed = bound.sets, start | excluded
     sizes = sizes.to(sets.device)
     gains = bound.gains(start[None])[0].masked_fill(closed, -torch.inf)
+    check_gains(gains, sets.layout.ids)
     rank, count = segment_rank(gains, sets), segment_sum(start, sets)
-    is_open = (count < sizes)[sets.layout.ids] & ~closed
+    is_open = (count < sizes)[sets.layout.ids] & gains.isfinite()
     firsts = torch.arange(max(1, min(_FIRSTS, sets.layout.longest)), device=sets.device)[:, None]
     begun = start | ((rank == firsts) & is_open)
     subsets, likelihood = complete_each(bound, begun, sizes, excluded)
