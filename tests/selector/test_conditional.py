@@ -23,6 +23,7 @@ from setgrad.selector._partial_validation import validate_completion
 from setgrad.selector._tables import FUNCTIONS, PARTIAL_LOSSES
 from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
+from setgrad.selector.sizes import StopBelow
 from setgrad.sets import Choices, Sets, subset_sizes
 from tests.selector.conftest import TINY, make_choices
 from tests.selector.test_constraints import LEARN, choices_within_budget
@@ -314,6 +315,24 @@ def test_a_search_under_a_constraint_raises_f(choices, monkeypatch):
         assert float(after[number]) <= float(values.max()) + 1e-9
         is_best[:, number] = [float(result[number]) >= float(values.max()) - 1e-9 for result in (before, after)]
     assert is_best[1].sum() > is_best[0].sum()
+
+
+def test_every_item_of_that_search_costs_the_cut(choices, monkeypatch):
+    """So the search takes what the rule for sizes takes, also items with which F is a little smaller."""
+    cut = -3.0
+    selector, sets = fit(choices, max_epochs=2), make_choices(40, seed=6).sets.to(torch.float64)
+    selector.size_rule_, selector.min_size_ = StopBelow(cut), 0
+    limit = [Budget([[1 + k % 3 for k in range(len(x))] for x in sets], budget=6), SizeRange(1, 5)]
+    found = selector.predict(sets, constraint=limit)
+    monkeypatch.setattr("setgrad.selector._prediction.constrained_search", lambda bound, first, solve: first)
+    start = selector.predict(sets, constraint=limit)
+    assert not torch.equal(start.values, found.values)
+
+    def worth(picks):
+        return selector.value(sets, picks) - cut * torch.as_tensor(subset_sizes(picks))
+
+    assert bool((worth(found) >= worth(start) - 1e-9).all())
+    assert bool((worth(found) > worth(start) + 1e-6).any())
 
 
 def test_levels_of_paths_do_not_depend_on_the_batch(conditional):
