@@ -1,5 +1,6 @@
 """The method "conditional": what it learns, with every function and phi; values and gains; choices on F."""
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -263,7 +264,8 @@ def test_wrong_subsets_raise(conditional):
 
 @pytest.mark.parametrize("options", [{}, {"size": 3}, {"size": [0, 1, 2, 3, 9, 1, 2, 3, 4]}], ids=str)
 def test_the_choice_is_greedy_search(conditional, options):
-    sets = new_sets()
+    conditional, sets = copy.copy(conditional), new_sets()
+    conditional.size_rule_ = StopBelow(-0.5)
     plain, greedy = (conditional.predict(sets, search=search, **options) for search in (None, "greedy"))
     assert torch.equal(plain.values, greedy.values)
     # By gains at each step, set by set.
@@ -379,7 +381,7 @@ def test_options_that_do_not_go_together_raise(options, message):
 
 def test_options_in_use(choices):
     options = fit(choices, max_epochs=1).options_
-    assert (options.samples, options.loss, options.pairs, options.relation) == (3, "all+list", True, 64)
+    assert (options.samples, options.loss, options.pairs, options.relation) == (4, "all+list", True, 64)
     assert SelectorOptions(method="conditional", scale="none").resolved_scale is None
     assert SelectorOptions().resolved_samples == 5 and SelectorOptions().resolved_loss == "all"
     cases = {"context": (True, False), "mlp": (False, False)}

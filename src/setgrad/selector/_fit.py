@@ -113,7 +113,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     if config.options.method == CONDITIONAL:
         # Under a constraint only the choice from nothing counts, because the constraint is one of these sets.
         path = follow_paths(model, held_out, logits, seed, completions=limit is None)
-        rule, scores = calibrate(path.logits, path.subsets, min_size, limit, path.scores)
+        rule, scores = calibrate(path.logits, path.subsets, min_size, limit, path.scores, len(held_out))
         stop_logit = fit_stop_logit(model, held_out, seed)
     else:
         rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
