@@ -27,17 +27,19 @@ from benchmarks.selection import (
     demo_scores,
     given,
     predict_sizes,
+    recall,
     table2,
     time_to_score,
     utility,
 )
-from benchmarks.speed import discrete_speed, members_speed, speed_meanfield
+from benchmarks.speed import discrete_speed, members_speed, method_speed, speed_meanfield
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
 BENCHMARKS: dict[str, ModuleType] = {
     "speed-meanfield": speed_meanfield,
     "members-speed": members_speed,
+    "method-speed": method_speed,
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,
@@ -46,6 +48,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "constrained-training": constrained,
     "given": given,
     "utility": utility,
+    "recall": recall,
     "estimator-error": estimator_error,
     "encoder-memory": encoder_memory,
     "clustering": clustering,

@@ -5,6 +5,10 @@ some items are. With one given item it is above the default on bundles and clust
 and at or above the best plain rival. On clusters 1/3 is the limit without a given item, and nearly 100 is reached with
 one.
 
+F may have a term for pairs of items, a cosine, which finds items like the given ones before any training. "pairs" and
+"no-pairs" are the default with and without it, "conditional-pairs" and "conditional-no-pairs" the same for conditional
+training: a claim about the training must hold without the term too.
+
 From 0 to half of the items of each S* are given, drawn at random: the same for all methods, and those of a smaller
 number are among those of a larger one. A column has the sets whose S* has at least twice as many items, so columns
 differ in their sets and only methods may be compared. All return the true number of items, the given ones included.
@@ -48,7 +52,7 @@ from setgrad.datasets import AMAZON_CATEGORIES, Task
 from setgrad.selector import jaccard
 from setgrad.sets import Choices, subset_sizes
 
-MODELS = ("default", "conditional", "implicit")
+MODELS = ("default", "conditional", "pairs", "no-pairs", "conditional-pairs", "conditional-no-pairs", "implicit")
 TASKS = "bundles,clusters,amazon"
 SCORES = {
     "jaccard": "Jaccard of the whole subset, true size",
@@ -226,10 +230,10 @@ def draw_figure(records: Sequence[Record], page: Path) -> list[Path]:
                 [number for number, _ in points],
                 [summary.mean for _, summary in points],
                 [0.0 if summary.count < 2 else summary.error for _, summary in points],
-                fmt="o-" if model in VARIANTS else "o--",
+                fmt="o-" if model in VARIANTS else "s--",
                 label=model,
-                # The same colour in all panels; there are ten, then greys.
-                color=f"C{place}" if place < 10 else str(0.2 + 0.2 * (place - 10)),
+                # The same colour in all panels. There are ten; the line tells models of ours from rivals.
+                color=f"C{place % 10}",
             )
         axes.set_title(task)
         axes.set_xlabel("items given")

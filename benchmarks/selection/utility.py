@@ -5,18 +5,18 @@ the true size, greedy and local search on F are within one point of `predict`, a
 subsets that differ by one exchanged item. Trained by one step from probabilities of 1/2 ("unrolled"), it is not: search
 is far below `predict` on Moons and Amazon.
 
-"predict", "greedy" and "local" are test Jaccard with the true size: by `predict`, with search="greedy" and with
-search="local". "own size" is that of `predict` without a size. "swaps" is the share of exchanges of one item of S* for
-one outside for which F(S*) is larger, and "best" the share of sets in which it is larger for all of them; both are over
-the first 300 test sets, and sets without an exchange do not count.
+"predict" is test Jaccard with the true size; "greedy", "local" and "completion" are the same with that `search`. "own
+size" is that of `predict` without a size. "swaps" is the share of exchanges of one item of S* for one outside for which
+F(S*) is larger, and "best" the share of sets in which it is larger for all of them; both are over the first 300 test
+sets, and sets without an exchange do not count.
 
 "default" and "conditional" have eight members, as on a GPU, the others one. Moons, Gaussian and Amazon (farthest) are
 cut into five folds; digits are drawn again for each seed. --tasks amazon is all categories.
 
-Results: Test scores in percent, mean ± standard deviation over folds or splits. predict, greedy, local: Jaccard with
-the true size, by the scores of the items and by search on F. own size: Jaccard of `predict` alone. swaps: share of
-exchanges of one chosen item for another one that lower F. best: share of sets in which all of them do. "se" is the
-standard error of the difference between search and `predict`, by fold or split.
+Results: Test scores in percent, mean ± standard deviation over folds or splits. predict: Jaccard with the
+true size, by the scores of the items. greedy, local, completion: the same by search on F. own size: Jaccard of
+`predict` alone. swaps: share of exchanges of one chosen item for another one that lower F. best: share of sets in which
+all of them do. "se" is the standard error of the difference between search and `predict`, by fold or split.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from setgrad.selector import jaccard
 from setgrad.selector.search import SEARCHES
 from setgrad.sets import Choices, segment_rank, segment_sum, subset_sizes
 
+MODELS = ("default", "single", "implicit", "unrolled", "conditional", "conditional-single")
 TASKS = "moons,gaussian,digits,amazon:toys,amazon:gear,amazon:safety"
 COLUMNS = {"true_size": "predict", **{name: name for name in SEARCHES}, "own_size": "own size"}
 COLUMNS |= {"swaps": "swaps", "best": "best"}
@@ -71,7 +72,7 @@ class Trial:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--models", default=",".join(VARIANTS), help=f"default: all: {', '.join(VARIANTS)}")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"default: {', '.join(MODELS)}")
     parser.add_argument("--tasks", help=f"names of tasks or families (default: {TASKS})")
     add_trial_options(parser, seeds=FOLDS, unit="fit")
 

@@ -11,6 +11,12 @@ VARIANTS: dict[str, tuple[str, Options]] = {
     "implicit": ("single", {"method": "implicit"}),
     "unrolled": ("single", {"method": "unrolled"}),
     "conditional": ("default", {"method": "conditional"}),
+    # The term for pairs compares items before any training. Each way of training with and without it tells what the
+    # training adds.
+    "pairs": ("default", {"pairs": True}),
+    "no-pairs": ("default", {"pairs": False}),
+    "conditional-pairs": ("default", {"method": "conditional", "pairs": True}),
+    "conditional-no-pairs": ("default", {"method": "conditional", "pairs": False}),
     "conditional-single": ("single", {"method": "conditional"}),
 }
 

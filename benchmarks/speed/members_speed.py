@@ -72,7 +72,16 @@ def make_batch(sets: int, device: torch.device) -> Batch:
 
 def make_weights(count: int, way: str, device: torch.device) -> TrainableWeights:
     """Return the weights of the default model, to be trained in that way."""
-    options = SelectorOptions(relation=0, members=count, estimator="bernoulli", steps=1)
+    options = SelectorOptions(
+        method="unrolled",
+        relation=0,
+        pairs=False,
+        members=count,
+        estimator="bernoulli",
+        samples=5,
+        loss="all",
+        steps=1,
+    )
     config = ModelConfig(options, item_shape=(384,), slots=None)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)

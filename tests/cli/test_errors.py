@@ -84,7 +84,10 @@ def test_wrong_tables(run: Callable, rows: Rows, put: Callable, tmp_path: Path, 
         (["--checkpoint", "run.ckpt"], ("--checkpoint needs --random-state",)),
         (["--validation-fraction", "2"], ("--validation-fraction must be a number between 0 and 1",)),
         (["--phi", "pixel-cnn+context"], ("--phi pixel-cnn+context reads images", "rows of numbers")),
-        (["--steps", "2"], ("--method='unrolled' with --steps=2", "use --estimator='gaussian'")),
+        (
+            ["--method", "unrolled", "--steps", "2"],
+            ("--method='unrolled' with --steps=2", "use --estimator='gaussian'"),
+        ),
         # More than any machine has.
         (["--dim", "4000000", "--heads", "1"], ("there is not enough memory; use a smaller --batch-size, --dim",)),
     ],

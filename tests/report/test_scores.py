@@ -12,16 +12,27 @@ from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import SIZE_RULES
 
 
-def by_enumeration(n: int, k: int) -> float:
-    right = set(range(k))
-    scores = [len(right & set(c)) / len(right | set(c)) if k else 1.0 for c in combinations(range(n), k)]
-    return float(np.mean(scores))
+def by_enumeration(n: int, k: int, given: int = 0) -> float:
+    right, told = set(range(k)), set(range(given))
+    subsets = [told | set(rest) for rest in combinations(range(given, n), k - given)]
+    return float(np.mean([len(right & c) / len(right | c) if k else 1.0 for c in subsets]))
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 0), (1, 1), (2, 1), (5, 2), (6, 4), (7, 7), (9, 3)])
 def test_chance_by_enumeration(n: int, k: int) -> None:
     subsets = Sets.from_list([[place < k for place in range(n)]])
     assert chance_jaccard(subsets) == pytest.approx(by_enumeration(n, k), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k", "given"), [(1, 1, 1), (5, 2, 1), (6, 4, 3), (7, 7, 2), (9, 3, 3)])
+def test_chance_of_completing(n: int, k: int, given: int) -> None:
+    right, told = (Sets.from_list([[place < count for place in range(n)]]) for count in (k, given))
+    assert chance_jaccard(right, told) == pytest.approx(by_enumeration(n, k, given), rel=1e-12)
+
+
+def test_given_items_that_are_not_right_raise(selector: SubsetSelector, test_sets: Choices) -> None:
+    with pytest.raises(DataError, match=r"is given, but is not in the right subset; given must be a part of it"):
+        evaluate(selector, test_sets, given=test_sets.sets.with_values(~test_sets.subsets.values))
 
 
 def test_chance_is_a_mean_over_sets() -> None:
@@ -71,7 +82,7 @@ def test_nothing_chosen_and_nothing_right(
 ) -> None:
     choices = Choices.of([[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]], [right])
     picks = Choices.of(choices.sets, [picked]).subsets
-    monkeypatch.setattr(SubsetSelector, "predict", lambda self, sets, size=None, scores=None: picks)
+    monkeypatch.setattr(SubsetSelector, "predict", lambda self, sets, **how: picks)
     scores = evaluate(selector, choices).scores
     assert (scores.precision, scores.recall) == (precision, recall)
     assert scores.exact == (picked == right)

@@ -70,10 +70,10 @@ def check_limits(args: Namespace) -> None:
         raise OptionError("--budget must be a number, not nan; use inf for no limit")
 
 
-def has_limits(args: Namespace) -> bool:
-    """Return whether the command line has a limit."""
-    names = ("budget", "group", "min_size", "max_size", "must_have", "must_not", "conflict")
-    return any(getattr(args, name) is not None for name in names)
+def given_limits(args: Namespace) -> list[str]:
+    """Return the flags of the limits that the command line has."""
+    names = ("budget", "at_most", "at_least", "min_size", "max_size", "must_have", "must_not", "conflict")
+    return ["--" + name.replace("_", "-") for name in names if getattr(args, name) is not None]
 
 
 def read_limits(path: Path, sets: Sets, args: Namespace) -> list[LinearConstraint] | None:
@@ -82,14 +82,29 @@ def read_limits(path: Path, sets: Sets, args: Namespace) -> list[LinearConstrain
     Raises:
         DataError: If the column of a limit is missing or holds values that cannot be used.
     """
+    return read_limits_and(path, sets, args, [])[0]
+
+
+def read_limits_and(
+    path: Path, sets: Sets, args: Namespace, others: Sequence[str]
+) -> tuple[list[LinearConstraint] | None, dict[str, Sets]]:
+    """Return the constraints on the sets of a table, and other columns of booleans by name, read in one pass.
+
+    Raises:
+        DataError: If a column is missing or holds values that cannot be used.
+    """
     parts: list[LinearConstraint] = []
+    masks: dict[str, Sets] = {}
     costs, conflicts = args.cost or [], args.conflict or []
     labels = [] if args.group is None else [args.group]
-    booleans = [name for name in (args.must_have, args.must_not) if name is not None]
+    booleans = [name for name in (args.must_have, args.must_not, *others) if name is not None]
     if costs or labels or booleans or conflicts:
         from setgrad.sets._read import read_columns
 
-        columns = read_columns(path, numbers=costs, booleans=booleans, labels=labels, optional_labels=conflicts)
+        # A column may have two roles, and is read once.
+        flags = list(dict.fromkeys(booleans))
+        columns = read_columns(path, numbers=costs, booleans=flags, labels=labels, optional_labels=conflicts)
+        masks = {name: sets.with_values(torch.from_numpy(columns.booleans[name])) for name in flags}
         for budget, cost in zip(args.budget or [], costs, strict=True):
             parts.append(_budget(sets.with_values(torch.from_numpy(columns.numbers[cost])), budget, cost))
         for name in labels:
@@ -98,11 +113,11 @@ def read_limits(path: Path, sets: Sets, args: Namespace) -> list[LinearConstrain
             parts.append(Groups(_by_set(columns.labels[name], sets), at_most=at_most, at_least=args.at_least or 0))
         for name, kind in ((args.must_have, MustHave), (args.must_not, MustNot)):
             if name is not None:
-                parts.append(kind(sets.with_values(torch.from_numpy(columns.booleans[name]))))
+                parts.append(kind(masks[name]))
         parts += [Conflicts.from_labels(_by_set(columns.optional_labels[name], sets)) for name in conflicts]
     if args.min_size is not None or args.max_size is not None:
         parts.append(SizeRange(args.min_size or 0, args.max_size))
-    return parts or None
+    return parts or None, masks
 
 
 def read_limits_of(path: Path, choices: Choices, args: Namespace) -> list[LinearConstraint] | None:

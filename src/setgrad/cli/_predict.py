@@ -12,14 +12,14 @@ from typing import Any
 from setgrad._text_table import TextTable
 from setgrad.cli._columns import declare_columns, read_sets, schema_for
 from setgrad.cli._command import Command, CommandResult
-from setgrad.cli._limits import check_limits, declare_limits, has_limits, read_limits
+from setgrad.cli._known import check_known, declare_known, read_known
+from setgrad.cli._limits import check_limits, declare_limits, given_limits
 from setgrad.cli._paths import check_output
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
-from setgrad.errors import InfeasibleError, OptionError, SolverError, unknown_name
+from setgrad.errors import InfeasibleError, OptionError, SolverError
 from setgrad.selector import SubsetSelector, TableSchema, load
-from setgrad.selector._constrained_choice import ON_FAILURE, describe_failures, list_failures
-from setgrad.selector.search import SEARCHES
-from setgrad.selector.sizes import probability
+from setgrad.selector._constrained_choice import describe_failures, list_failures
+from setgrad.selector._prediction import SubsetRequest
 from setgrad.sets import Sets, Table, subset_sizes
 
 
@@ -41,8 +41,23 @@ def _declare(parser: ArgumentParser) -> None:
         "--search",
         metavar="NAME",
         help='search on the learned set function: "greedy" builds the subset item by item, "local" improves it by '
-        "single moves",
+        'single moves, "completion" completes it from each of the best 32 first items and takes the likeliest: for '
+        "sets in which one of several subsets is right",
     )
+    parser.add_argument(
+        "--decide",
+        metavar="NAME",
+        help='"expected-jaccard" draws 64 subsets of each set, and picks the one with the best mean Jaccard score with '
+        "all of them",
+    )
+    parser.add_argument(
+        "--recall",
+        metavar="R",
+        type=float,
+        help="pick as few items as hold, on average over new sets like those of the fit, at least the share R of what "
+        "would be chosen; above 0 and below 1",
+    )
+    declare_known(parser)
     limits = declare_limits(
         parser,
         "picks that are within the limits stay as they are; else the best subset within\n"
@@ -77,16 +92,37 @@ def _check_id_columns(schema: TableSchema) -> None:
 
 def _check_choice(args: Namespace) -> None:
     """Check how to choose before any work."""
-    if args.search is not None and args.search not in SEARCHES:
-        raise unknown_name("search", args.search, SEARCHES)
-    if args.on_failure not in ON_FAILURE:
-        raise unknown_name("on_failure", args.on_failure, ON_FAILURE)
+    SubsetRequest(
+        args.size, args.threshold, args.search, on_failure=args.on_failure, decide=args.decide, recall=args.recall
+    )
     if args.size is not None and args.size < 0:
         raise OptionError(f"--size must be a whole number of at least 0, not {args.size}")
     if args.threshold is not None and not 0 <= args.threshold <= 1:
         raise OptionError(f"--threshold must be a probability between 0 and 1, not {args.threshold}")
-    if has_limits(args) and args.search == "greedy":
-        raise OptionError("--search greedy does not support limits; leave it out, or use --search local")
+    if args.recall is not None and not 0 < args.recall < 1:
+        raise OptionError(f"--recall must be a number above 0 and below 1, not {args.recall}")
+    limits = given_limits(args)
+    if limits and args.search not in (None, "local"):
+        raise OptionError(f"--search {args.search} does not support limits; leave it out, or use --search local")
+    for name in ("decide", "recall"):
+        if limits and getattr(args, name) is not None:
+            raise OptionError(f"--{name} determines the whole subset; leave out {' and '.join(limits)}")
+
+
+def _check_recall(selector: SubsetSelector, args: Namespace) -> None:
+    """Check before any inference that the model can keep a promise about recall; warn if only all items together do."""
+    if args.recall is None:
+        return
+    if selector.recall_ is None:
+        raise OptionError(
+            f"--recall needs a calibration, which models of earlier versions do not have; fit {args.model} again, or "
+            "call calibrate_recall in Python and save the model"
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        selector.recall_.threshold(args.recall)
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[str, str]]:
@@ -95,9 +131,8 @@ def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: An
     Raises:
         SolverError: If there is such a set, unless it is to be skipped. The message has its id.
     """
-    choose = partial(
-        selector.predict, table.sets, size=args.size, threshold=args.threshold, search=args.search, **options
-    )
+    how = {name: getattr(args, name) for name in ("size", "threshold", "search", "decide", "recall")}
+    choose = partial(selector.predict, table.sets, **how, **options)
     try:
         return choose(), {}
     except InfeasibleError as error:
@@ -120,24 +155,30 @@ def _run(args: Namespace) -> CommandResult:
     from setgrad.sets._write import check_writable_ids
 
     check_limits(args)
+    check_known(args)
     _check_choice(args)
     find_format(args.output)  # raises for an unknown ending
     check_output(args.output, model=args.model, table=args.table)
     selector = load(args.model, device=args.device)
+    _check_recall(selector, args)
     schema = schema_for(selector, args)
     _check_id_columns(schema)
     table = read_sets(args.table, schema)
     check_writable_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
-    constraint = read_limits(args.table, table.sets, args)
-    scores = selector.decision_function(table.sets)
-    picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores)
+    constraint, items = read_known(args.table, table, args)
+    known = items._asdict()
+    scores = selector.decision_function(table.sets, **known)
+    with warnings.catch_warnings():
+        # `_check_recall` has said it.
+        warnings.filterwarnings("ignore", ".* calibration sets are too few", RuntimeWarning)
+        picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores, **known)
     item_name = schema.item_id or ("item" if schema.set_id == "item_id" else "item_id")
     write_table(
         args.output,
         picks,
         set_ids=table.set_ids,
         item_ids=table.item_ids,
-        probability=scores.with_values(probability(scores.values)),
+        probability=selector.predict_proba(table.sets, scores=scores, **known),
         names=(schema.set_id, item_name),
     )
     sizes = subset_sizes(picks)
@@ -145,6 +186,8 @@ def _run(args: Namespace) -> CommandResult:
         "picks": str(args.output),
         "sets": len(table),
         "items": table.sets.layout.total,
+        "given": 0 if items.given is None else int(items.given.values.sum()),
+        "excluded": 0 if items.excluded is None else int(items.excluded.values.sum()),
         "chosen": int(sizes.sum()),
         "mean_size": float(sizes.mean()),
         "smallest_size": int(sizes.min()),
@@ -167,11 +210,12 @@ PREDICT = Command(
     usage="setgrad predict MODEL TABLE -o FILE [options]",
     description=(
         "Pick a subset of each set of a table, and write one row for each item: set id, item id, probability, chosen. "
-        "The model chooses the number of items, unless --size, --threshold or a limit is given."
+        "The model chooses the number of items, unless --size, --threshold, --recall or a limit is given. With --given "
+        "it completes the subsets that were begun."
     ),
     examples=(
-        "setgrad predict model/ new.parquet -o picks.parquet",
         "setgrad predict model/ new.csv -o picks.csv --size 10 --search local",
+        "setgrad predict model/ carts.csv -o picks.csv --given in_cart --excluded sold_out",
         "setgrad predict model/ new.csv -o picks.csv --budget 50 --cost price --at-most 2 --group brand",
     ),
     declare=_declare,

@@ -21,13 +21,15 @@ from setgrad.sets import Sets, segment_max, segment_sum
 
 
 def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tensor:
-    """Draw parts of the chosen subsets.
+    """Draw subsets at which F is trained: parts of the chosen ones, and a random half of V.
 
-    The first is the empty subset. The size of each other one is uniform in 0..|S*|, and its items are equally likely.
+    The first is the empty subset. If there are three or more, the last is a random half of V: with few training sets it
+    keeps F from learning the parts by heart, and gains stay right beside items that were not chosen. The others are
+    parts of S*, of a size that is uniform in 0..|S*|.
 
     Args:
         subsets: The chosen subsets, a boolean for each item.
-        samples: Number of parts of each subset, at least 1.
+        samples: Number of subsets of each set, at least 1.
         noise: Source of the random numbers.
 
     Returns:
@@ -36,7 +38,7 @@ def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tens
     Examples:
         >>> from setgrad.functions import FreshNoise
         >>> subsets = Sets.from_list([[True, False, True]])
-        >>> parts = draw_partial_subsets(subsets, 3, FreshNoise(0))
+        >>> parts = draw_partial_subsets(subsets, 2, FreshNoise(0))
         >>> parts[0].any().item(), bool((parts & ~subsets.values).any())
         (False, False)
     """
@@ -47,7 +49,11 @@ def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tens
     # Items that join with a probability which is itself uniform give a subset whose size is uniform.
     generator = noise.generator(layout.device)
     joins = torch.rand(samples - 1, len(layout), generator=generator, device=layout.device)[:, layout.ids]
-    return torch.cat([empty, (noise.uniform(layout, samples - 1) < joins) & subsets.values])
+    draw = noise.uniform(layout, samples - 1)
+    parts = (draw < joins) & subsets.values
+    if samples < 3:
+        return torch.cat([empty, parts])
+    return torch.cat([empty, parts[:-1], draw[-1:] < 0.5])
 
 
 class PartialSubsetLoss(abc.ABC):
@@ -94,26 +100,32 @@ class PartialCrossEntropy(PartialSubsetLoss):
 @final
 @dataclass(frozen=True)
 class NextItem(PartialSubsetLoss):
-    """List-wise loss: a softmax over the items outside the part and a stop, whose logit is 0.
+    """List-wise loss: a softmax over the items outside the part, whose target is uniform over the rest of S*.
 
-    The target is uniform over the rest of S*, and the stop if nothing is left. So exp(gain) is how much likelier an
-    item is to come next than that the subset is complete.
+    It compares the items of a set with each other: adding a number to all gains does not change it, so beside the
+    cross-entropy it leaves the probabilities of single items calibrated. A part that nothing is missing from has no
+    loss.
     """
 
     def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
-        """Return minus the mean log-probability of the items of the rest, or of the stop."""
-        ids = subsets.layout.ids
+        """Return minus the mean log-probability of the items of the rest."""
         rest = subsets.values & ~given
         weight = torch.ones_like(gains[0]) if weights is None else weights.to(gains.dtype)
-        logits = gains.masked_fill(given, -torch.inf).T
-        # The shift cancels, so it needs no graph; the stop has logit 0.
-        top = segment_max(logits.detach(), subsets).clamp(min=0.0)
-        normaliser = (top + (segment_sum((logits - top[ids]).exp(), subsets) + (-top).exp()).log()).T
         share = segment_sum((rest * weight).T, subsets).T
         chosen = segment_sum(torch.where(rest, gains * weight, 0.0).T, subsets).T
-        stop_weight = segment_sum(weight, subsets) / subsets.lengths.clamp(min=1)
         count = segment_sum(rest.T, subsets).T
-        return torch.where(count > 0, (share * normaliser - chosen) / count.clamp(min=1), stop_weight * normaliser)
+        # Without a rest there may be no open item either, and the logarithm of 0 has no gradient.
+        normaliser = log_total(gains, given, subsets, where=count > 0)
+        return (share * normaliser - chosen) / count.clamp(min=1)
+
+
+def log_total(gains: Tensor, given: Tensor, sets: Sets, where: Tensor) -> Tensor:
+    """Return the logarithm of the sum of exp(gain) over the items outside each part, `(m, b)`; 0 if not `where`."""
+    logits = gains.masked_fill(given, -torch.inf).T
+    # The shift cancels, so it needs no graph.
+    top = segment_max(logits.detach(), sets).nan_to_num(neginf=0.0)
+    total = segment_sum((logits - top[sets.layout.ids]).exp(), sets)
+    return torch.where(where.T, top + torch.where(where.T, total, 1.0).log(), 0.0).T
 
 
 @final
@@ -121,7 +133,7 @@ class NextItem(PartialSubsetLoss):
 class WeightedSum(PartialSubsetLoss):
     """The cross-entropy plus a multiple of the list-wise loss.
 
-    The first makes probabilities of single items, the second compares the items of a set and says when to stop.
+    The first makes probabilities of single items, the second compares the items of a set.
 
     Args:
         next_item: The multiple.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from setgrad._text_table import TextTable, percent
-from setgrad.errors import DataError
+from setgrad.errors import DataError, parameter
 from setgrad.selector import SIZE_RULES, SubsetSelector, jaccard
-from setgrad.sets import Choices, Sets, segment_sum, subset_sizes
+from setgrad.sets import Choices, Sets, as_subsets, segment_sum, subset_sizes
 
 
 @final
@@ -32,6 +32,8 @@ class Scores:
         mean_set_size: Mean number of items of a set.
         mean_size: Mean number of picked items.
         mean_true_size: Mean number of right items.
+        found: Share of the right items that were not given and were picked, over sets that have such items; None where
+            nothing was given. The other scores count given items as picked.
     """
 
     sets: int
@@ -45,6 +47,7 @@ class Scores:
     mean_set_size: float
     mean_size: float
     mean_true_size: float
+    found: float | None = None
 
 
 @final
@@ -58,18 +61,19 @@ class Evaluation:
     scores: Scores
 
 
-def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
+def evaluate(selector: SubsetSelector, choices: Choices, *, given: Any = None) -> Evaluation:
     """Score the picks of a fitted selector against the right subsets.
 
     Args:
         selector: A fitted selector.
         choices: Sets with their right subsets.
+        given: Right items that the selector is told, as in `predict`; the scores are then those of completing.
 
     Returns:
         The scores and what they were computed from.
 
     Raises:
-        DataError: If there are no sets, or `choices` is not a `Choices`.
+        DataError: If there are no sets, `choices` is not a `Choices`, or a given item is not a right one.
         NotFittedError: If the selector is not fitted.
 
     Examples:
@@ -86,11 +90,12 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
     if not len(choices):
         raise DataError("there are no sets to evaluate on; give at least one")
     sets, right = choices
-    scores = selector.decision_function(sets)
-    picks = selector.predict(sets, scores=scores)
+    told = None if given is None else _check_given(as_subsets(given, sets), right)
+    scores = selector.decision_function(sets, given=told)
+    picks = selector.predict(sets, given=told, scores=scores)
     overlaps = jaccard(picks, right)
     sizes, true_sizes = subset_sizes(picks), subset_sizes(right)
-    of_true_size = selector.predict(sets, size=true_sizes.tolist(), scores=scores)
+    of_true_size = selector.predict(sets, size=true_sizes.tolist(), given=told, scores=scores)
     both = subset_sizes(right.with_values(picks.values & right.values))
     return Evaluation(
         choices,
@@ -101,29 +106,35 @@ def evaluate(selector: SubsetSelector, choices: Choices) -> Evaluation:
             items=sets.layout.total,
             jaccard=float(overlaps.mean()),
             jaccard_true_size=float(jaccard(of_true_size, right).mean()),
-            chance=chance_jaccard(right),
+            chance=chance_jaccard(right, told),
             precision=_share(both, sizes, true_sizes),
             recall=_share(both, true_sizes, sizes),
             exact=float((overlaps == 1).double().mean()),
             mean_set_size=float(sets.layout.host_lengths.mean()),
             mean_size=float(sizes.mean()),
             mean_true_size=float(true_sizes.mean()),
+            found=None if told is None else _found(picks, right, told),
         ),
     )
 
 
-def chance_jaccard(right: Sets) -> float:
+def chance_jaccard(right: Sets, given: Sets | None = None) -> float:
     """Return the expected mean Jaccard score of random subsets of the true sizes (hypergeometric distribution).
+
+    Args:
+        right: The right subsets.
+        given: Right items that every subset has; None for none.
 
     Examples:
         >>> from setgrad import Sets
         >>> round(chance_jaccard(Sets.from_list([[True, False]])), 6)
         0.5
     """
-    sizes = segment_sum(right.values.long(), right).cpu()
-    pairs, counts = torch.stack([right.lengths.cpu(), sizes], 1).unique(dim=0, return_counts=True)
-    expected = torch.tensor([_expected_jaccard(n, k) for n, k in pairs.tolist()], dtype=torch.double)
-    return float((expected * counts).sum() / counts.sum())
+    told = torch.zeros_like(right.values) if given is None else given.values
+    counts = segment_sum(torch.stack([right.values, told], 1).long(), right).cpu()
+    kinds, numbers = torch.cat([right.lengths.cpu()[:, None], counts], 1).unique(dim=0, return_counts=True)
+    expected = torch.tensor([_expected_jaccard(*kind) for kind in kinds.tolist()], dtype=torch.double)
+    return float((expected * numbers).sum() / numbers.sum())
 
 
 def score_table(scores: Scores) -> TextTable:
@@ -134,6 +145,7 @@ def score_table(scores: Scores) -> TextTable:
         ("Jaccard of a random subset, true size given", percent(scores.chance)),
         ("precision", percent(scores.precision)),
         ("recall", percent(scores.recall)),
+        *([] if scores.found is None else [("found, of the right items that were not given", percent(scores.found))]),
         ("subsets exactly right", percent(scores.exact)),
         ("sets", str(scores.sets)),
         ("items of a set, mean", f"{scores.mean_set_size:.2f}"),
@@ -152,13 +164,14 @@ def size_rule_table(selector: SubsetSelector) -> TextTable:
     return TextTable("size rules, on the validation sets", ("rule", "Jaccard (%)", ""), rows)
 
 
-def _expected_jaccard(n: int, k: int) -> float:
+def _expected_jaccard(n: int, k: int, given: int) -> float:
     if k == 0:
         return 1.0
-    hits = torch.arange(max(0, 2 * k - n), k + 1, dtype=torch.double)
-    size, others = torch.tensor(k, dtype=torch.double), torch.tensor(n - k, dtype=torch.double)
+    open_items, wanted = n - given, k - given
+    hits = torch.arange(max(0, 2 * wanted - open_items), wanted + 1, dtype=torch.double)
+    size, others = torch.tensor(wanted, dtype=torch.double), torch.tensor(open_items - wanted, dtype=torch.double)
     log = _log_choose(size, hits) + _log_choose(others, size - hits) - _log_choose(size + others, size)
-    return float((log.exp() * hits / (2 * k - hits)).sum())
+    return float((log.exp() * (given + hits) / (2 * k - given - hits)).sum())
 
 
 def _log_choose(n: Tensor, k: Tensor) -> Tensor:
@@ -169,3 +182,21 @@ def _share(both: np.ndarray, part: np.ndarray, other: np.ndarray) -> float:
     # An empty pick is right if the right subset is empty, and wrong otherwise.
     empty = np.where(other == 0, 1.0, 0.0)
     return float(np.where(part > 0, both / np.maximum(part, 1), empty).mean())
+
+
+def _check_given(given: Sets, right: Sets) -> Sets:
+    wrong = given.values & ~right.values
+    if bool(wrong.any()):
+        item = int(wrong.nonzero()[0])
+        raise DataError(
+            f"item {int(right.layout.positions[item])} of set {int(right.layout.ids[item])} (both counted from 0) is "
+            f"given, but is not in the right subset; {parameter('given')} must be a part of it"
+        )
+    return given
+
+
+def _found(picks: Sets, right: Sets, given: Sets) -> float:
+    rest = right.values & ~given.values
+    found, total = segment_sum(torch.stack([rest & picks.values, rest], 1).double(), right).unbind(1)
+    has_rest = total > 0
+    return float((found[has_rest] / total[has_rest]).mean()) if bool(has_rest.any()) else 1.0

@@ -6,7 +6,7 @@ import abc
 import copy
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ class AbstractChoosing(abc.ABC):
     size_rule_: SizeRule
     min_size_: int
     recall_: RecallCalibration | None
+    stop_logit_: float
     _exact_model: ChoiceModel | None
 
     @property
@@ -118,7 +119,8 @@ class AbstractChoosing(abc.ABC):
         """Draw whole subsets from what the model thinks possible.
 
         The conditional method draws item by item: the next item with a probability proportional to exp(gain), the end
-        with one proportional to 1. So items of a draw belong together. Other methods draw each item independently.
+        with one proportional to exp(`stop_logit_`), which is learned from the validation sets. So the items of a draw
+        belong together. Other methods draw each item independently.
 
         Args:
             sets: The sets.
@@ -183,7 +185,7 @@ class AbstractChoosing(abc.ABC):
 
         return choices.sets.with_values(map_batches(self._precise(), choices.sets, work))
 
-    def calibrate_recall(self, sets: Any, subsets: Any) -> AbstractChoosing:
+    def calibrate_recall(self, sets: Any, subsets: Any, *, scores: Sets | None = None) -> Self:
         """Calibrate `predict(recall=...)` on sets that the fit has not seen.
 
         `fit` calibrates it on its validation sets. These also chose the best epoch, so the promise holds up to that
@@ -194,6 +196,7 @@ class AbstractChoosing(abc.ABC):
         Args:
             sets: Anything that `fit` takes.
             subsets: Anything that `fit` takes.
+            scores: The result of `decision_function` for these sets, to avoid computing it again.
 
         Returns:
             The selector itself.
@@ -202,7 +205,7 @@ class AbstractChoosing(abc.ABC):
             NotFittedError: If the selector is not fitted; other errors are those of `fit`.
         """
         choices = self._check_choices(sets, subsets)
-        self.recall_ = RecallCalibration.of(self._infer(choices.sets).values, choices.subsets)
+        self.recall_ = RecallCalibration.of(self._logits(choices.sets, None, scores), choices.subsets)
         return self
 
     def score(
@@ -268,7 +271,9 @@ class AbstractChoosing(abc.ABC):
         return p if known is None else known.fill(p, inside=1.0, outside=0.0)
 
     def _draw(self, sets: Sets, n: int, seed: int, known: Known | None) -> Tensor:
-        return draw_subsets(self._precise(), sets, self._probabilities(sets, known), n, seed, known)
+        p = self._probabilities(sets, known)
+        stop_logit = self.stop_logit_
+        return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
 
     def _choose(
         self, sets: Sets, request: SubsetRequest, known: Known | None = None, scores: Sets | None = None

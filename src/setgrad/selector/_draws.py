@@ -6,20 +6,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setgrad.functions import ItemNoise
-from setgrad.selector._batched_inference import BATCH_ITEMS, map_sets
+from setgrad.functions import FreshNoise, ItemNoise
+from setgrad.inference import draw_partial_subsets
+from setgrad.inference.partial import log_total
+from setgrad.selector._batched_inference import BATCH_ITEMS, map_sets, plan_batches
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.item_by_item import draw_item_by_item
-from setgrad.sets import Sets
+from setgrad.sets import Choices, Sets, segment_sum
 
 # Draws from which a subset is decided.
 DRAWS = 64
+# Subsets of each validation set from which the end of a draw is learned, and the largest size of its logit.
+_PARTS, _WIDEST = 8, 60.0
 
 
 def draw_subsets(
-    model: ChoiceModel, sets: Sets, probabilities: Tensor, count: int, seed: int, known: Known | None = None
+    model: ChoiceModel,
+    sets: Sets,
+    probabilities: Tensor,
+    *,
+    count: int,
+    seed: int,
+    stop_logit: float,
+    known: Known | None = None,
 ) -> Tensor:
     """Draw subsets of each set, booleans `(count, total)`.
 
@@ -31,6 +42,7 @@ def draw_subsets(
         probabilities: The probability of each item, given what is known, `(total,)`.
         count: Number of draws.
         seed: Seed. The numbers follow from it and the items, so the draws of a set are the same in every batch.
+        stop_logit: The logit of the end of a draw; see `fit_stop_logit`.
         known: Items that are known to be in the subsets, or out of them.
     """
 
@@ -39,7 +51,11 @@ def draw_subsets(
         nothing = torch.zeros(batch.layout.total, dtype=torch.bool, device=batch.device)
         inside, outside = (nothing, nothing) if known is None else known.masks(rows, batch.device)
         start = inside.expand(count, -1)
-        return draw_item_by_item(bound, lambda step: ItemNoise(batch, _seed(seed, step)), start, outside).T
+
+        def noise(step: int) -> ItemNoise:
+            return ItemNoise(batch, _seed(seed, step))
+
+        return draw_item_by_item(bound, noise, start, outside, stop_logit).T
 
     def independent(batch: Sets, rows: np.ndarray) -> Tensor:
         p = sets.with_values(probabilities).take(rows).values.to(batch.device)
@@ -47,6 +63,31 @@ def draw_subsets(
 
     work = item_by_item if model.config.options.method == CONDITIONAL else independent
     return map_sets(model, sets, work, max(1, BATCH_ITEMS // count)).bool().reshape(sets.layout.total, count).T
+
+
+@torch.no_grad()
+def fit_stop_logit(model: ChoiceModel, choices: Choices, seed: int) -> float:
+    """Return the logit of the end of a draw under which the true ends of random parts are likeliest.
+
+    At a part A the end has the odds exp(logit) against the sum of exp(gain) over the items outside A. Parts have a size
+    that is uniform in 0..|S*|, as on the way of a draw to S*, and the true end is S* itself.
+    """
+    device, noise = model.mean.device, FreshNoise(seed)
+    totals, ends = [], []
+    for indices in plan_batches(choices.sets):
+        sets, subsets = (part.take(indices).to(device) for part in choices)
+        # Without the last one, which is a random half of V.
+        parts = draw_partial_subsets(subsets, _PARTS, noise)[:-1]
+        is_open = segment_sum((~parts).T, subsets).T > 0
+        totals.append(log_total(model.bind(sets).gains(parts), parts, subsets, where=is_open)[is_open].double())
+        ends.append((segment_sum((subsets.values & ~parts).T, subsets).T == 0)[is_open].double())
+    total, end = torch.cat(totals), torch.cat(ends)
+    # The derivative of the likelihood falls with the logit.
+    low, high = -_WIDEST, _WIDEST
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float((end - torch.sigmoid(middle - total)).sum()) > 0 else (low, middle)
+    return (low + high) / 2
 
 
 def _seed(seed: int, step: int) -> int:

@@ -18,20 +18,20 @@ from torch import Tensor, nn
 
 from setgrad._progress import progress_bar
 from setgrad.errors import OptionError, parameter
-from setgrad.functions import BoundSetFunction
 from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits, map_batches
+from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
 from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
 from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
+from setgrad.selector._draws import fit_stop_logit
 from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._partial_validation import follow_paths
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT
 from setgrad.selector._trainer import Trainer
-from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, subset_sizes
 
@@ -63,6 +63,7 @@ class FitResult:
     size_scores: dict[str, float]
     min_size: int
     recall: RecallCalibration | None
+    stop_logit: float
     history: list[dict[str, float]]
     best_epoch: int
 
@@ -108,24 +109,20 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     logits = check_finite(infer_logits(model, held_out.sets, samples=samples), held_out.sets, data.validation_name)
     min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
     limit = None if data.constraints is None else partial(_limit, data.constraints[1])
-    path = _path(model, held_out) if config.options.method == CONDITIONAL else None
-    rule, scores = calibrate(logits, held_out.subsets, min_size, limit, path)
     recall = RecallCalibration.of(logits, held_out.subsets)
-    return FitResult(model, rule, scores, min_size, recall, progress.history, progress.best_epoch)
+    if config.options.method == CONDITIONAL:
+        # Under a constraint only the choice from nothing counts, because the constraint is one of these sets.
+        path = follow_paths(model, held_out, logits, seed, completions=limit is None)
+        rule, scores = calibrate(path.logits, path.subsets, min_size, limit, path.scores)
+        stop_logit = fit_stop_logit(model, held_out, seed)
+    else:
+        rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
+        stop_logit = 0.0
+    return FitResult(model, rule, scores, min_size, recall, stop_logit, progress.history, progress.best_epoch)
 
 
 def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:
     return choose_allowed(constraint, free, scores=scores, free=free, cut=rule.level)
-
-
-def _path(model: ChoiceModel, choices: Choices) -> Tensor:
-    """Return the scores of choosing item by item, up to the size of the largest subset, `(total,)`."""
-    largest = int(subset_sizes(choices.subsets).max())
-
-    def work(bound: BoundSetFunction, batch: Sets, _: np.ndarray) -> Tensor:
-        return choose_item_by_item(bound, sizes=batch.lengths.clamp(max=largest)).scores
-
-    return map_batches(model, choices.sets, work)
 
 
 def resolve_model(

@@ -58,7 +58,15 @@ def load(
         model = _build_model(model_config, tensors, phi).to(place).eval()
         rule = rule_from_json(config["size_rule"])
         fitted = FitResult(
-            model, rule, config["size_scores"], config["min_size"], recall, config["history"], config["best_epoch"]
+            model,
+            rule,
+            config["size_scores"],
+            config["min_size"],
+            recall,
+            # Models of earlier versions draw nothing item by item.
+            float(config.get("stop_logit", 0.0)),
+            config["history"],
+            config["best_epoch"],
         )
         selector._set_fitted(fitted)
         if config["table"] is not None:

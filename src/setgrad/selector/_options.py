@@ -92,7 +92,7 @@ ForwardName = Annotated[str, Allowed(tuple(FORWARD_SOLVERS))]
 BackwardName = Annotated[str, Allowed(tuple(BACKWARD_SOLVERS))]
 LossName = Annotated[str, Allowed(tuple(LOSSES | PARTIAL_LOSSES))]
 # Subsets of a training step, for mean field and for the method "conditional".
-_SAMPLES, _PARTIAL_SUBSETS = 5, 3
+_SAMPLES, _PARTIAL_SUBSETS = 5, 4
 
 
 @final

@@ -114,15 +114,16 @@ def choose_item_by_item(
 
 
 def draw_item_by_item(
-    bound: BoundSetFunction, noise: Callable[[int], NoiseSource], start: Tensor, excluded: Tensor
+    bound: BoundSetFunction, noise: Callable[[int], NoiseSource], start: Tensor, excluded: Tensor, stop_logit: float
 ) -> Tensor:
-    """Draw subsets: the next item, or the end, with probabilities proportional to exp(gain) and 1.
+    """Draw subsets: the next item, or the end, with probabilities proportional to exp(gain) and exp(stop_logit).
 
     Args:
         bound: F, bound to the sets.
         noise: Returns the source of the random numbers of a step.
         start: Items that are in the subset from the beginning, `(n, total)`, one row for each draw.
         excluded: Items that never join, `(total,)`.
+        stop_logit: The logit of the end.
 
     Returns:
         The drawn subsets, booleans `(n, total)`.
@@ -135,7 +136,7 @@ def draw_item_by_item(
         >>> from setgrad.functions import FreshNoise
         >>> sets = sg.Sets.from_list([[[50.0], [-50.0], [50.0]]])
         >>> bound, nothing = sg.functions.Modular().bind(sets), torch.zeros(2, 3, dtype=torch.bool)
-        >>> draw_item_by_item(bound, FreshNoise, nothing, nothing[0]).tolist()
+        >>> draw_item_by_item(bound, FreshNoise, nothing, nothing[0], 0.0).tolist()
         [[True, False, True], [True, False, True]]
     """
     sets, ids = bound.sets, bound.sets.layout.ids
@@ -146,7 +147,7 @@ def draw_item_by_item(
         uniform = noise(number).uniform(sets.layout, 2 * len(picks)).double().clamp(2**-54, 1 - 2**-54)
         to_join, to_stop = uniform.chunk(2)
         # The fractional part of a sum of independent uniform numbers is uniform: one number for each set.
-        stop = _gumbel(segment_sum(to_stop.T, sets).T.frac().clamp(2**-54, 1 - 2**-54))
+        stop = stop_logit + _gumbel(segment_sum(to_stop.T, sets).T.frac().clamp(2**-54, 1 - 2**-54))
         keys = gains + _gumbel(to_join)
         is_open &= stop < segment_max(keys.T, sets).T
         if not bool(is_open.any()):

@@ -36,9 +36,11 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
 
     Args:
-        method: Inference of the probabilities. Mean field: "unrolled" (differentiated through all steps), "one-step"
-            (through the last step), "implicit" (at the solution, by the implicit function theorem), or started by a
-            recognition network ("amortised", "copula", "free-copula"). "direct" is one score for each item.
+        method: How F is trained. "conditional": at random parts of the chosen subset, so that the gain of an item is
+            the log-odds that it is chosen too. By the probabilities of mean field: "unrolled" (differentiated through
+            all steps), "one-step" (through the last step), "implicit" (at the solution, by the implicit function
+            theorem), or started by a recognition network ("amortised", "copula", "free-copula"). "direct" is one score
+            for each item.
         function: Form of the set function F: "deepset", "inset" or "horse".
         phi: Encoder of the items: "context" (attention over the whole set), "mlp", "paper" (one linear layer), "image",
             "pixel-cnn" or "pair" (pairs of sequences). "+context" adds attention, as in "mlp+context". Or a module.
@@ -56,7 +58,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
             enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
             which needs a smooth one, else "bernoulli".
-        samples: Subsets that are sampled for each set in a training step.
+        samples: Subsets that are sampled for each set in a training step. None is 3 parts of the chosen subset for
+            method="conditional", else 5.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
         forward: Solver of the implicit method: "adaptive-picard" (None), "picard", "anderson", "newton" or "broyden".
@@ -64,7 +67,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         tol: Relative tolerance of both passes of the implicit method. None is 1e-3.
         scale: Scaling of the logits: none, "l2", a constant, or the norms over a whole batch of Özcan et al. (2024),
             "frobenius-batch" and "nuclear-batch". Scaled probabilities stay near 1/2.
-        loss: Cross-entropy over "all" items, or over the chosen items and as many sampled "negatives".
+        loss: Cross-entropy over "all" items (None), or over the chosen items and as many sampled "negatives". For
+            method="conditional": over "all" items, of the next item in a "list" with a stop, or "all+list" (None).
         learning_rate: Learning rate of AdamW after a short warm-up.
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch.
@@ -88,6 +92,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
         recall_: The calibration of `predict(recall=...)`.
+        stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
         n_features_in_: Number of features.
         table_: Columns of the table, if the selector was fitted by the command line; else None.
 
@@ -107,6 +112,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     size_scores_: dict[str, float] = field(init=False)
     min_size_: int = field(init=False)
     recall_: RecallCalibration | None = field(init=False)
+    stop_logit_: float = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -263,6 +269,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 "size_rule": rule_to_json(self.size_rule_),
                 "size_scores": self.size_scores_,
                 "min_size": self.min_size_,
+                "stop_logit": self.stop_logit_,
                 "history": self.history_,
                 "best_epoch": self.best_epoch_,
             },
@@ -281,7 +288,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         self.model_, self.options_ = result.model, config.options
         self.history_, self.best_epoch_ = result.history, result.best_epoch
         self.size_rule_, self.size_scores_, self.min_size_ = result.size_rule, result.size_scores, result.min_size
-        self.recall_, self.n_features_in_ = result.recall, int(np.prod(config.item_shape))
+        self.recall_, self.stop_logit_ = result.recall, result.stop_logit
+        self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 
     @property
