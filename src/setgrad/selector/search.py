@@ -62,7 +62,7 @@ def best_completion(bound: BoundSetFunction, sizes: Tensor, start: Tensor, exclu
 
     Examples:
         >>> import setgrad as sg
-        >>> pairs = sg.functions.FromCallable(lambda items, masks: -(masks * items[:, 0] - masks).sum(1).square())
+        >>> pairs = sg.functions.FromCallable(lambda items, masks: -(masks * (items[:, 0] - 1)).sum(1).square())
         >>> bound = pairs.bind(sg.Sets.from_list([[[3.0], [-1.0], [1.4]]]))
         >>> nothing = torch.zeros(3, dtype=torch.bool)
         >>> best_completion(bound, torch.tensor([2]), nothing, nothing).values.tolist()
