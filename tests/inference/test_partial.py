@@ -44,10 +44,8 @@ def plain_cross_entropy(gains, part, chosen, weights):
 def plain_next_item(gains, part, chosen, weights):
     outside = [i for i in range(len(chosen)) if not part[i]]
     rest = [i for i in outside if chosen[i]]
-    total = 1 + sum(math.exp(gains[i]) for i in outside)
-    if rest:
-        return -sum(weights[i] * math.log(math.exp(gains[i]) / total) for i in rest) / len(rest)
-    return sum(weights) / max(1, len(weights)) * math.log(total)
+    total = sum(math.exp(gains[i]) for i in outside)
+    return -sum(weights[i] * math.log(math.exp(gains[i]) / total) for i in rest) / max(1, len(rest))
 
 
 def plain_loss(loss, is_first, *arguments):
@@ -65,10 +63,10 @@ def plain_loss(loss, is_first, *arguments):
 
 
 def make_parts(subsets):
-    """Return the empty part, an empty one again, the whole of each subset, and random parts."""
+    """Return the empty part, an empty one again, the whole of each subset, random parts, halves of V, and V itself."""
     first = torch.zeros(2, subsets.layout.total, dtype=torch.bool)
-    random = torch.rand(3, subsets.layout.total, generator=torch.Generator().manual_seed(1)) < 0.5
-    return torch.cat([first, subsets.values[None], random & subsets.values])
+    random = torch.rand(5, subsets.layout.total, generator=torch.Generator().manual_seed(1)) < 0.5
+    return torch.cat([first, subsets.values[None], random[:3] & subsets.values, random[3:], ~first[:1]])
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
@@ -97,6 +95,16 @@ def test_losses_equal_a_plain_loop(loss: PartialSubsetLoss, weighted, name):
     assert float(gains.grad[parts].abs().sum()) == float(gains.grad[1].abs().sum()) == 0
 
 
+def test_the_loss_of_the_next_item_does_not_depend_on_the_level_of_the_gains():
+    """So it leaves the probabilities that the cross-entropy learns as they are."""
+    subsets = make_subsets(LAYOUTS["ragged"])
+    parts = make_parts(subsets)
+    gains = torch.randn(parts.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shift = torch.randn(len(parts), len(subsets), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    moved = gains + shift[:, subsets.layout.ids]
+    torch.testing.assert_close(NextItem()(moved, parts, subsets, None), NextItem()(gains, parts, subsets, None))
+
+
 def test_large_gains_do_not_overflow():
     subsets = Sets.from_list([torch.tensor([True, False, True])])
     gains = torch.tensor([[800.0, -800.0, 900.0]], dtype=torch.float64)
@@ -106,22 +114,35 @@ def test_large_gains_do_not_overflow():
     assert PartialCrossEntropy()(gains, parts, subsets, None).item() == pytest.approx(0.0)
 
 
-def test_parts_are_inside_the_subset_and_the_first_is_empty():
+@pytest.mark.parametrize("samples", [1, 2, 3, 200])
+def test_the_first_part_is_empty_the_last_a_half_of_v_and_the_others_are_inside_the_subset(samples):
     subsets = make_subsets(LAYOUTS["ragged"])
-    parts = draw_partial_subsets(subsets, 200, FreshNoise(0))
-    assert parts.shape == (200, subsets.layout.total) and parts.dtype == torch.bool
-    assert not parts[0].any() and not (parts & ~subsets.values).any()
-    assert torch.equal(parts.any(0), subsets.values)
-    assert draw_partial_subsets(subsets, 1, FreshNoise(0)).tolist() == [[False] * subsets.layout.total]
-    assert torch.equal(parts, draw_partial_subsets(subsets, 200, FreshNoise(0)))
-    assert not torch.equal(parts, draw_partial_subsets(subsets, 200, FreshNoise(1)))
+    parts = draw_partial_subsets(subsets, samples, FreshNoise(0))
+    assert parts.shape == (samples, subsets.layout.total) and parts.dtype == torch.bool
+    inside = parts if samples < 3 else parts[:-1]
+    assert not parts[0].any() and not (inside & ~subsets.values).any()
+    assert torch.equal(parts, draw_partial_subsets(subsets, samples, FreshNoise(0)))
+    if samples == 200:
+        assert torch.equal(inside.any(0), subsets.values)
+        assert not torch.equal(parts, draw_partial_subsets(subsets, samples, FreshNoise(1)))
+
+
+def test_every_half_of_v_is_equally_likely():
+    """Whatever is chosen. The last part of each of many sets is compared with eight equal shares."""
+    sets = 8000
+    subsets = make_subsets([[True, False, True]] * sets)
+    halves = draw_partial_subsets(subsets, 3, FreshNoise(2))[-1].reshape(sets, 3)
+    counts = Counter(map(tuple, halves.tolist()))
+    statistic = sum((counts[bits] - sets / 8) ** 2 / (sets / 8) for bits in itertools.product([False, True], repeat=3))
+    # A chi-square number with 7 degrees of freedom has mean 7 and standard deviation 3.7.
+    assert statistic < 7 + 4 * 3.7
 
 
 def test_sizes_of_parts_are_uniform_and_their_items_equally_likely():
     """Every part of every subset has its probability, and parts of different sets are independent."""
     subsets = Sets.from_list([torch.tensor([True, False, True, True]), torch.tensor([True])])
     draws = 20_000
-    parts = draw_partial_subsets(subsets, draws + 1, FreshNoise(3))[1:]
+    parts = draw_partial_subsets(subsets, draws + 2, FreshNoise(3))[1:-1]
     counts = Counter(map(tuple, parts.tolist()))
     statistic, cells = 0.0, 0
     for bits in itertools.product([False, True], repeat=5):

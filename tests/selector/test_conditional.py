@@ -12,7 +12,8 @@ from torch import nn
 import setgrad
 from setgrad.datasets import clusters
 from setgrad.errors import NotFittedError, OptionError, ShapeError
-from setgrad.inference import PartialCrossEntropy
+from setgrad.functions import FreshNoise
+from setgrad.inference import PartialCrossEntropy, draw_partial_subsets
 from setgrad.selector import Budget, SizeRange, SubsetSelector, jaccard
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import GRADIENTS
@@ -160,6 +161,7 @@ def test_a_fit_without_any_chosen_item():
     selector = fit(empty, {"validation": empty}, max_epochs=40, learning_rate=0.01)
     assert selector.score(*empty) == 1.0
     assert float(selector.predict_proba(sets).values.max()) < 0.5
+    assert not any(draw.values.any() for draw in selector.sample(sets, 5))
 
 
 def test_a_fit_of_whole_sets_and_sets_without_items():
@@ -167,6 +169,7 @@ def test_a_fit_of_whole_sets_and_sets_without_items():
     whole = Choices(sets, sets.with_values(torch.ones(sets.layout.total, dtype=torch.bool)))
     selector = fit(whole, {"validation": whole}, max_epochs=40, learning_rate=0.01)
     assert selector.score(*whole) == 1.0
+    assert all(draw.values.all() for draw in selector.sample(sets, 5))
 
 
 # ---- validation and sizes
@@ -186,22 +189,42 @@ def test_the_validation_score_starts_from_nothing_and_from_one_item(choices):
 
 
 def test_the_validation_loss_is_that_of_the_gains(choices):
-    """Without chosen items all parts are empty, so it is the cross-entropy of the logits."""
-    model, sets = fit(choices, max_epochs=1).model_, make_choices(30, seed=2).sets
-    none = Choices(sets, sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool)))
-    score, loss = validate_completion(model, none, subset_sizes(none.subsets), PartialCrossEntropy(), 0)
-    with torch.no_grad():
-        gains = sets.with_values(model.bind(sets).gains(none.subsets.values[None])[0])
-    expected = [np.mean([math.log1p(math.exp(x)) for x in part.tolist()]) for part in gains]
-    assert score == 1.0 and loss == pytest.approx(np.mean(expected), rel=1e-5)
+    """Without chosen items all parts are empty except the last, a random half of each set."""
+    sets = Sets.from_lengths(torch.randn(80, 2, generator=torch.Generator().manual_seed(2)), [4] * 20)
+    model = fit(choices, max_epochs=1).model_
+    none = Choices(sets, sets.with_values(torch.zeros(80, dtype=torch.bool)))
+    score, loss = validate_completion(model, none, subset_sizes(none.subsets), PartialCrossEntropy(), 3)
+    noise = FreshNoise(3)
+    # The item that is given comes first.
+    noise.uniform(sets.layout, 1)
+    half = draw_partial_subsets(none.subsets, 4, noise)[-1]
+    expected = []
+    for part in (none.subsets.values, half):
+        with torch.no_grad():
+            gains = sets.with_values(model.bind(sets).gains(part[None])[0])
+        for x, inside in zip(gains, sets.with_values(part), strict=True):
+            if part is none.subsets.values or inside.any():
+                expected.append(
+                    sum(math.log1p(math.exp(g)) for g in x[~inside].tolist()) / max(1, int((~inside).sum()))
+                )
+    assert score == 1.0 and len(expected) > 30
+    assert loss == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_the_scores_of_size_rules_are_those_of_predictions(choices, function):
-    validation = make_choices(30, seed=3)
-    selector = fit(choices, {"validation": validation}, max_epochs=4, function=function)
+def test_the_scores_of_size_rules_are_those_of_predictions(function):
+    """From nothing, and from one given item; of a subset of one item that is the whole."""
+
+    def with_one(count, seed):
+        choices = make_choices(count, seed)
+        first = [mask.nonzero()[:1, 0].tolist() for mask in choices.subsets]
+        return choices.sets, first
+
+    validation = with_one(30, 3)
+    selector = fit(with_one(60, 0), {"validation": validation}, max_epochs=4, function=function)
     assert set(selector.size_scores_) == {"stop", "linear-size", "expected-jaccard"}
-    assert selector.score(*validation) == pytest.approx(max(selector.size_scores_.values()), abs=0.01)
+    expected = (selector.score(*validation) + selector.score(*validation, given=validation[1])) / 2
+    assert expected == pytest.approx(max(selector.size_scores_.values()), abs=0.01)
 
 
 # ---- values, gains and choices on F
@@ -262,9 +285,9 @@ def test_wrong_subsets_raise(conditional):
 
 
 @pytest.mark.parametrize("options", [{}, {"size": 3}, {"size": [0, 1, 2, 3, 9, 1, 2, 3, 4]}], ids=str)
-def test_the_choice_is_greedy_search(conditional, options):
+def test_the_choice_is_greedy_search(stopping, options):
     sets = new_sets()
-    plain, greedy = (conditional.predict(sets, search=search, **options) for search in (None, "greedy"))
+    plain, greedy = (stopping.predict(sets, search=search, **options) for search in (None, "greedy"))
     assert torch.equal(plain.values, greedy.values)
     # By gains at each step, set by set.
     for number, items in enumerate(sets):
@@ -272,9 +295,9 @@ def test_the_choice_is_greedy_search(conditional, options):
         wanted = size[number] if isinstance(size, list) else size
         chosen: list[int] = []
         while len(chosen) < len(items):
-            gains = conditional.gains([items], [chosen])[0]
+            gains = stopping.gains([items], [chosen])[0]
             gains[chosen] = -math.inf
-            is_below = float(gains.max()) <= conditional.size_rule_.level and len(chosen) >= conditional.min_size_
+            is_below = float(gains.max()) <= 0.2 and len(chosen) >= stopping.min_size_
             if len(chosen) == wanted or (wanted is None and is_below):
                 break
             chosen.append(int(gains.argmax()))
@@ -379,7 +402,7 @@ def test_options_that_do_not_go_together_raise(options, message):
 
 def test_options_in_use(choices):
     options = fit(choices, max_epochs=1).options_
-    assert (options.samples, options.loss, options.pairs, options.relation) == (3, "all+list", True, 64)
+    assert (options.samples, options.loss, options.pairs, options.relation) == (4, "all+list", True, 64)
     assert SelectorOptions(method="conditional", scale="none").resolved_scale is None
     assert SelectorOptions().resolved_samples == 5 and SelectorOptions().resolved_loss == "all"
     cases = {"context": (True, False), "mlp": (False, False)}

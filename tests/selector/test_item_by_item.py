@@ -229,7 +229,7 @@ def test_items_with_a_gain_of_minus_infinity_never_join():
         assert path.subsets.values.tolist() == [True, False, True, False]
         assert path.scores.tolist() == [1.0, -math.inf, 2.0, -math.inf]
     nothing = torch.zeros(1, 4, dtype=torch.bool)
-    assert not draw_item_by_item(bound, FreshNoise, nothing, nothing[0])[0, [1, 3]].any()
+    assert not draw_item_by_item(bound, FreshNoise, nothing, nothing[0], 0.0)[0, [1, 3]].any()
     completed = best_completion(bound, torch.tensor([3, 1]), nothing[0], nothing[0])
     assert completed.values.tolist() == [True, False, True, False]
 
@@ -241,7 +241,7 @@ def test_gains_that_are_not_finite_raise(wrong):
     calls = [
         lambda: choose_item_by_item(bound),
         lambda: choose_item_by_item(bound, sizes=torch.tensor([1, 1])),
-        lambda: draw_item_by_item(bound, FreshNoise, nothing, nothing[0]),
+        lambda: draw_item_by_item(bound, FreshNoise, nothing, nothing[0], 0.0),
         lambda: best_completion(bound, torch.tensor([1, 1]), nothing[0], nothing[0]),
         lambda: best_completion(bound, torch.tensor([2, 2]), nothing[0], nothing[0]),
     ]
@@ -286,14 +286,14 @@ class Broken(BoundSetFunction):
 # ---- draws
 
 
-def exact_draws(bound, number, start=(), excluded=()):
+def exact_draws(bound, number, stop_logit, start=(), excluded=()):
     """Return the probability of each subset by enumerating all orders in which its items join."""
     found: Counter[frozenset[int]] = Counter()
 
     def go(chosen, probability):
         gains = {i: gain for i, gain in gains_at(bound, number, list(chosen)).items() if i not in excluded}
-        total = 1 + sum(math.exp(gain) for gain in gains.values())
-        found[frozenset(chosen)] += probability / total
+        total = math.exp(stop_logit) + sum(math.exp(gain) for gain in gains.values())
+        found[frozenset(chosen)] += probability * math.exp(stop_logit) / total
         for item, gain in gains.items():
             go([*chosen, item], probability * math.exp(gain) / total)
 
@@ -302,8 +302,8 @@ def exact_draws(bound, number, start=(), excluded=()):
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["free", "known items"])
-@pytest.mark.parametrize("kind", ["fresh", "item"])
-def test_draws_have_their_exact_probabilities(seeded, is_known, kind):
+@pytest.mark.parametrize(("kind", "stop_logit"), [("fresh", 0.0), ("fresh", 1.5), ("item", -1.0)])
+def test_draws_have_their_exact_probabilities(seeded, is_known, kind, stop_logit):
     bound, draws = deep(seeded).bind(draw_sets([4, 0, 2])), 4000
     start = torch.tensor([is_known, False, False, False, False, False])
     excluded = torch.tensor([False, False, is_known, False, False, is_known])
@@ -312,11 +312,11 @@ def test_draws_have_their_exact_probabilities(seeded, is_known, kind):
     def noise(step):
         return source if kind == "fresh" else ItemNoise(bound.sets, seed=step)
 
-    picks = draw_item_by_item(bound, noise, start.expand(draws, -1), excluded)
+    picks = draw_item_by_item(bound, noise, start.expand(draws, -1), excluded, stop_logit)
     for number, (inside, outside) in {0: ([0], [2]), 2: ([], [1])}.items():
         rows = picks[:, bound.sets.layout.ids == number]
         counts = Counter(frozenset(row.nonzero()[:, 0].tolist()) for row in rows)
-        exact = exact_draws(bound, number, inside if is_known else [], outside if is_known else [])
+        exact = exact_draws(bound, number, stop_logit, *((inside, outside) if is_known else ([], [])))
         assert sum(exact.values()) == pytest.approx(1)
         assert counts.keys() <= exact.keys()
         for subset, p in exact.items():
@@ -328,7 +328,7 @@ def test_draws_of_a_set_do_not_depend_on_the_batch_or_the_order_of_items(functio
 
     def draw(sets):
         empty = nothing[:, : sets.layout.total]
-        return draw_item_by_item(function.bind(sets), lambda step: ItemNoise(sets, step), empty, empty[0])
+        return draw_item_by_item(function.bind(sets), lambda step: ItemNoise(sets, step), empty, empty[0], 0.5)
 
     together = draw(sets)
     assert len(together.unique(dim=0)) > 10
