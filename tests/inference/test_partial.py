@@ -16,7 +16,7 @@ from setgrad.inference import (
     WeightedSum,
     draw_partial_subsets,
 )
-from setgrad.inference.partial import WithFirst
+from setgrad.inference.partial import AtEveryPart
 from setgrad.sets import Sets
 
 LAYOUTS: dict[str, list[list[bool]]] = {
@@ -25,7 +25,7 @@ LAYOUTS: dict[str, list[list[bool]]] = {
     "only empty sets": [[], []],
     "no sets": [],
 }
-LOSSES = [PartialCrossEntropy(), NextItem(), WeightedSum(0.3), WithFirst(AllItems(), NextItem())]
+LOSSES = [PartialCrossEntropy(), NextItem(), WeightedSum(0.3)]
 
 
 def make_subsets(rows):
@@ -48,7 +48,7 @@ def plain_next_item(gains, part, chosen, weights):
     return -sum(weights[i] * math.log(math.exp(gains[i]) / total) for i in rest) / max(1, len(rest))
 
 
-def plain_loss(loss, is_first, *arguments):
+def plain_loss(loss, *arguments):
     match loss:
         case PartialCrossEntropy():
             return plain_cross_entropy(*arguments)
@@ -56,17 +56,14 @@ def plain_loss(loss, is_first, *arguments):
             return plain_next_item(*arguments)
         case WeightedSum(share):
             return plain_cross_entropy(*arguments) + share * plain_next_item(*arguments)
-        case WithFirst():
-            # At the empty subset, the cross-entropy of all items is that of the items outside.
-            return (plain_cross_entropy if is_first else plain_next_item)(*arguments)
     raise AssertionError(loss)
 
 
 def make_parts(subsets):
-    """Return the empty part, an empty one again, the whole of each subset, and random parts."""
+    """Return the empty part, an empty one again, the whole of each subset, random parts, halves of V, and V itself."""
     first = torch.zeros(2, subsets.layout.total, dtype=torch.bool)
-    random = torch.rand(3, subsets.layout.total, generator=torch.Generator().manual_seed(1)) < 0.5
-    return torch.cat([first, subsets.values[None], random & subsets.values])
+    random = torch.rand(5, subsets.layout.total, generator=torch.Generator().manual_seed(1)) < 0.5
+    return torch.cat([first, subsets.values[None], random[:3] & subsets.values, random[3:], ~first[:1]])
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
@@ -85,7 +82,7 @@ def test_losses_equal_a_plain_loop(loss: PartialSubsetLoss, weighted, name):
         for chosen, g, given, w in zip(rows, *lists, strict=True):
             # A later part that is empty does not count, nor does a set without items.
             if chosen and (m == 0 or any(given)):
-                expected.append(plain_loss(loss, m == 0, g, given, chosen, w))
+                expected.append(plain_loss(loss, g, given, chosen, w))
     gains.requires_grad_()
     result = loss(gains, parts, subsets, weights)
     assert result.item() == pytest.approx(sum(expected) / max(1, len(expected)), rel=1e-12)
@@ -93,6 +90,30 @@ def test_losses_equal_a_plain_loop(loss: PartialSubsetLoss, weighted, name):
     assert gains.grad is not None and bool(gains.grad.isfinite().all())
     # Items of the part and parts that do not count have no influence.
     assert float(gains.grad[parts].abs().sum()) == float(gains.grad[1].abs().sum()) == 0
+
+
+def test_the_loss_of_the_next_item_does_not_depend_on_the_level_of_the_gains():
+    """So it leaves the probabilities that the cross-entropy learns as they are."""
+    subsets = make_subsets(LAYOUTS["ragged"])
+    parts = make_parts(subsets)
+    gains = torch.randn(parts.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shift = torch.randn(len(parts), len(subsets), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    moved = gains + shift[:, subsets.layout.ids]
+    torch.testing.assert_close(NextItem()(moved, parts, subsets, None), NextItem()(gains, parts, subsets, None))
+
+
+def test_a_loss_of_whole_subsets_takes_chosen_items_of_a_part_for_certain():
+    subsets = make_subsets(LAYOUTS["uniform"])
+    gains = torch.randn(3, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    parts = torch.stack([torch.zeros(9, dtype=torch.bool), subsets.values, ~subsets.values])
+    result = AtEveryPart(AllItems())(gains, parts, subsets, None)
+    # The second part leaves out the set whose subset is empty, the third the set whose subset is the whole.
+    certain = torch.where(parts & subsets.values, 1e3, gains)
+    each = torch.stack([AllItems()(row, subsets, None, None) for row in certain]).detach()
+    assert result.item() == pytest.approx(float((3 * each[0] + 2 * each[1] + 2 * each[2]) / 7), abs=1e-6)
+    result.backward()
+    assert gains.grad is not None and float(gains.grad[parts & subsets.values].abs().sum()) == 0
+    assert float(gains.grad[2].abs().min()) > 0
 
 
 def test_large_gains_do_not_overflow():
@@ -104,24 +125,28 @@ def test_large_gains_do_not_overflow():
     assert PartialCrossEntropy()(gains, parts, subsets, None).item() == pytest.approx(0.0)
 
 
-def test_parts_are_inside_the_subset_and_the_first_is_empty():
+@pytest.mark.parametrize("samples", [1, 2, 3, 200])
+def test_the_first_part_is_empty_the_last_a_half_of_v_and_the_others_are_inside_the_subset(samples):
     subsets = make_subsets(LAYOUTS["ragged"])
-    parts = draw_partial_subsets(subsets, 200, FreshNoise(0))
-    assert parts.shape == (200, subsets.layout.total) and parts.dtype == torch.bool
-    assert not parts[0].any() and not (parts[:-1] & ~subsets.values).any()
-    assert torch.equal(parts[:-1].any(0), subsets.values)
-    assert draw_partial_subsets(subsets, 1, FreshNoise(0)).tolist() == [[False] * subsets.layout.total]
-    assert torch.equal(parts, draw_partial_subsets(subsets, 200, FreshNoise(0)))
-    assert not torch.equal(parts, draw_partial_subsets(subsets, 200, FreshNoise(1)))
+    parts = draw_partial_subsets(subsets, samples, FreshNoise(0))
+    assert parts.shape == (samples, subsets.layout.total) and parts.dtype == torch.bool
+    inside = parts if samples < 3 else parts[:-1]
+    assert not parts[0].any() and not (inside & ~subsets.values).any()
+    assert torch.equal(parts, draw_partial_subsets(subsets, samples, FreshNoise(0)))
+    if samples == 200:
+        assert torch.equal(inside.any(0), subsets.values)
+        assert not torch.equal(parts, draw_partial_subsets(subsets, samples, FreshNoise(1)))
 
 
-def test_the_last_of_three_is_a_random_half_of_the_set():
-    subsets = make_subsets([[index % 5 == 0 for index in range(2000)]])
-    *_, half = draw_partial_subsets(subsets, 3, FreshNoise(0))
-    # The standard deviation of the share is 0.011, among the 400 chosen items 0.025.
-    assert abs(float(half.double().mean()) - 0.5) < 0.05
-    assert abs(float(half[subsets.values].double().mean()) - 0.5) < 0.1
-    assert not (draw_partial_subsets(subsets, 2, FreshNoise(0)) & ~subsets.values).any()
+def test_every_half_of_v_is_equally_likely():
+    """Whatever is chosen. The last part of each of many sets is compared with eight equal shares."""
+    sets = 8000
+    subsets = make_subsets([[True, False, True]] * sets)
+    halves = draw_partial_subsets(subsets, 3, FreshNoise(2))[-1].reshape(sets, 3)
+    counts = Counter(map(tuple, halves.tolist()))
+    statistic = sum((counts[bits] - sets / 8) ** 2 / (sets / 8) for bits in itertools.product([False, True], repeat=3))
+    # A chi-square number with 7 degrees of freedom has mean 7 and standard deviation 3.7.
+    assert statistic < 7 + 4 * 3.7
 
 
 def test_sizes_of_parts_are_uniform_and_their_items_equally_likely():

@@ -1,5 +1,6 @@
 """Small fitted selectors that the tests of the package share."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from setgrad.selector import SubsetSelector
 from setgrad.selector._tables import SOLVERS
+from setgrad.selector.sizes import StopBelow
 from setgrad.sets import Choices, Sets
 
 TINY: dict[str, Any] = {
@@ -83,3 +85,11 @@ def conditional():
     """The method "conditional", fitted long enough to be good."""
     options = {**TINY, "max_epochs": 40, "learning_rate": 1e-2, "method": "conditional"}
     return SubsetSelector(**options).fit(*make_choices(300))
+
+
+@pytest.fixture(scope="session")
+def stopping(conditional):
+    """The same, with a rule for sizes that stops where no gain exceeds a cut."""
+    selector = copy.deepcopy(conditional)
+    selector.size_rule_ = StopBelow(0.2)
+    return selector

@@ -1,6 +1,5 @@
 """Given and excluded items: probabilities against the function itself, choices against enumeration, for all methods."""
 
-import copy
 import itertools
 import math
 from typing import Any
@@ -17,7 +16,7 @@ from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.selector import Budget, Groups, SizeRange, SubsetSelector, jaccard
 from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.search import best_completion
-from setgrad.selector.sizes import LinearSize, StopBelow
+from setgrad.selector.sizes import LinearSize
 from setgrad.sets import Sets, subset_sizes
 from tests.selector.conftest import TINY, make_choices
 
@@ -235,24 +234,22 @@ def test_a_size_beyond_the_open_items_is_the_same_under_a_vacuous_constraint(qui
     assert torch.equal(limited.values, free.values)
 
 
-def test_the_conditional_method_continues_from_what_is_given(conditional: SubsetSelector) -> None:
+def test_the_conditional_method_continues_from_what_is_given(stopping: SubsetSelector) -> None:
     sets = make_choices(12, seed=3).sets.to(torch.float64)
     inside, outside = draw_known(sets)
-    bound = conditional.function_.bind(sets)
+    bound = stopping.function_.bind(sets)
     known: dict[str, Any] = {"start": inside.values, "excluded": outside.values}
-    conditional = copy.copy(conditional)
-    conditional.size_rule_ = rule = StopBelow(-0.5)
     with torch.no_grad():
-        expected = choose_item_by_item(bound, cut=rule.cut, min_size=conditional.min_size_, **known).subsets
+        expected = choose_item_by_item(bound, cut=0.2, min_size=stopping.min_size_, **known).subsets
         sizes = torch.full((len(sets),), 3)
         fixed_size = choose_item_by_item(bound, sizes=sizes, **known).subsets
         completed = best_completion(bound, sizes.minimum(sets.lengths - 1), **known)
     arguments: dict[str, Any] = {"given": inside, "excluded": outside}
     for search in (None, "greedy"):
-        assert torch.equal(conditional.predict(sets, search=search, **arguments).values, expected.values)
-        assert torch.equal(conditional.predict(sets, search=search, size=3, **arguments).values, fixed_size.values)
+        assert torch.equal(stopping.predict(sets, search=search, **arguments).values, expected.values)
+        assert torch.equal(stopping.predict(sets, search=search, size=3, **arguments).values, fixed_size.values)
     is_three = (sets.lengths > 3)[sets.layout.ids]
-    by_completion = conditional.predict(sets, search="completion", size=3, **arguments)
+    by_completion = stopping.predict(sets, search="completion", size=3, **arguments)
     assert torch.equal(by_completion.values[is_three], completed.values[is_three])
 
 

@@ -1,6 +1,7 @@
 """Draws of whole subsets: their distribution, what they depend on, and the draw that is closest to all others."""
 
 import itertools
+import json
 import math
 from collections import Counter
 from typing import Any
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+import setgrad
 from setgrad.errors import NotFittedError, OptionError
+from setgrad.functions import FreshNoise
+from setgrad.inference import draw_partial_subsets
 from setgrad.selector import SubsetSelector
-from setgrad.selector._draws import DRAWS, closest_to_draws
-from setgrad.sets import Sets
+from setgrad.selector._draws import DRAWS, closest_to_draws, fit_stop_logit
+from setgrad.sets import Choices, Sets
 from tests.selector.conftest import TINY, make_choices
 
 
@@ -30,9 +34,9 @@ def exact_probabilities(selector, items, start=(), excluded=()):
         mask[0, list(chosen)] = True
         gains = selector.function_.gains(sets, mask)[0].tolist()
         weights = {i: math.exp(gains[i]) for i in range(len(items)) if i not in chosen and i not in excluded}
-        stop = math.exp(selector.stop_logit_)
-        total = stop + sum(weights.values())
-        found[frozenset(chosen)] += probability * stop / total
+        end = math.exp(selector.stop_logit_)
+        total = end + sum(weights.values())
+        found[frozenset(chosen)] += probability * end / total
         for item, weight in weights.items():
             go((*chosen, item), probability * weight / total)
 
@@ -54,6 +58,37 @@ def test_the_conditional_method_draws_with_the_probabilities_of_its_gains(unsure
     assert counts.keys() <= exact.keys() and sum(p > 0.005 for p in exact.values()) >= 3
     for subset, p in exact.items():
         assert abs(counts[subset] - draws * p) <= 4.5 * math.sqrt(draws * p * (1 - p)) + 1
+
+
+def test_the_end_of_a_draw_is_learned_by_maximum_likelihood(unsure):
+    """By a loop over parts: the mean probability of an end is the share of parts that are whole subsets."""
+    generator = torch.Generator().manual_seed(1)
+    # Sets of one size, so that batches keep their order.
+    sets = Sets.from_lengths(torch.randn(60, 2, generator=generator), [4] * 15)
+    choices = Choices(sets, sets.with_values(torch.rand(60, generator=generator) < 0.4))
+    logit = fit_stop_logit(unsure.model_, choices, seed=5)
+    parts = draw_partial_subsets(choices.subsets, 8, FreshNoise(5))[:-1]
+    slope, ends = 0.0, 0
+    for part in parts:
+        gains = unsure.function_.gains(sets, part[None])[0]
+        for number in range(15):
+            inside = sets.layout.ids == number
+            outside = inside & ~part
+            total = sum(math.exp(gain) for gain in gains[outside].tolist())
+            is_end = not (choices.subsets.values & outside).any()
+            slope += is_end - math.exp(logit) / (math.exp(logit) + total)
+            ends += is_end
+    assert 10 < ends < 95 and abs(slope) < 1e-3
+
+
+def test_the_logit_of_the_end_is_saved_and_that_of_models_without_one_is_0(unsure, choices, tmp_path):
+    unsure.save(tmp_path / "model")
+    assert setgrad.load(tmp_path / "model", device="cpu").stop_logit_ == unsure.stop_logit_ != 0
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    del config["stop_logit"]
+    path.write_text(json.dumps(config))
+    assert setgrad.load(tmp_path / "model", device="cpu").stop_logit_ == 0
 
 
 @pytest.mark.parametrize("method", ["unrolled", "direct"])

@@ -286,17 +286,14 @@ class Broken(BoundSetFunction):
 # ---- draws
 
 
-STOP = 0.7
-
-
-def exact_draws(bound, number, start=(), excluded=()):
+def exact_draws(bound, number, stop_logit, start=(), excluded=()):
     """Return the probability of each subset by enumerating all orders in which its items join."""
     found: Counter[frozenset[int]] = Counter()
 
     def go(chosen, probability):
         gains = {i: gain for i, gain in gains_at(bound, number, list(chosen)).items() if i not in excluded}
-        total = math.exp(STOP) + sum(math.exp(gain) for gain in gains.values())
-        found[frozenset(chosen)] += probability * math.exp(STOP) / total
+        total = math.exp(stop_logit) + sum(math.exp(gain) for gain in gains.values())
+        found[frozenset(chosen)] += probability * math.exp(stop_logit) / total
         for item, gain in gains.items():
             go([*chosen, item], probability * math.exp(gain) / total)
 
@@ -305,8 +302,8 @@ def exact_draws(bound, number, start=(), excluded=()):
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["free", "known items"])
-@pytest.mark.parametrize("kind", ["fresh", "item"])
-def test_draws_have_their_exact_probabilities(seeded, is_known, kind):
+@pytest.mark.parametrize(("kind", "stop_logit"), [("fresh", 0.0), ("fresh", 1.5), ("item", -1.0)])
+def test_draws_have_their_exact_probabilities(seeded, is_known, kind, stop_logit):
     bound, draws = deep(seeded).bind(draw_sets([4, 0, 2])), 4000
     start = torch.tensor([is_known, False, False, False, False, False])
     excluded = torch.tensor([False, False, is_known, False, False, is_known])
@@ -315,11 +312,11 @@ def test_draws_have_their_exact_probabilities(seeded, is_known, kind):
     def noise(step):
         return source if kind == "fresh" else ItemNoise(bound.sets, seed=step)
 
-    picks = draw_item_by_item(bound, noise, start.expand(draws, -1), excluded, STOP)
+    picks = draw_item_by_item(bound, noise, start.expand(draws, -1), excluded, stop_logit)
     for number, (inside, outside) in {0: ([0], [2]), 2: ([], [1])}.items():
         rows = picks[:, bound.sets.layout.ids == number]
         counts = Counter(frozenset(row.nonzero()[:, 0].tolist()) for row in rows)
-        exact = exact_draws(bound, number, inside if is_known else [], outside if is_known else [])
+        exact = exact_draws(bound, number, stop_logit, *((inside, outside) if is_known else ([], [])))
         assert sum(exact.values()) == pytest.approx(1)
         assert counts.keys() <= exact.keys()
         for subset, p in exact.items():
@@ -331,7 +328,7 @@ def test_draws_of_a_set_do_not_depend_on_the_batch_or_the_order_of_items(functio
 
     def draw(sets):
         empty = nothing[:, : sets.layout.total]
-        return draw_item_by_item(function.bind(sets), lambda step: ItemNoise(sets, step), empty, empty[0], 0.0)
+        return draw_item_by_item(function.bind(sets), lambda step: ItemNoise(sets, step), empty, empty[0], 0.5)
 
     together = draw(sets)
     assert len(together.unique(dim=0)) > 10

@@ -19,6 +19,9 @@ from setgrad.functions.noise import FreshNoise
 from setgrad.inference.losses import SubsetLoss
 from setgrad.sets import Sets, segment_max, segment_sum
 
+# How far the logit of an item that is known to be chosen is above the others.
+_CERTAIN = 20.0
+
 
 def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tensor:
     """Draw subsets at which F is trained: parts of the chosen ones, and a random half of V.
@@ -149,19 +152,21 @@ class WeightedSum(PartialSubsetLoss):
 
 @final
 @dataclass(frozen=True, eq=False)
-class WithFirst(PartialSubsetLoss):
-    """Another loss at the empty subset, such as that of the best subset under a constraint.
+class AtEveryPart(PartialSubsetLoss):
+    """A loss of whole subsets at every part, such as that of the best subset under a constraint.
+
+    At a part its chosen items are certain: what is compared is the rest.
 
     Args:
-        first: The loss of the gains at the empty subset.
-        others: The loss at the other parts.
+        loss: The loss of the logits of all items.
     """
 
-    first: SubsetLoss
-    others: PartialSubsetLoss
+    loss: SubsetLoss
 
     def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
-        """Return the mean of the first loss for every set at the empty subset."""
-        losses = self.others.each(gains, given, subsets, weights)
-        first = self.first(gains[0], subsets, None, weights).expand(1, losses.shape[1])
-        return torch.cat([first, losses[1:]])
+        """Return the mean over the sets, for every set."""
+        # Above all other logits and their noise, and of their size, because a gradient may divide by their spread.
+        certain = 2 * gains.detach().abs().max() + _CERTAIN if gains.numel() else _CERTAIN
+        logits = torch.where(given & subsets.values, certain, gains)
+        losses = [self.loss(row, subsets, None, weights) for row in logits]
+        return torch.stack(losses)[:, None].expand(-1, len(subsets))

@@ -19,7 +19,7 @@ from torch import Tensor
 from setgrad.errors import TrainingError, parameter
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems, PartialSubsetLoss, SubsetLoss, draw_partial_subsets
-from setgrad.inference.partial import WithFirst
+from setgrad.inference.partial import AtEveryPart
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import check_finite
 from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradient
@@ -183,7 +183,7 @@ class Trainer:
 
         def constrained(indices: np.ndarray) -> SubsetLoss | PartialSubsetLoss:
             loss = self.gradient.loss(constraint.take(indices), samples, int(seeds.integers(2**63)))
-            return loss if partial_loss is None else WithFirst(loss, partial_loss)
+            return loss if partial_loss is None else AtEveryPart(loss)
 
         return constrained
 
