@@ -18,6 +18,7 @@ VARIANTS: dict[str, tuple[str, Options]] = {
     "conditional-pairs": ("default", {"method": "conditional", "pairs": True}),
     "conditional-no-pairs": ("default", {"method": "conditional", "pairs": False}),
     "conditional-single": ("single", {"method": "conditional"}),
+    "conditional-single-no-pairs": ("single", {"method": "conditional", "pairs": False}),
 }
 
 
