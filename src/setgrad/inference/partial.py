@@ -23,17 +23,17 @@ from setgrad.sets import Sets, segment_max, segment_sum
 _CERTAIN = 20.0
 
 
-def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tensor:
-    """Draw subsets at which F is trained: parts of the chosen ones, and a random half of V.
+def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise, *, half: bool = False) -> Tensor:
+    """Draw subsets at which F is trained: parts of the chosen ones.
 
-    The first is the empty subset. If there are three or more, the last is a random half of V: with few training sets it
-    keeps F from learning the parts by heart, and gains stay right beside items that were not chosen. The others are
-    parts of S*, of a size that is uniform in 0..|S*|.
+    The first is the empty subset. The others have a size that is uniform in 0..|S*|, and items that are equally likely.
 
     Args:
         subsets: The chosen subsets, a boolean for each item.
         samples: Number of subsets of each set, at least 1.
         noise: Source of the random numbers.
+        half: Whether the last one is a random half of V instead, chosen or not. With few training sets it keeps F from
+            learning the parts by heart.
 
     Returns:
         Booleans `(samples, total)`.
@@ -41,7 +41,7 @@ def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tens
     Examples:
         >>> from setgrad.functions import FreshNoise
         >>> subsets = Sets.from_list([[True, False, True]])
-        >>> parts = draw_partial_subsets(subsets, 2, FreshNoise(0))
+        >>> parts = draw_partial_subsets(subsets, 3, FreshNoise(0))
         >>> parts[0].any().item(), bool((parts & ~subsets.values).any())
         (False, False)
     """
@@ -54,9 +54,7 @@ def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise) -> Tens
     joins = torch.rand(samples - 1, len(layout), generator=generator, device=layout.device)[:, layout.ids]
     draw = noise.uniform(layout, samples - 1)
     parts = (draw < joins) & subsets.values
-    if samples < 3:
-        return torch.cat([empty, parts])
-    return torch.cat([empty, parts[:-1], draw[-1:] < 0.5])
+    return torch.cat([empty, parts[:-1], draw[-1:] < 0.5]) if half else torch.cat([empty, parts])
 
 
 class PartialSubsetLoss(abc.ABC):

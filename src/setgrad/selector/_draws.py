@@ -76,8 +76,7 @@ def fit_stop_logit(model: ChoiceModel, choices: Choices, seed: int) -> float:
     totals, ends = [], []
     for indices in plan_batches(choices.sets):
         sets, subsets = (part.take(indices).to(device) for part in choices)
-        # Without the last one, which is a random half of V.
-        parts = draw_partial_subsets(subsets, _PARTS, noise)[:-1]
+        parts = draw_partial_subsets(subsets, _PARTS, noise)
         is_open = segment_sum((~parts).T, subsets).T > 0
         totals.append(log_total(model.bind(sets).gains(parts), parts, subsets, where=is_open)[is_open].double())
         ends.append((segment_sum((subsets.values & ~parts).T, subsets).T == 0)[is_open].double())

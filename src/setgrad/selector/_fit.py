@@ -152,6 +152,7 @@ def resolve_model(
         members=_members(options, sets, start, constrained),
         relation=_relation(options, start, len(sets)),
         pairs=_pairs(options, start, len(sets)),
+        half=default_half(options, len(sets)) if options.half is None else bool(options.half),
         estimator=options.resolved_estimator,
         samples=options.resolved_samples,
         loss=options.resolved_loss,
@@ -181,6 +182,11 @@ def default_relation(options: SelectorOptions, count: int) -> int:
 def default_pairs(options: SelectorOptions, count: int) -> bool:
     """Return whether F has a term for pairs with `pairs=None` and this number of training sets."""
     return options.method == CONDITIONAL and options.phi == CONTEXT and count < _FEW_SETS
+
+
+def default_half(options: SelectorOptions, count: int) -> bool:
+    """Return whether `half=None` trains at a random half of V, for this number of training sets."""
+    return options.method == CONDITIONAL and options.resolved_samples >= 3 and count < _FEW_SETS
 
 
 def _members(options: SelectorOptions, sets: Sets, start: ModelConfig | None, constrained: bool) -> int:

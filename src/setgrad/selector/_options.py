@@ -162,6 +162,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     hidden: PositiveInts = (512, 256)
     relation: NonNegativeInt | None = None
     pairs: bool | None = None
+    half: bool | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
     samples: PositiveInt | None = None
@@ -283,6 +284,10 @@ class SelectorOptions(AbstractOptions):
             problem = (
                 f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
             )
+        elif self.method != CONDITIONAL and self.half:
+            problem = "{half} is a part of {method}='conditional'; leave it out, or use that method"
+        elif self.half and self.samples is not None and self.samples < 3:
+            problem = "{half} takes one of the {samples}; use {samples}=3 or more, or leave out {half}"
         elif self.method == CONDITIONAL and self.resolved_scale is not None:
             problem = "{method}='conditional' has no scale; leave out {scale}, or choose another method"
         elif self.method != "implicit" and any(part is not None for part in (self.forward, self.backward, self.tol)):

@@ -199,7 +199,7 @@ class Trainer:
         sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
         weights = None if self.weights is None else self.weights[items.values]
         if isinstance(loss, PartialSubsetLoss):
-            partial = draw_partial_subsets(subsets, resolved(options.samples), noise)
+            partial = draw_partial_subsets(subsets, resolved(options.samples), noise, half=resolved(options.half))
             batch = Batch(sets, subsets, weights, None, loss, partial)
         else:
             batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)

@@ -53,6 +53,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             deepset of the contextual phi with fewer than 800 training sets, else 0.
         pairs: Whether F has a term for pairs of chosen items that are alike, or unlike. None is yes for
             method="conditional" with the contextual phi and fewer than 800 training sets.
+        half: Whether one of the subsets of a training step of method="conditional" is a random half of the set. None is
+            yes with fewer than 800 training sets, where it keeps F from learning the subsets by heart.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
