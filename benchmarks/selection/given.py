@@ -31,9 +31,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -42,13 +41,12 @@ from benchmarks.lib.plots import new_figure, save_figure
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.summary import compare, summarise
 from benchmarks.lib.tables import table
-from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
+from benchmarks.lib.trials import add_trial_options, run_and_show
 from benchmarks.selection.given_rivals import RIVALS, Complete, is_rival_for, reveal_order
-from benchmarks.selection.models import cost_of, describe, make_selector
 from benchmarks.selection.scores import Values, averages, best_preset, values_of
-from benchmarks.selection.tasks import FOLDS, expand, load_split, splits_of, work_of
-from benchmarks.selection.variants import VARIANTS, variant_options
-from setgrad.datasets import AMAZON_CATEGORIES, Task
+from benchmarks.selection.tasks import FOLDS
+from benchmarks.selection.variants import VARIANTS, Trial, plan_trials
+from setgrad.datasets import Task
 from setgrad.selector import jaccard
 from setgrad.sets import Choices, subset_sizes
 
@@ -66,24 +64,6 @@ NUMBERS = (0, 1, 2, 3, 4, 6, 8, 10)
 _FEWEST_SETS = 10
 
 
-@final
-@dataclass(frozen=True)
-class Trial:
-    """One fit, tested with every number of given items. The seed is also the fold, or draws the split."""
-
-    task: str
-    model: str
-    seed: int
-    splits: str
-    options: str
-    quick: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name that is printed while it runs."""
-        return f"{self.task}, {self.model}, {'fold' if self.splits == 'folds' else 'seed'} {self.seed}"
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     models = (*MODELS, *RIVALS)
@@ -94,32 +74,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the fits that have no record, and show the page."""
-    return run_and_show(options, plan(options), attempt, REPORT)
-
-
-def plan(options: argparse.Namespace) -> list[Trial]:
-    """Return all trials, the longest first."""
-    names = (options.tasks or ("clusters" if options.quick else TASKS)).split(",")
-    trials = [
-        make_trial(task, model, seed, quick=options.quick)
-        for task in expand([name.strip() for name in names if name.strip()], AMAZON_CATEGORIES, ["random"])
-        for model in parse_names(options.models, (*VARIANTS, *RIVALS), "model")
-        for seed in range(min(options.seeds, 2) if options.quick else options.seeds)
-        if model not in RIVALS or is_rival_for(model, task)
-    ]
-    return sorted(trials, key=lambda trial: -work_of(trial.task) * _cost(trial.model))
-
-
-def make_trial(task: str, model: str, seed: int, *, quick: bool) -> Trial:
-    """Return the trial of a model on one fold or split."""
-    options = f"rival {model}" if model in RIVALS else describe(variant_options(model, task, quick=quick))
-    return Trial(task, model, seed, splits_of(task, "folds"), options, quick)
+    trials = plan_trials(
+        options,
+        tasks="clusters" if options.quick else TASKS,
+        protocol="random",
+        rivals=RIVALS,
+        applies=lambda model, task: model not in RIVALS or is_rival_for(model, task),
+    )
+    return run_and_show(options, trials, attempt, REPORT)
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
     """Fit and test with every number of given items. Scores are percentages by that number."""
-    task = load_split(trial.task, splits=trial.splits, number=trial.seed, data_dir=context.data_dir, quick=trial.quick)
-    complete = RIVALS[trial.model](task, trial.seed) if trial.model in RIVALS else _fit(task, trial, context.device)
+    task = trial.load(context)
+    complete = RIVALS[trial.model](task, trial.seed) if trial.model in RIVALS else _fit(task, trial, context)
     scores = score_completion(complete, task.test, seed=trial.seed)
     shown = ", ".join(f"{value:.1f}" for value in list(scores["jaccard"].values())[:3])
     return {**scores, "summary": f"Jaccard with 0, 1, 2 given {shown}"}
@@ -242,15 +210,9 @@ def draw_figure(records: Sequence[Record], page: Path) -> list[Path]:
     return save_figure(figure, page.with_suffix(".png"))
 
 
-def _fit(task: Task, trial: Trial, device: str | None) -> Complete:
-    options = variant_options(trial.model, trial.task, quick=trial.quick)
-    selector = make_selector(options, seed=trial.seed, device=device)
-    selector.fit(*task.train, validation=task.validation)
+def _fit(task: Task, trial: Trial, context: RunContext) -> Complete:
+    selector = trial.fit(task, context)
     return lambda choices, sizes, given: selector.predict(choices.sets, size=sizes.tolist(), given=given)
-
-
-def _cost(model: str) -> float:
-    return cost_of(VARIANTS[model][0]) if model in VARIANTS else cost_of(model)
 
 
 REPORT = Report.of_module(

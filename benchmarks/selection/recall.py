@@ -16,44 +16,22 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.tables import table
-from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from benchmarks.selection.models import cost_of, describe, make_selector
-from benchmarks.selection.tasks import FOLDS, expand, load_split, splits_of, work_of
-from benchmarks.selection.variants import VARIANTS, variant_options
+from benchmarks.lib.trials import add_trial_options, run_and_show
+from benchmarks.selection.variants import Trial, plan_trials
 from setgrad import SubsetSelector
-from setgrad.datasets import AMAZON_CATEGORIES
 from setgrad.sets import Choices, segment_sum
 
 MODELS = ("single", "conditional-single")
 TASKS = "digits,amazon:toys,amazon:safety"
 NOMINAL = (0.8, 0.9, 0.95)
 SPLITS = 200
-
-
-@final
-@dataclass(frozen=True)
-class Trial:
-    """One fit and its splits. The seed is also the fold, or draws the data."""
-
-    task: str
-    model: str
-    seed: int
-    splits: str
-    options: str
-    quick: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name that is printed while it runs."""
-        return f"{self.task}, {self.model}, {'fold' if self.splits == 'folds' else 'seed'} {self.seed}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,34 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the fits that have no record, and show the page."""
-    return run_and_show(options, plan(options), attempt, REPORT)
-
-
-def plan(options: argparse.Namespace) -> list[Trial]:
-    """Return all trials, the longest first."""
-    names = (options.tasks or ("moons" if options.quick else TASKS)).split(",")
-    trials = [
-        Trial(
-            task,
-            model,
-            seed,
-            splits_of(task, "folds"),
-            describe(variant_options(model, task, quick=options.quick)),
-            options.quick,
-        )
-        for task in expand([name.strip() for name in names if name.strip()], AMAZON_CATEGORIES, ["farthest"])
-        for model in parse_names(options.models, VARIANTS, "model")
-        for seed in range(min(options.seeds, FOLDS))
-    ]
-    return sorted(trials, key=lambda trial: -work_of(trial.task) * cost_of(VARIANTS[trial.model][0]))
+    trials = plan_trials(options, tasks="moons" if options.quick else TASKS, protocol="farthest")
+    return run_and_show(options, trials, attempt, REPORT)
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
     """Fit, and measure the recall over random splits of the test sets."""
-    task = load_split(trial.task, splits=trial.splits, number=trial.seed, data_dir=context.data_dir, quick=trial.quick)
-    options = variant_options(trial.model, trial.task, quick=trial.quick)
-    selector = make_selector(options, seed=trial.seed, device=context.device)
-    selector.fit(*task.train, validation=task.validation)
+    task = trial.load(context)
+    selector = trial.fit(task, context)
     # A few sets can promise little.
     nominals, splits = (NOMINAL[:1], 10) if trial.quick else (NOMINAL, SPLITS)
     found = measure_recall(selector, task.test, nominals=nominals, splits=splits, seed=trial.seed)

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -32,13 +31,11 @@ from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.summary import compare, summarise
 from benchmarks.lib.tables import table
-from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from benchmarks.selection.models import cost_of, describe, make_selector
+from benchmarks.lib.trials import add_trial_options, run_and_show
 from benchmarks.selection.scores import values_of
-from benchmarks.selection.tasks import FOLDS, expand, load_split, splits_of, work_of
-from benchmarks.selection.variants import VARIANTS, variant_options
+from benchmarks.selection.tasks import FOLDS
+from benchmarks.selection.variants import VARIANTS, Trial, plan_trials
 from setgrad import SubsetSelector
-from setgrad.datasets import AMAZON_CATEGORIES
 from setgrad.functions import SetFunction
 from setgrad.selector import jaccard
 from setgrad.selector.search import SEARCHES
@@ -52,24 +49,6 @@ COLUMNS |= {"swaps": "swaps", "best": "best"}
 _SWAP_SETS, _AT_ONCE = 300, 32
 
 
-@final
-@dataclass(frozen=True)
-class Trial:
-    """One fit. The seed is also the fold, or draws the split."""
-
-    task: str
-    model: str
-    seed: int
-    splits: str
-    options: str
-    quick: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name that is printed while it runs."""
-        return f"{self.task}, {self.model}, {'fold' if self.splits == 'folds' else 'seed'} {self.seed}"
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--models", default=",".join(MODELS), help=f"default: {', '.join(MODELS)}")
@@ -79,33 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the fits that have no record, and show the page."""
-    return run_and_show(options, plan(options), attempt, REPORT)
-
-
-def plan(options: argparse.Namespace) -> list[Trial]:
-    """Return all trials, the longest first."""
-    names = (options.tasks or ("moons" if options.quick else TASKS)).split(",")
-    trials = [
-        make_trial(task, model, seed, quick=options.quick)
-        for task in expand([name.strip() for name in names if name.strip()], AMAZON_CATEGORIES, ["farthest"])
-        for model in parse_names(options.models, VARIANTS, "model")
-        for seed in range(min(options.seeds, 2) if options.quick else options.seeds)
-    ]
-    return sorted(trials, key=lambda trial: -work_of(trial.task) * cost_of(VARIANTS[trial.model][0]))
-
-
-def make_trial(task: str, model: str, seed: int, *, quick: bool) -> Trial:
-    """Return the trial of a model on one fold or split."""
-    options = describe(variant_options(model, task, quick=quick))
-    return Trial(task, model, seed, splits_of(task, "folds"), options, quick)
+    trials = plan_trials(options, tasks="moons" if options.quick else TASKS, protocol="farthest")
+    return run_and_show(options, trials, attempt, REPORT)
 
 
 def attempt(trial: Trial, context: RunContext) -> Record:
     """Fit and test. Scores are percentages."""
-    task = load_split(trial.task, splits=trial.splits, number=trial.seed, data_dir=context.data_dir, quick=trial.quick)
-    options = variant_options(trial.model, trial.task, quick=trial.quick)
-    selector = make_selector(options, seed=trial.seed, device=context.device)
-    selector.fit(*task.train, validation=task.validation)
+    task = trial.load(context)
+    selector = trial.fit(task, context)
     scores = score_utility(selector, task.test)
     return {**scores, "summary": ", ".join(f"{name} {scores[key]:.1f}" for key, name in COLUMNS.items())}
 

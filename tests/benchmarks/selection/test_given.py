@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from benchmarks.__main__ import main
 from benchmarks.selection import given as benchmark
-from benchmarks.selection.given import by_number, lead_table, make_trial, score_completion, task_table
+from benchmarks.selection.given import by_number, lead_table, score_completion, task_table
 from benchmarks.selection.given_rivals import (
     RIVALS,
     alike,
@@ -20,6 +20,7 @@ from benchmarks.selection.given_rivals import (
     nearest,
     reveal_order,
 )
+from benchmarks.selection.variants import make_trial
 from setgrad.datasets import Task, clusters
 from setgrad.sets import Choices, Sets, subset_sizes
 
