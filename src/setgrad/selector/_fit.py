@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._draws import fit_stop_logit
-from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
+from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._partial_validation import follow_paths
 from setgrad.selector._recall import RecallCalibration
@@ -105,7 +105,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
             progress = trainer.run(report, save)
     _warn_unconverged(progress.history)
     model.eval()
-    samples = resolved(config.options.predict_samples)
+    samples = config.options.resolved_predict_samples
     logits = check_finite(infer_logits(model, held_out.sets, samples=samples), held_out.sets, data.validation_name)
     min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
     limit = None if data.constraints is None else partial(_limit, data.constraints[1])
@@ -153,17 +153,26 @@ def resolve_model(
         relation=_relation(options, start, len(sets)),
         pairs=_pairs(options, start, len(sets)),
         half=default_half(options, len(sets)) if options.half is None else bool(options.half),
-        estimator=options.resolved_estimator,
         samples=options.resolved_samples,
         loss=options.resolved_loss,
-        steps=options.steps or (_MAX_STEPS if options.method == "implicit" else 1),
-        predict_samples=options.resolved_predict_samples,
+        **_mean_field(options),
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),
         patience=options.patience or max(_PATIENCE, math.ceil(_PATIENCE_STEPS / steps_per_epoch)),
         device=str(device),
         random_state=seed,
     )
     return ModelConfig(in_use, tuple(sets.item_shape), _SLOTS if is_induced else None)
+
+
+def _mean_field(options: SelectorOptions) -> dict[str, Any]:
+    """Return the options of mean field that are in use; none for the method without it."""
+    if options.method == CONDITIONAL:
+        return {}
+    return {
+        "estimator": options.resolved_estimator,
+        "steps": options.steps or (_MAX_STEPS if options.method == "implicit" else 1),
+        "predict_samples": options.resolved_predict_samples,
+    }
 
 
 def default_members(options: SelectorOptions, sets: Sets) -> int:

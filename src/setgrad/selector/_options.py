@@ -284,6 +284,13 @@ class SelectorOptions(AbstractOptions):
             problem = (
                 f"{{method}}={self.method!r} has no {{loss}}={self.loss!r}; use {{loss}}={allowed}, or leave it out"
             )
+        elif self.method == CONDITIONAL and any(
+            x is not None for x in (self.estimator, self.steps, self.predict_samples)
+        ):
+            problem = (
+                "{estimator}, {steps} and {predict_samples} are parts of mean field, which {method}='conditional' does "
+                "not use; leave them out, or choose another method"
+            )
         elif self.method != CONDITIONAL and self.half:
             problem = "{half} is a part of {method}='conditional'; leave it out, or use that method"
         elif self.half and self.samples is not None and self.samples < 3:
