@@ -56,9 +56,13 @@ SCORES = {
     "jaccard": "Jaccard of the whole subset, true size",
     "found": "share of the items not given that are found",
 }
-# The model that is compared with the best of others, by the name of these.
-_OURS = "conditional"
-_OTHERS: dict[str, Collection[str]] = {"default": ("default",), "best rival": RIVALS}
+# Models that are compared with the best of others, and the name of these: with eight members, and with one.
+_LEADS: tuple[tuple[str, str, Collection[str]], ...] = (
+    ("conditional", "default", ("default",)),
+    ("conditional", "best rival", RIVALS),
+    ("conditional-single", "single", ("single",)),
+    ("conditional-single", "best rival", RIVALS),
+)
 # Numbers of given items, as far as a test split has this many sets with at least twice as many chosen items.
 NUMBERS = (0, 1, 2, 3, 4, 6, 8, 10)
 _FEWEST_SETS = 10
@@ -129,7 +133,8 @@ def show(records: Sequence[Record]) -> str:
     for score, meaning in SCORES.items():
         values = by_number(records, score)
         parts.append(f"## {meaning[0].upper()}{meaning[1:]}")
-        parts += [lead_table(values, name, others) for name, others in _OTHERS.items()]
+        fitted = {record["model"] for record in records}
+        parts += [lead_table(values, *lead) for lead in _LEADS if lead[0] in fitted]
         parts += [f"### {task}\n\n{task_table(values, task)}" for task in tasks_of(values)]
     return "\n\n".join(parts)
 
@@ -160,20 +165,20 @@ def task_table(values: dict[int, Values], task: str) -> str:
     return table(["given", *map(str, numbers)], rows)
 
 
-def lead_table(values: dict[int, Values], name: str, others: Collection[str]) -> str:
-    """Return how far the conditional model is above the best of the others, by task and number of given items."""
+def lead_table(values: dict[int, Values], model: str, name: str, others: Collection[str]) -> str:
+    """Return how far a model is above the best of the others, by task and number of given items."""
     numbers = list(values)
     rows = []
     for task in tasks_of(values):
         cells = []
         for number in numbers:
             row = values[number].get(task, {})
-            ours = row.get(_OURS, {})
+            ours = row.get(model, {})
             best = best_preset({m: fits for m, fits in row.items() if fits.keys() & ours.keys()}, among=others)
             by = "" if len(others) == 1 else f" ({best})"
             cells.append("-" if best is None else f"{compare(ours, row[best], paired=True)}{by}")
         rows.append([task, *cells])
-    return table([f"{_OURS} - {name}; given", *map(str, numbers)], rows)
+    return table([f"{model} - {name}; given", *map(str, numbers)], rows)
 
 
 def draw_figure(records: Sequence[Record], page: Path) -> list[Path]:

@@ -166,7 +166,7 @@ def test_tables_by_hand() -> None:
     values = by_number(records, "jaccard")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in lead_table(values, "best rival", RIVALS).splitlines()
+        for line in lead_table(values, "conditional", "best rival", RIVALS).splitlines()
     ]
     # Differences 31 - 33 and 30 - 33; then twice 4, without a spread.
     assert rows[2] == ["clusters", "-2.5 = -5.0 se (nearest)", "+4.0 = +inf se (chance)"]
