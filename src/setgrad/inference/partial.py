@@ -140,7 +140,7 @@ class WeightedSum(PartialSubsetLoss):
         next_item: The multiple.
     """
 
-    next_item: float = 1.0
+    next_item: float = 0.3
 
     def each(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
         """Return the sum of both losses."""
