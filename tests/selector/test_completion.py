@@ -69,8 +69,8 @@ def test_the_choice_holds_the_given_items_and_no_excluded_one(
     assert not (outside.values & picks.values).any()
     if "size" in options:
         # With one item excluded, a set of four has three to choose from.
-        room = [len(mask) - int(mask.sum()) for mask in outside]
-        assert subset_sizes(picks).tolist() == [min(4, n) for n in room]
+        open_items = [len(mask) - int(mask.sum()) for mask in outside]
+        assert subset_sizes(picks).tolist() == [min(4, n) for n in open_items]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -62,8 +62,8 @@ class GroupLimits(CombinatorialSolver):
         groups, at_least, at_most, chosen, excluded = (part.to(theta.device) for part in parts)
         is_open = ~(chosen | excluded)
         taken, left = (torch.zeros_like(at_most).scatter_add(-1, groups, part.long()) for part in (chosen, is_open))
-        need, room = at_least - taken, at_most - taken
-        is_infeasible = ((need > left) | (room < 0) | (need > room)).any(-1) | (chosen & excluded).any(-1)
+        need, free = at_least - taken, at_most - taken
+        is_infeasible = ((need > left) | (free < 0) | (need > free)).any(-1) | (chosen & excluded).any(-1)
 
         # Fixed items come last in their group, so that they do not count among the open ones.
         order = theta.masked_fill(~is_open, -torch.inf).argsort(dim=-1, descending=True, stable=True)
@@ -71,7 +71,7 @@ class GroupLimits(CombinatorialSolver):
         starts = torch.searchsorted(sorted_groups, sorted_groups.contiguous())
         within = torch.arange(theta.shape[-1], device=theta.device) - starts
         position = torch.empty_like(within).scatter_(-1, order.gather(-1, by_group), within)
-        is_worth = (theta > 0) & (position < room.gather(-1, groups))
+        is_worth = (theta > 0) & (position < free.gather(-1, groups))
         value = chosen | (is_open & (is_worth | (position < need.gather(-1, groups))))
         status = torch.where(is_infeasible, int(Status.INFEASIBLE), int(Status.SOLVED))
         return SolverResult(value.to(theta.dtype), status.expand(theta.shape[:-1]))
