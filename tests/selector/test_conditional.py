@@ -17,7 +17,7 @@ from setgrad.selector import Budget, SizeRange, SubsetSelector, jaccard
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import GRADIENTS
 from setgrad.selector._constrained_choice import find_levels
-from setgrad.selector._fit import default_pairs
+from setgrad.selector._fit import default_pairs, default_relation
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._partial_validation import validate_completion
 from setgrad.selector._tables import FUNCTIONS, PARTIAL_LOSSES
@@ -398,11 +398,14 @@ def test_options_in_use(choices):
     assert (options.samples, options.loss, options.pairs, options.relation) == (4, "all+list", True, 64)
     assert SelectorOptions(method="conditional", scale="none").resolved_scale is None
     assert SelectorOptions().resolved_samples == 5 and SelectorOptions().resolved_loss == "all"
-    cases = {"context": (True, False), "mlp": (False, False)}
-    for phi, expected in cases.items():
-        few_and_many = [default_pairs(SelectorOptions(method="conditional", phi=phi), count) for count in (799, 800)]
-        assert tuple(few_and_many) == expected
-    assert not default_pairs(SelectorOptions(), 10)
+    assert default_pairs(SelectorOptions(method="conditional"))
+    assert not default_pairs(SelectorOptions(method="conditional", phi="mlp"))
+    assert not default_pairs(SelectorOptions(method="unrolled"))
+    ranks = {
+        method: [default_relation(SelectorOptions(method=method), count) for count in (799, 800)]
+        for method in ("conditional", "unrolled")
+    }
+    assert ranks == {"conditional": [64, 64], "unrolled": [64, 0]}
 
 
 def test_pairs_of_letters_raise():

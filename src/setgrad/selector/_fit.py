@@ -151,7 +151,7 @@ def resolve_model(
         options,
         members=_members(options, sets, start, constrained),
         relation=_relation(options, start, len(sets)),
-        pairs=_pairs(options, start, len(sets)),
+        pairs=_pairs(options, start),
         half=default_half(options, len(sets)) if options.half is None else bool(options.half),
         samples=options.resolved_samples,
         loss=options.resolved_loss,
@@ -185,12 +185,12 @@ def default_members(options: SelectorOptions, sets: Sets) -> int:
 def default_relation(options: SelectorOptions, count: int) -> int:
     """Return the rank for `relation=None` and this number of training sets."""
     is_contextual = options.method != "direct" and options.function == "deepset" and options.phi == CONTEXT
-    return RELATION if is_contextual and count < _FEW_SETS else 0
+    return RELATION if is_contextual and (options.method == CONDITIONAL or count < _FEW_SETS) else 0
 
 
-def default_pairs(options: SelectorOptions, count: int) -> bool:
-    """Return whether F has a term for pairs with `pairs=None` and this number of training sets."""
-    return options.method == CONDITIONAL and options.phi == CONTEXT and count < _FEW_SETS
+def default_pairs(options: SelectorOptions) -> bool:
+    """Return whether F has a term for pairs with `pairs=None`."""
+    return options.method == CONDITIONAL and options.phi == CONTEXT
 
 
 def default_half(options: SelectorOptions, count: int) -> bool:
@@ -215,10 +215,10 @@ def _relation(options: SelectorOptions, start: ModelConfig | None, count: int) -
     return default_relation(options, count) if start is None else start.relation
 
 
-def _pairs(options: SelectorOptions, start: ModelConfig | None, count: int) -> bool:
+def _pairs(options: SelectorOptions, start: ModelConfig | None) -> bool:
     if options.pairs is not None:
         return bool(options.pairs)
-    return default_pairs(options, count) if start is None else start.pairs
+    return default_pairs(options) if start is None else start.pairs
 
 
 def copy_module(phi: str | nn.Module | None) -> nn.Module | None:
