@@ -25,7 +25,8 @@ class PairScores(nn.Module, SetFunction):
     """A weighted cosine of each pair of chosen items, summed over the pairs.
 
     A new term prefers items that are alike. It learns a weight for each feature, also negative ones for items that
-    should differ, and how much each further item costs or adds.
+    should differ, and how much each further item costs or adds. Features are multiplied by the buffer `scale` first,
+    which is 1 unless it is set.
 
     Args:
         in_dim: Number of features, or shape, of an item.
@@ -39,9 +40,12 @@ class PairScores(nn.Module, SetFunction):
         [[1.0], [0.0]]
     """
 
+    scale: Tensor
+
     def __init__(self, in_dim: int | Sequence[int], weight: float = 3.0) -> None:
         super().__init__()
         self.shape = item_shape(in_dim)
+        self.register_buffer("scale", torch.ones(math.prod(self.shape)))
         self.weights = nn.Parameter(torch.full((math.prod(self.shape),), weight / _UNIT))
         self.constant = nn.Parameter(torch.zeros(1))
 
@@ -52,7 +56,7 @@ class PairScores(nn.Module, SetFunction):
             DataError: If the items are not real numbers.
             ShapeError: If the items do not have the shape `in_dim`.
         """
-        units = normalize(flat_quantities(sets, self.shape, self.weights), dim=1)
+        units = normalize(flat_quantities(sets, self.shape, self.weights) * self.scale, dim=1)
         # A constant feature makes the constant a weight like the others.
         rows = torch.cat([units, torch.ones_like(units[:, :1])], 1)
         return _BoundPairScores(sets, rows, torch.cat([self.weights * _UNIT, self.constant]))

@@ -36,6 +36,9 @@ from setgrad.selector._tables import (
 from setgrad.sets import Sets
 
 Value = TypeVar("Value")
+# Alike items are alike in the features that vary most, as in vectors of an encoder. But a column in a small unit must
+# not decide alone, so the scale of a feature is at most so many times the median, or at least the inverse of it.
+_MAX_SPREAD = 2.0
 
 
 @final
@@ -242,6 +245,12 @@ class ChoiceModel(nn.Module):
         dtype = torch.promote_types(sets.dtype, self.dtype)
         self.mean.copy_(values.mean(0).to(dtype))
         self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(dtype))
+        varying = deviation[~constant]
+        if len(varying):
+            spread = (deviation / varying.median()).clamp(1 / _MAX_SPREAD, _MAX_SPREAD).flatten()
+            for member in self.each():
+                if member.pairs is not None:
+                    member.pairs.scale.copy_(spread)
 
     def each(self) -> list[Member]:
         """Return the members."""
