@@ -40,9 +40,10 @@ _MAX_GRAPHS = 4
 
 def can_be_stacked(model: ChoiceModel) -> bool:
     """Return whether one call can evaluate all members."""
-    # A module of the user may do anything, and buffers would have to be stacked too.
+    # A module of the user may do anything. Buffers that training changes would have to be stacked too; the scale of the
+    # pair term is constant and the same for all members.
     is_plain = model.config.options.method in STACKABLE_METHODS and model.config.phi is not None
-    return is_plain and not any(True for _ in model.members.buffers())
+    return is_plain and all(name.endswith("pairs.scale") for name, _ in model.members.named_buffers())
 
 
 def is_stacking_faster(model: ChoiceModel, sets: Sets, loss: str) -> bool:
