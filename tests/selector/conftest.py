@@ -91,5 +91,5 @@ def conditional():
 def stopping(conditional):
     """The same, with a rule for sizes that stops where no gain exceeds a cut."""
     selector = copy.deepcopy(conditional)
-    selector.size_rule_ = StopBelow(0.2)
+    selector.size_rule_ = selector.completion_rule_ = StopBelow(0.2)
     return selector

@@ -253,15 +253,13 @@ def test_the_conditional_method_continues_from_what_is_given(stopping: SubsetSel
     assert torch.equal(by_completion.values[is_three], completed.values[is_three])
 
 
-def test_sizes_of_a_rule_include_the_given_items(conditional: SubsetSelector) -> None:
+def test_sizes_of_a_rule_include_the_given_items(conditional: SubsetSelector, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule for the size counts the given items, and gives way to them."""
     sets = make_choices(10, seed=3).sets
     inside, outside = draw_known(sets)
-    rule, conditional.size_rule_ = conditional.size_rule_, LinearSize(1.0, 0.0, 0.0)
-    try:
-        picks = conditional.predict(sets, given=inside, excluded=outside)
-    finally:
-        conditional.size_rule_ = rule
+    for name in ("size_rule_", "completion_rule_"):
+        monkeypatch.setattr(conditional, name, LinearSize(1.0, 0.0, 0.0))
+    picks = conditional.predict(sets, given=inside, excluded=outside)
     expected = [max(1, conditional.min_size_, int(mask.sum())) for mask in inside]
     assert subset_sizes(picks).tolist() == expected
 

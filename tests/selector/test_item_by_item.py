@@ -342,20 +342,22 @@ def test_draws_of_a_set_do_not_depend_on_the_batch_or_the_order_of_items(functio
 
 
 def plain_completion(bound, number, size, start, excluded):
-    """Complete the subset from every first item, and return the one whose other items are the likeliest."""
-    gains = {i: g for i, g in gains_at(bound, number, start).items() if i not in excluded}
+    """Complete the subset from every first item, and return the one whose items are the likeliest given the others."""
+
+    def open_gains(chosen):
+        return {i: g for i, g in gains_at(bound, number, chosen).items() if i not in excluded}
+
+    gains = open_gains(start)
     if len(start) >= size or not gains:
         return sorted(start)
     results = []
     for first in gains:
         chosen, likelihood = [*start, first], 0.0
-        while len(chosen) < size:
-            left = {i: g for i, g in gains_at(bound, number, chosen).items() if i not in excluded}
-            if not left:
-                break
-            best = max(left, key=lambda i: left[i])
-            likelihood += left[best] - math.log(sum(math.exp(g) for g in left.values()))
-            chosen.append(best)
+        while len(chosen) < size and (left := open_gains(chosen)):
+            chosen.append(max(left, key=lambda i: left[i]))
+        for item in set(chosen) - set(start):
+            others = open_gains([i for i in chosen if i != item])
+            likelihood += others[item] - math.log(sum(math.exp(g) for g in others.values()))
         results.append((likelihood, gains[first], sorted(chosen)))
     return max(results)[2]
 

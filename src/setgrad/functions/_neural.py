@@ -150,6 +150,15 @@ def make_perceptron(in_dim: int, hidden: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
 
 
+def start_at_zero(function: nn.Module) -> None:
+    """Set the last layers of a neural set function to 0, so that its value and gains are 0 before training."""
+    for name, module in function.named_children():
+        last = module[-1] if isinstance(module, nn.Sequential) else module
+        if name != "phi" and isinstance(last, nn.Linear):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+
+
 def weights_and_biases(perceptron: nn.Sequential) -> tuple[list[Tensor], list[Tensor]]:
     """Return the weights and the biases of all layers, first layer first."""
     layers = [layer for layer in perceptron if isinstance(layer, nn.Linear)]

@@ -33,6 +33,7 @@ class AbstractChoosing(abc.ABC):
 
     model_: ChoiceModel
     size_rule_: SizeRule
+    completion_rule_: SizeRule
     min_size_: int
     recall_: RecallCalibration | None
     stop_logit_: float
@@ -283,6 +284,7 @@ class AbstractChoosing(abc.ABC):
             lambda: self._logits(sets, known, scores),
             self._precise(),
             self.size_rule_,
+            self.completion_rule_,
             self.min_size_,
             known,
         )

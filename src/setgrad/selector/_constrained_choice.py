@@ -42,8 +42,8 @@ def choose_allowed(
         sets: The sets.
         scores: A score of each item, `(total,)`.
         free: The subsets that are chosen without the constraint.
-        cut: The score above which an item is worth choosing, one number or one for each set; None for half-way between
-            the items inside and outside `free`.
+        cut: The score above which an item is worth choosing, one number or one for each set; None or NaN for half-way
+            between the items inside and outside `free`.
         searched: What a search without the constraint makes of `free`, if there is a search; it is then the choice
             that stays where it is allowed.
         improve: The same search among allowed subsets: from the positions of sets and their best subsets by score to
@@ -97,7 +97,7 @@ def worths(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Ten
     Args:
         scores: A score of each item, `(total,)`.
         free: A subset of each set.
-        cut: One number, or one for each set.
+        cut: One number, or one for each set; NaN is none.
 
     Examples:
         >>> free = Sets.from_list([[True, True, False], [False, False]])
@@ -116,12 +116,12 @@ def worths(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Ten
 def find_levels(scores: Tensor, free: Sets, cut: Tensor | float | None = None) -> Tensor:
     """Return the score `(b,)` above which an item of a set is worth choosing; the arguments are those of `worths`."""
     x, chosen = scores.double(), free.values
-    if cut is not None:
-        return torch.as_tensor(cut, dtype=x.dtype, device=x.device).expand(len(free))
     inside = -segment_max((-x).masked_fill(~chosen, -torch.inf), free)
     outside = segment_max(x.masked_fill(chosen, -torch.inf), free)
     middle = torch.where(outside == -torch.inf, (inside - 1).clamp(max=0), (inside + outside) / 2)
-    return torch.where(inside == torch.inf, (outside + 1).clamp(min=0), middle)
+    middle = torch.where(inside == torch.inf, (outside + 1).clamp(min=0), middle)
+    cut = torch.as_tensor(torch.nan if cut is None else cut, dtype=x.dtype, device=x.device)
+    return torch.where(cut.isnan(), middle, cut)
 
 
 def describe_failures(reasons: Mapping[int, str], total: int, name_of: Callable[[int], str]) -> str:

@@ -27,7 +27,7 @@ from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_to
 from setgrad.selector._draws import fit_stop_logit
 from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._partial_validation import follow_paths
+from setgrad.selector._partial_validation import calibrate_completion, calibrate_from_nothing
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT
@@ -45,7 +45,8 @@ _PATIENCE, _PATIENCE_STEPS = 10, 60
 MEMBERS = 8
 # With few training sets, comparing an item with the mean of its set helps attention; with many it hurts. By validation:
 # on Amazon categories +0.5 on average with 160 to 290 training sets, -0.2 with 2,800 and more; on bundles, with 720 to
-# 750, +1.4.
+# 750, +1.4. The term for pairs alone is the better start with few sets (bundles given one item: +3), the worse one with
+# 1,000 and more (digits: -1).
 RELATION, _FEW_SETS = 64, 800
 # Encoders of plain vectors have short steps. Networks of images keep a GPU busy, and those of letters have buffers.
 _SHORT_STEP_PHIS = ("context", "mlp", "paper")
@@ -60,6 +61,7 @@ class FitResult:
 
     model: ChoiceModel
     size_rule: SizeRule
+    completion_rule: SizeRule
     size_scores: dict[str, float]
     min_size: int
     recall: RecallCalibration | None
@@ -92,6 +94,9 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
                 training.enter_context(building.pop_all())
         if start is None:
             model.fit_scaler(train.sets)
+            # A choice under a constraint has no useful gradient where all logits are equal.
+            if len(train) < _FEW_SETS and data.constraints is None:
+                model.start_as_pairs()
         else:
             _load_weights(model, start)
         trainer = Trainer(model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient)
@@ -111,14 +116,16 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     limit = None if data.constraints is None else partial(_limit, data.constraints[1])
     recall = RecallCalibration.of(logits, held_out.subsets)
     if config.options.method == CONDITIONAL:
-        # Under a constraint only the choice from nothing counts, because the constraint is one of these sets.
-        path = follow_paths(model, held_out, logits, seed, completions=limit is None)
-        rule, scores = calibrate(path.logits, path.subsets, min_size, limit, path.scores, len(held_out))
+        rule, scores = calibrate_from_nothing(model, held_out, logits, min_size, limit)
+        # A constraint is for sets from which nothing is chosen yet.
+        completion_rule = rule if limit is not None else calibrate_completion(model, held_out, min_size, seed)
         stop_logit = fit_stop_logit(model, held_out, seed)
     else:
         rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
-        stop_logit = 0.0
-    return FitResult(model, rule, scores, min_size, recall, stop_logit, progress.history, progress.best_epoch)
+        completion_rule, stop_logit = rule, 0.0
+    return FitResult(
+        model, rule, completion_rule, scores, min_size, recall, stop_logit, progress.history, progress.best_epoch
+    )
 
 
 def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:

@@ -56,10 +56,11 @@ def load(
         _check_records(config)
         recall = RecallCalibration.pop(tensors)
         model = _build_model(model_config, tensors, phi).to(place).eval()
-        rule = rule_from_json(config["size_rule"])
         fitted = FitResult(
             model,
-            rule,
+            rule_from_json(config["size_rule"]),
+            # Models of earlier versions had one rule.
+            rule_from_json(config.get("completion_rule", config["size_rule"])),
             config["size_scores"],
             config["min_size"],
             recall,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
-from setgrad.functions._neural import make_item_encoder
+from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
 from setgrad.functions.pair_scores import BoundSum
@@ -251,6 +251,12 @@ class ChoiceModel(nn.Module):
             for member in self.each():
                 if member.pairs is not None:
                     member.pairs.scale.copy_(spread)
+
+    def start_as_pairs(self) -> None:
+        """Make F, before training, its term for pairs alone, where it has one."""
+        for member in self.each():
+            if member.pairs is not None:
+                start_at_zero(member.function)
 
     def each(self) -> list[Member]:
         """Return the members."""

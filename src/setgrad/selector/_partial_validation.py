@@ -1,9 +1,8 @@
-"""Validation of a model that is trained at partial subsets: its score, and the paths that size rules are fitted on."""
+"""Validation of a model that is trained at partial subsets: its score, and its rules for the number of items."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import jaccard
+from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, segment_rank, subset_sizes
 
 # Partial subsets of each validation set in the loss.
@@ -55,49 +55,38 @@ def validate_completion(
     return float(torch.cat(scores).mean()), float((torch.stack(losses).double().cpu() * weights).sum())
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class ValidationPaths:
-    """Choices item by item: the true subsets, the logits at the start of the path, and the scores on it."""
+def calibrate_from_nothing(
+    model: ChoiceModel,
+    choices: Choices,
+    logits: Tensor,
+    min_size: int,
+    limit: Callable[[Sets, Tensor, SizeRule], Sets] | None,
+) -> tuple[SizeRule, dict[str, float]]:
+    """Return the best rule for the number of items, and the scores of all; the arguments are those of `calibrate`."""
+    return calibrate(logits, choices.subsets, min_size, limit, _follow_paths(model, choices, None))
 
-    subsets: Sets
-    logits: Tensor
-    scores: Tensor
+
+def calibrate_completion(model: ChoiceModel, choices: Choices, min_size: int, seed: int) -> SizeRule:
+    """Return the best rule for the number of items if one random item of the true subset is given."""
+    subsets = choices.subsets
+    one = subsets.with_values(_draw_one(subsets, FreshNoise(seed)))
+    known = Known(one, subsets.with_values(torch.zeros_like(one.values)))
+    logits = infer_logits(model, choices.sets, samples=1, known=known)
+    # A given item is certain; a rule is fitted to finite numbers.
+    logits = known.fill(logits, inside=_CERTAIN, outside=-_CERTAIN)
+    scores = _follow_paths(model, choices, known).clamp(max=_CERTAIN)
+    return calibrate(logits, subsets, min_size, None, scores)[0]
 
 
-def follow_paths(
-    model: ChoiceModel, choices: Choices, logits: Tensor, seed: int, *, completions: bool
-) -> ValidationPaths:
-    """Choose item by item, up to the size of the largest subset.
+def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None) -> Tensor:
+    """Return the scores `(total,)` of choosing item by item, up to the size of the largest subset."""
+    largest = int(subset_sizes(choices.subsets).max())
 
-    Args:
-        model: The model.
-        choices: The validation sets.
-        logits: The logits of their items, `(total,)`.
-        seed: Seed of the given items.
-        completions: Whether each set comes a second time, with one random item of its subset given.
-    """
-    subsets, largest = choices.subsets, int(subset_sizes(choices.subsets).max())
+    def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+        start = None if known is None else known.masks(rows, batch.device)[0]
+        return choose_item_by_item(bound, sizes=batch.lengths.clamp(max=largest), start=start).scores
 
-    def follow(known: Known | None) -> Tensor:
-        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
-            start = None if known is None else known.masks(rows, batch.device)[0]
-            return choose_item_by_item(bound, sizes=batch.lengths.clamp(max=largest), start=start).scores
-
-        return map_batches(model, choices.sets, work)
-
-    scores = follow(None)
-    if not completions:
-        return ValidationPaths(subsets, logits, scores)
-    one = _draw_one(subsets, FreshNoise(seed))
-    known = Known(subsets.with_values(one), subsets.with_values(torch.zeros_like(one)))
-    given_logits = infer_logits(model, choices.sets, samples=1, known=known)
-    return ValidationPaths(
-        Sets.cat([subsets, subsets]),
-        # A given item is certain; a rule is fitted to finite numbers.
-        torch.cat([logits, known.fill(given_logits, inside=_CERTAIN, outside=-_CERTAIN)]),
-        torch.cat([scores, follow(known).clamp(max=_CERTAIN)]),
-    )
+    return map_batches(model, choices.sets, work)
 
 
 def _draw_one(subsets: Sets, noise: FreshNoise) -> Tensor:

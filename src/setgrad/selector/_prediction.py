@@ -26,7 +26,7 @@ from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
 from setgrad.selector.search import SEARCHES, Priced, best_completion, constrained_search, local_search
 from setgrad.selector.sizes import SizeRule, StopBelow, requested_sizes, sizes_above
-from setgrad.sets import Sets
+from setgrad.sets import Sets, segment_sum
 
 DECISIONS = ("expected-jaccard",)
 
@@ -85,6 +85,7 @@ class Chooser:
         logits: Computes the logits of all items `(total,)`, given what is known.
         model: The model in double precision, for choices on F.
         size_rule: The rule for the number of items.
+        completion_rule: The same for sets with given items.
         min_size: The smallest number of items that the rule gives.
         known: Items that are known to be in the subsets, or out of them.
     """
@@ -93,6 +94,7 @@ class Chooser:
     logits: Callable[[], Tensor]
     model: ChoiceModel
     size_rule: SizeRule
+    completion_rule: SizeRule
     min_size: int
     known: Known | None = None
 
@@ -105,7 +107,7 @@ class Chooser:
         if allowed is None:
             return top if found is None else found
         # Known items have infinite scores, which do not move the cut. The constraint decides about them.
-        levels = find_levels(scores, top, self._cut(request))
+        levels = find_levels(scores, top, self._cuts(request))
         scores = scores if self.known is None else self.known.fill(scores, inside=0.0, outside=0.0)
         is_on_function = self._is_conditional or found is not None
         return choose_allowed(
@@ -139,17 +141,14 @@ class Chooser:
         logits, sets = self.logits(), self.sets
         if self.known is not None:
             logits = self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
-        sizes = self._sizes(request, logits)
+        sizes, cuts = self._limits(request, logits)
         is_path = self._is_conditional and request.threshold is None
         if not is_path and request.search != "greedy":
-            assert sizes is not None
             return pick_top(logits, sets, sizes), logits, sizes
-        # Greedy search on other functions stops where F does not grow any more.
-        rule = self.size_rule if is_path and isinstance(self.size_rule, StopBelow) else StopBelow(0.0)
         least = self.min_size if is_path else 0
-        scores = self._path(sizes, rule.cut, least)
-        if sizes is None:
-            sizes = self._within_known(rule.sizes_from(least, scores, sets))
+        scores = self._path(sizes, cuts, least)
+        joined = segment_sum(scores > cuts[sets.layout.ids], sets).clamp(min=least).minimum(sizes)
+        sizes = torch.where(cuts > -torch.inf, self._within_known(joined), sizes)
         return pick_top(scores, sets, sizes), scores, sizes
 
     def _search_freely(self, request: SubsetRequest, top: Sets, sizes: Tensor) -> Sets | None:
@@ -167,15 +166,31 @@ class Chooser:
 
         return self.sets.with_values(map_batches(self.model, self.sets, work).bool())
 
-    def _sizes(self, request: SubsetRequest, logits: Tensor) -> Tensor | None:
-        """Return the number of items of each subset; None if it follows from a path on F."""
+    def _limits(self, request: SubsetRequest, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest number of items of each subset, and the gain below which a path on F ends, `(b,)` each."""
+        sizes, cuts = self.sets.lengths, torch.full((len(self.sets),), -torch.inf, dtype=torch.float64)
+        cuts = cuts.to(self.sets.device)
         if request.threshold is not None:
-            return self._within_known(sizes_above(request.threshold, logits, self.sets))
-        if request.size is not None:
-            return self._check_sizes(requested_sizes(request.size, self.sets))
-        if isinstance(self.size_rule, StopBelow) or (request.search == "greedy" and not self._is_conditional):
-            return None
-        return self._within_known(self.size_rule.sizes_from(self.min_size, logits, self.sets))
+            sizes = sizes_above(request.threshold, logits, self.sets)
+        elif request.size is not None:
+            return self._check_sizes(requested_sizes(request.size, self.sets)), cuts
+        elif request.search == "greedy" and not self._is_conditional:
+            # Greedy search on other functions stops where F does not grow any more.
+            cuts = torch.zeros_like(cuts)
+        else:
+            for rule, rows in self._rules():
+                if isinstance(rule, StopBelow):
+                    cuts = cuts.masked_fill(rows, rule.cut)
+                else:
+                    sizes = torch.where(rows, rule.sizes_from(self.min_size, logits, self.sets), sizes)
+        return self._within_known(sizes), cuts
+
+    def _rules(self) -> list[tuple[SizeRule, Tensor]]:
+        """Return the rules for the number of items, with whether each set `(b,)` follows it."""
+        if self.known is None:
+            return [(self.size_rule, torch.ones(len(self.sets), dtype=torch.bool, device=self.sets.device))]
+        begun = segment_sum(self.known.inside.values, self.sets) > 0
+        return [(self.size_rule, ~begun), (self.completion_rule, begun)]
 
     def _within_known(self, sizes: Tensor) -> Tensor:
         return sizes if self.known is None else self.known.clamp(sizes)
@@ -192,12 +207,12 @@ class Chooser:
             )
         return self.known.clamp(sizes)
 
-    def _path(self, sizes: Tensor | None, cut: float, min_size: int) -> Tensor:
+    def _path(self, sizes: Tensor, cuts: Tensor, min_size: int) -> Tensor:
         """Return the scores of choosing item by item, `(total,)`."""
 
         def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
             start, excluded = self._known_masks(bound, rows)
-            wanted = None if sizes is None else sizes[torch.as_tensor(rows)].to(bound.sets.device)
+            wanted, cut = (part[torch.as_tensor(rows)].to(bound.sets.device) for part in (sizes, cuts))
             path = choose_item_by_item(bound, sizes=wanted, cut=cut, min_size=min_size, start=start, excluded=excluded)
             return path.scores
 
@@ -223,13 +238,17 @@ class Chooser:
 
         return start.with_values(map_batches(self.model, self.sets.take(places), work).bool())
 
-    def _cut(self, request: SubsetRequest) -> float | None:
-        """Return the score above which an item is worth choosing in every set; None if sets differ."""
-        p = request.threshold
+    def _cuts(self, request: SubsetRequest) -> Tensor:
+        """Return the score `(b,)` above which an item is worth choosing; NaN where that depends on the choice."""
+        p, cuts = request.threshold, torch.full((len(self.sets),), torch.nan, dtype=torch.float64)
+        cuts = cuts.to(self.sets.device)
         if p is not None:
             # Probabilities of 0 and 1 have no finite logit.
-            return math.log(p / (1 - p)) if 0 < p < 1 else None
-        return self.size_rule.level if request.size is None else None
+            return cuts.fill_(math.log(p / (1 - p))) if 0 < p < 1 else cuts
+        for rule, rows in [] if request.size is not None else self._rules():
+            if rule.level is not None:
+                cuts = cuts.masked_fill(rows, rule.level)
+        return cuts
 
 
 def _linear(constraint: Any, name: str) -> LinearConstraint:

@@ -45,7 +45,7 @@ def choose_item_by_item(
     bound: BoundSetFunction,
     *,
     sizes: Tensor | None = None,
-    cut: float = 0.0,
+    cut: Tensor | float | None = None,
     min_size: int = 0,
     start: Tensor | None = None,
     excluded: Tensor | None = None,
@@ -54,9 +54,10 @@ def choose_item_by_item(
 
     Args:
         bound: F, bound to the sets.
-        sizes: Number of items of each subset `(b,)`, with those it starts from; None to stop by the cut.
-        cut: Without sizes, items join while the largest gain exceeds this.
-        min_size: Without sizes, the smallest number of items.
+        sizes: Largest number of items of each subset `(b,)`, with those it starts from; None for all.
+        cut: Items join while the largest gain exceeds this, one number or one for each set; None for 0 without sizes,
+            and for no cut with them.
+        min_size: Number of items that join also below the cut.
         start: Items that are in the subset from the beginning, `(total,)`.
         excluded: Items that never join, `(total,)`. An item with a gain of minus infinity does not join either.
 
@@ -77,6 +78,10 @@ def choose_item_by_item(
     whole, device = bound.sets, bound.sets.device
     picks = torch.zeros(whole.layout.total, dtype=torch.bool, device=device) if start is None else start.clone()
     closed = picks.clone() if excluded is None else picks | excluded
+    if cut is None:
+        cut = 0.0 if sizes is None else -torch.inf
+    cuts = torch.as_tensor(cut, dtype=torch.float64, device=device).expand(len(whole))
+    sizes = whole.lengths if sizes is None else sizes
     scores = torch.where(picks, torch.inf, -torch.inf).double()
     level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
     # The sets that still grow, and where their items are. Finished sets leave the batch when they are half of it.
@@ -88,18 +93,15 @@ def choose_item_by_item(
         check_gains(gains, rows[ids])
         rank, count = segment_rank(gains, sets), segment_sum(chosen, sets)
         block = (count // _BLOCK).clamp(min=1)
-        joins = gains.isfinite() & (rank < (block if sizes is None else block.minimum(sizes[rows] - count))[ids])
+        joins = gains.isfinite() & (rank < block.minimum(sizes[rows] - count)[ids])
         before = level[rows]
         step = _STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
         reached = torch.minimum(gains, before[ids] - (rank + 1) * step[ids])
-        if sizes is None:
-            joins &= (reached > cut) | (count[ids] + rank < min_size)
+        joins &= (reached > cuts[rows][ids]) | (count[ids] + rank < min_size)
         scores[items] = torch.where(is_closed, scores[items], reached)
         level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
         picks[items] = chosen | joins
-        grows = segment_sum(joins, sets) > 0
-        if sizes is not None:
-            grows &= segment_sum(picks[items], sets) < sizes[rows]
+        grows = (segment_sum(joins, sets) > 0) & (segment_sum(picks[items], sets) < sizes[rows])
         # A finished set that is still in the batch stays as it is, as it does alone.
         closed[items] = is_closed | joins | ~grows[ids]
         remaining = grows.nonzero()[:, 0]
@@ -156,7 +158,7 @@ def draw_item_by_item(
     return picks
 
 
-def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, excluded: Tensor) -> Tensor:
     """Complete several begun subsets of each set, item by item.
 
     Args:
@@ -166,24 +168,19 @@ def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, exclud
         excluded: Items that never join, `(total,)`.
 
     Returns:
-        The subsets `(m, total)`, and the log-probability of what was added, one item after the other, `(m, b)`.
+        The subsets `(m, total)`.
     """
     sets, ids = bound.sets, bound.sets.layout.ids
     picks = firsts.clone()
-    likelihood = torch.zeros(len(firsts), len(sets), dtype=torch.float64, device=sets.device)
     for _ in range(int(sizes.max()) if len(sizes) else 0):
         is_open = sizes > segment_sum(picks.T, sets).T
         if not bool(is_open.any()):
             break
         gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
         check_gains(gains, ids.expand_as(gains))
-        top = segment_max(gains.T, sets).T
-        is_open &= top.isfinite()
-        # The item that joins is the one on top, so its probability is one over the sum relative to it.
-        relative = torch.where(is_open[:, ids], gains - top[:, ids], 0.0)
-        likelihood -= torch.where(is_open, segment_sum(relative.exp().T, sets).T.log(), 0.0)
+        is_open &= segment_max(gains.T, sets).T.isfinite()
         picks = picks | (is_best(gains, sets) & is_open[:, ids])
-    return picks, likelihood
+    return picks
 
 
 def is_best(keys: Tensor, sets: Sets) -> Tensor:

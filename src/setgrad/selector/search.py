@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from setgrad.functions import BoundSetFunction
+from setgrad.inference.partial import log_total
 from setgrad.selector.item_by_item import check_gains, choose_item_by_item, complete_each
 from setgrad.sets import Sets, segment_matmul, segment_max, segment_rank, segment_sum
 
@@ -43,10 +44,11 @@ def greedy(bound: BoundSetFunction, sizes: Tensor | None = None) -> Sets:
 
 
 def best_completion(bound: BoundSetFunction, sizes: Tensor, start: Tensor, excluded: Tensor) -> Sets:
-    """Complete the subset from each of the best first items, and return the likeliest completion.
+    """Complete the subset from each of the best first items, and return the one that holds together best.
 
-    Where one of several subsets is right, no item alone is likely, but the rest of the right subset is, given its first
-    item. So a completion counts by the probability of what follows the first item.
+    Where one of several subsets is right, no item alone is likely, but each item of the right subset is, given the
+    others. So a completion counts by its pseudo-likelihood: the product over its items of the probability that it is
+    the next one after all others.
 
     Args:
         bound: F, bound to the sets.
@@ -76,11 +78,35 @@ def best_completion(bound: BoundSetFunction, sizes: Tensor, start: Tensor, exclu
     is_open = (count < sizes)[sets.layout.ids] & gains.isfinite()
     firsts = torch.arange(max(1, min(_FIRSTS, sets.layout.longest)), device=sets.device)[:, None]
     begun = start | ((rank == firsts) & is_open)
-    subsets, likelihood = complete_each(bound, begun, sizes, excluded)
+    subsets = complete_each(bound, begun, sizes, excluded)
     # A row without a first item is not a completion, unless the subset was complete before.
     has_first = torch.where(count < sizes, count, -1) < segment_sum(begun.T, sets).T
+    likelihood = _pseudo_likelihood(bound, subsets, start, excluded)
     best = likelihood.masked_fill(~has_first, -torch.inf).argmax(0)
     return sets.with_values(subsets.gather(0, best[sets.layout.ids][None])[0])
+
+
+def _pseudo_likelihood(bound: BoundSetFunction, subsets: Tensor, fixed: Tensor, excluded: Tensor) -> Tensor:
+    """Return the log-probability of each item of a subset given the others, summed over the items, `(m, b)`.
+
+    Items that are fixed are not counted, and the probabilities are among the items that are not excluded.
+    """
+    sets = bound.sets
+    movable = subsets & ~fixed
+    total = torch.zeros(len(subsets), len(sets), dtype=torch.float64, device=sets.device)
+    if not movable.any():
+        return total
+    # The number of each item among those of its subset, from 0.
+    before = movable.cumsum(1) - movable.long()
+    number = before - before[:, sets.layout.offsets[sets.layout.ids]]
+    for k in range(int(segment_sum(movable.T, sets).max())):
+        left_out = movable & (number == k)
+        others = subsets & ~left_out
+        gains = bound.gains(others).double()
+        own = segment_sum(torch.where(left_out, gains, 0.0).T, sets).T
+        has_item = segment_sum(left_out.T, sets).T > 0
+        total += torch.where(has_item, own - log_total(gains, others | excluded, sets, where=has_item), 0.0)
+    return total
 
 
 @final

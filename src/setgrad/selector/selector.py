@@ -92,6 +92,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
         best_epoch_: The epoch whose weights are used, counted from 1.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
+        completion_rule_: The rule for sets with given items.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
         recall_: The calibration of `predict(recall=...)`.
         stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
@@ -111,6 +112,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     history_: list[dict[str, float]] = field(init=False)
     best_epoch_: int = field(init=False)
     size_rule_: SizeRule = field(init=False)
+    completion_rule_: SizeRule = field(init=False)
     size_scores_: dict[str, float] = field(init=False)
     min_size_: int = field(init=False)
     recall_: RecallCalibration | None = field(init=False)
@@ -269,6 +271,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 "slots": config.slots,
                 "table": None if self.table_ is None else self.table_.to_json(),
                 "size_rule": rule_to_json(self.size_rule_),
+                "completion_rule": rule_to_json(self.completion_rule_),
                 "size_scores": self.size_scores_,
                 "min_size": self.min_size_,
                 "stop_logit": self.stop_logit_,
@@ -289,7 +292,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         config = result.model.config
         self.model_, self.options_ = result.model, config.options
         self.history_, self.best_epoch_ = result.history, result.best_epoch
-        self.size_rule_, self.size_scores_, self.min_size_ = result.size_rule, result.size_scores, result.min_size
+        self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
+        self.size_scores_, self.min_size_ = result.size_scores, result.min_size
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None

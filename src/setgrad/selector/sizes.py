@@ -235,7 +235,6 @@ def calibrate(
     min_size: int = 0,
     limit: Callable[[Sets, Tensor, SizeRule], Sets] | None = None,
     path: Tensor | None = None,
-    reported: int | None = None,
 ) -> tuple[SizeRule, dict[str, float]]:
     """Fit all rules.
 
@@ -246,7 +245,6 @@ def calibrate(
         limit: If the subsets were chosen under a constraint: from the choice by a rule, the scores that it follows and
             the rule to the choice under it.
         path: Scores of choosing item by item, `(total,)`, for a model that does so; the rule "stop" reads them.
-        reported: Number of first sets whose scores are returned; None for all.
 
     Returns:
         The rule with the best mean Jaccard score over all sets, and the scores of all rules by name.
@@ -263,10 +261,9 @@ def calibrate(
     for name, rule in fitted:
         picks = pick_top(order, subsets, rule.sizes_from(min_size, read[name], subsets))
         picks = picks if limit is None else limit(picks, order, rule)
-        each = jaccard(picks, subsets)
-        scored.append((float(each.mean()), float(each[:reported].mean()), name, rule))
-    best = {name: max((entry for entry in scored if entry[2] == name), key=lambda entry: entry[0]) for name in names}
-    return max(scored, key=lambda entry: entry[0])[3], {name: entry[1] for name, entry in best.items()}
+        scored.append((float(jaccard(picks, subsets).mean()), name, rule))
+    scores = {name: max(score for score, kind, _ in scored if kind == name) for name in names}
+    return max(scored, key=lambda entry: entry[0])[2], scores
 
 
 def rule_to_json(rule: SizeRule) -> dict[str, Any]:
