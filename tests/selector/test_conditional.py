@@ -233,7 +233,7 @@ def test_the_validation_loss_is_that_of_the_gains(choices):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_scores_of_size_rules_are_those_of_predictions(choices, function):
     validation = make_choices(30, seed=3)
-    selector = fit(choices, {"validation": validation}, learning_rate=1e-2, function=function)
+    selector = fit(choices, {"validation": validation}, max_epochs=4, function=function)
     assert set(selector.size_scores_) == {"stop", "linear-size", "expected-jaccard"}
     name = next(name for name, kind in SIZE_RULES.items() if isinstance(selector.size_rule_, kind))
     assert selector.score(*validation) == pytest.approx(selector.size_scores_[name], abs=0.01)

@@ -79,8 +79,11 @@ def calibrate_completion(model: ChoiceModel, choices: Choices, min_size: int, se
 
 
 def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None) -> Tensor:
-    """Return the scores `(total,)` of choosing item by item, up to the size of the largest subset."""
-    largest = int(subset_sizes(choices.subsets).max())
+    """Return the scores `(total,)` of choosing item by item, up to twice the size of the largest subset.
+
+    So a rule that would choose too many items shows it.
+    """
+    largest = 2 * int(subset_sizes(choices.subsets).max())
 
     def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
         start = None if known is None else known.masks(rows, batch.device)[0]
