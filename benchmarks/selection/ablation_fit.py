@@ -1,4 +1,4 @@
-"""The variants of the ablation, each the default with one change, and a fit of one of them."""
+"""The variants of the ablation, each `method="unrolled"` with one change, and a fit of one of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ CONTENDERS: dict[str, Options] = {
     "no decay": {"weight_decay": 1e-5},
     "raw features": {"standardize": False},
     # Prediction draws as many as the default does, so only training differs.
-    "one sample": {"samples": 1, "predict_samples": SubsetSelector().validate().resolved_predict_samples},
+    "one sample": {
+        "samples": 1,
+        "predict_samples": SubsetSelector(method="unrolled").validate().resolved_predict_samples,
+    },
     "patience 6": {"patience": 6},
     "rate 1e-4": {"learning_rate": 1e-4},
     # With a single step from 1/2 it would be the default itself: there is no earlier step to differentiate.
@@ -137,12 +140,12 @@ def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | Non
     context = ContextItems(shape, selector.dim, layers=selector.layers, heads=selector.heads)
     # DeepSetFunction adds the modular term only if phi is a ContextItems. Behind a module that does nothing it is the
     # same network without that term. The relation is the default's.
-    relation = default_relation(SelectorOptions(), sets)
+    relation = default_relation(SelectorOptions(method="unrolled"), sets)
     return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
 
 
 def _options(task: str, model: str, quick: bool) -> Options:
-    return options_of("single", task, quick=quick, tuned=CONTENDERS[model])
+    return options_of("unrolled-single", task, quick=quick, tuned=CONTENDERS[model])
 
 
 def _load(name: str, number: int, quick: bool, data_dir: str | None) -> Task:

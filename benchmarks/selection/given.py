@@ -1,13 +1,13 @@
 """Completion: test scores by the number of items that are given, for our models and plain rivals.
 
 Claims checked: training on partial subsets ("conditional") makes one model answer both questions: nothing is given, and
-some items are. With one given item it is above the default on bundles and clusters by more than two standard errors,
-and at or above the best plain rival. On clusters 1/3 is the limit without a given item, and nearly 100 is reached with
-one.
+some items are. With one given item it is above mean field ("unrolled") on bundles and clusters by more than two
+standard errors, and at or above the best plain rival. On clusters 1/3 is the limit without a given item, and nearly 100
+is reached with one.
 
-F may have a term for pairs of items, a cosine, which finds items like the given ones before any training. "pairs" and
-"no-pairs" are the default with and without it, "conditional-pairs" and "conditional-no-pairs" the same for conditional
-training: a claim about the training must hold without the term too.
+F may have a term for pairs of items, a cosine, which finds items like the given ones before any training.
+"conditional-no-pairs" is without it, "unrolled-pairs" is mean field with it: a claim about the training must hold
+without the term too.
 
 From 0 to half of the items of each S* are given, drawn at random: the same for all methods, and those of a smaller
 number are among those of a larger one. A column has the sets whose S* has at least twice as many items, so columns
@@ -50,7 +50,7 @@ from setgrad.datasets import Task
 from setgrad.selector import jaccard
 from setgrad.sets import Choices, subset_sizes
 
-MODELS = ("default", "conditional", "pairs", "no-pairs", "conditional-pairs", "conditional-no-pairs", "implicit")
+MODELS = ("unrolled", "conditional", "unrolled-pairs", "conditional-no-pairs", "implicit")
 TASKS = "bundles,clusters,amazon"
 SCORES = {
     "jaccard": "Jaccard of the whole subset, true size",
@@ -58,9 +58,9 @@ SCORES = {
 }
 # Models that are compared with the best of others, and the name of these: with eight members, and with one.
 _LEADS: tuple[tuple[str, str, Collection[str]], ...] = (
-    ("conditional", "default", ("default",)),
+    ("conditional", "unrolled", ("unrolled",)),
     ("conditional", "best rival", RIVALS),
-    ("conditional-single", "single", ("single",)),
+    ("conditional-single", "unrolled-single", ("unrolled-single",)),
     ("conditional-single", "best rival", RIVALS),
 )
 # Numbers of given items, as far as a test split has this many sets with at least twice as many chosen items.

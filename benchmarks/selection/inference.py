@@ -25,6 +25,10 @@ _MAX_STEPS = 50
 
 def score_selector(selector: SubsetSelector, test: Choices) -> dict[str, float | None]:
     """Return all test scores in percent; None for inferences that a model does not have."""
+    if selector.model_.config.options.method == "conditional":
+        # Items are chosen one by one, so there is no mean field.
+        own, given_size = selector.score(*test), selector.score_true_size(*test)
+        return {"one_step": None, "converged": None, "true_size": 100 * given_size, "own_size": 100 * own}
     configs = inferences(selector.model_.config)
     sizes = subset_sizes(test.subsets)
     inferred: dict[ModelConfig, tuple[Sets, float | None]] = {}

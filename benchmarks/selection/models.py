@@ -1,6 +1,6 @@
 """The models of the tables: their options, their encoders of images and drug-target pairs, and their search grids.
 
-Published methods get the encoder that was published for a kind of item. The default and direct, whose items attend to
+Published methods get the encoder that was published for a kind of item. Our own models, whose items attend to
 each other, get the same network followed by attention, for images with a linear map of the pixels beside it. Where
 images are vectors of pixels, all get the encoder for vectors.
 """
@@ -20,13 +20,12 @@ from setgrad.selector._fit import default_relation as default_relation
 
 Options = dict[str, Any]
 
-# Fitted models by the name of their column, with the options that differ from the defaults. The first two have the
-# members of a GPU on every device.
+# Fitted models by the name of their column, with the options that differ from the defaults: by method, with the members
+# of a GPU on every device, and with one. "conditional" is the default of the selector.
+_METHODS = ("conditional", "unrolled", "direct")
 MODELS: dict[str, Options] = {
-    "default": {"members": MEMBERS},
-    "direct": {"members": MEMBERS, "method": "direct"},
-    "single": {"members": 1},
-    "direct-single": {"members": 1, "method": "direct"},
+    **{name: {"members": MEMBERS, "method": name} for name in _METHODS},
+    **{f"{name}-single": {"members": 1, "method": name} for name in _METHODS},
     **PRESETS,
 }
 
@@ -64,9 +63,11 @@ _COST = {
     "lightgbm-ranker": 0.5,
     "lightgbm-given": 2.0,
     "diffmf": 1.0,
-    "default": 5.0,
+    "conditional": 5.0,
+    "unrolled": 5.0,
     "direct": 4.0,
-    "single": 2.5,
+    "conditional-single": 2.5,
+    "unrolled-single": 2.5,
     "direct-single": 2.0,
     "equivset-ind": 1.5,
     "equivset-copula": 2.0,

@@ -10,7 +10,17 @@ from benchmarks.lib.tables import format_bytes, table
 from benchmarks.selection.baselines import BASELINES
 from benchmarks.selection.models import MODELS
 from benchmarks.selection.published import published, published_converged, published_seconds
-from benchmarks.selection.scores import SCORES, averages, best_preset, collect, latest, summaries, values_of, verdicts
+from benchmarks.selection.scores import (
+    OURS,
+    SCORES,
+    averages,
+    best_preset,
+    collect,
+    latest,
+    summaries,
+    values_of,
+    verdicts,
+)
 
 _SPLITS = {
     "folds": "Five-fold cross-validation",
@@ -32,7 +42,7 @@ def show(records: Sequence[Record]) -> str:
 
 
 def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
-    """Return rows for tasks and averages over Amazon, with the lead of the default over direct and the best rival."""
+    """Return rows for tasks and averages over Amazon, with the lead of ours over direct and the best rival."""
     values = values_of(records, score)
     rows = {**dict(sorted(values.items())), **averages(values)}
     models = _present(values)
@@ -47,11 +57,11 @@ def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
                 task,
                 _counts(by_model.values()),
                 *shown,
-                _versus(row, "default", "direct", paired),
-                f"{_versus(row, 'default', rival, paired)} ({rival})" if rival and "default" in row else "-",
+                _versus(row, OURS, "direct", paired),
+                f"{_versus(row, OURS, rival, paired)} ({rival})" if rival and OURS in row else "-",
             ]
         )
-    return table(["task", "n", *models, "default - direct", "default - best published method"], cells)
+    return table(["task", "n", *models, f"{OURS} - direct", f"{OURS} - best published method"], cells)
 
 
 def published_table(records: Sequence[Record]) -> str:

@@ -28,7 +28,7 @@ from benchmarks.selection.variants import Trial, plan_trials
 from setgrad import SubsetSelector
 from setgrad.sets import Choices, segment_sum
 
-MODELS = ("single", "conditional-single")
+MODELS = ("unrolled-single", "conditional-single")
 TASKS = "digits,amazon:toys,amazon:safety"
 NOMINAL = (0.8, 0.9, 0.95)
 SPLITS = 200

@@ -13,14 +13,16 @@ from benchmarks.selection.tasks import FOLDS
 from setgrad.datasets import AMAZON_PROTOCOLS
 from setgrad.selector import PRESETS
 
-# Rivals of the default by their name in a verdict. INSET and HORSE are from later publications.
+# The model of ours that the pages compare with others: the one with records of eight members on all tasks.
+OURS = "unrolled"
+# Rivals of ours by their name in a verdict. INSET and HORSE are from later publications.
 _RIVALS: dict[str, Collection[str]] = {
     "best published method": PRESETS,
     "best method of arXiv:2412.11239 (diffmf, idiffmf, equivset)": (*ALGORITHMS, "equivset-copula-free", "idiffmf-c"),
 }
 _HOW = {
     True: "the best method of a category has the best mean over its folds; the difference is over the folds that it "
-    "shares with the default",
+    "shares with ours",
     False: "the best method of a category has the best mean over its seeds; the difference is between means",
 }
 
@@ -106,21 +108,21 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
     """Return sentences that say which claims hold."""
     values = values_of(records, "true_size")
     lines = []
-    pairs = {task: compare(m["default"], m["direct"], paired=paired) for task, m in values.items() if _both(m)}
+    pairs = {task: compare(m[OURS], m["direct"], paired=paired) for task, m in values.items() if _both(m)}
     known = {task: difference for task, difference in pairs.items() if not math.isnan(difference.errors)}
     if known:
         worse = sorted(task for task, difference in known.items() if difference.errors < -1)
-        text = f"true size: default below direct by more than one standard error: {len(worse)} of {len(known)} tasks"
+        text = f"true size: {OURS} below direct by more than one standard error: {len(worse)} of {len(known)} tasks"
         lines.append(text + (f" ({', '.join(worse)})" if worse else ""))
     for protocol in AMAZON_PROTOCOLS:
-        rows = {task: m for task, m in values.items() if task.endswith(f":{protocol}") and "default" in m}
+        rows = {task: m for task, m in values.items() if task.endswith(f":{protocol}") and OURS in m}
         large = {task: m for task, m in rows.items() if _category(task) not in SMALL_CATEGORIES}
         lines += _against_rivals(large, protocol, paired=paired)
         small = {task: m for task, m in rows.items() if _category(task) in SMALL_CATEGORIES and len(m) > 1}
         if small:
-            best = sorted(task for task, m in small.items() if _winner(m) == "default")
+            best = sorted(task for task, m in small.items() if _winner(m) == OURS)
             lines.append(
-                f"true size: default above all others (except itself with one member) on small categories, {protocol}: "
+                f"true size: {OURS} above all others (except itself with one member) on small categories, {protocol}: "
                 f"{len(best)} of {len(small)}" + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
@@ -130,7 +132,7 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
 
 
 def _both(row: Mapping[str, Mapping[int, float]]) -> bool:
-    return bool(row.get("default", {}).keys() & row.get("direct", {}).keys())
+    return bool(row.get(OURS, {}).keys() & row.get("direct", {}).keys())
 
 
 def _against_rivals(rows: Values, protocol: str, *, paired: bool) -> list[str]:
@@ -141,23 +143,25 @@ def _against_rivals(rows: Values, protocol: str, *, paired: bool) -> list[str]:
             least = min(leads, key=lambda task: leads[task])
             mean = statistics.fmean(leads.values())
             lines.append(
-                f"true size: default minus {name}, large categories, {protocol}: {mean:+.1f} on average over "
+                f"true size: {OURS} minus {name}, large categories, {protocol}: {mean:+.1f} on average over "
                 f"{len(leads)}, least {leads[least]:+.1f} ({least})"
             )
     return [*lines, _HOW[paired]] if lines else []
 
 
 def _lead(row: Mapping[str, Mapping[int, float]], rivals: Collection[str], *, paired: bool) -> float | None:
-    """Return how far the default is above the best rival; None if there is no rival to compare with."""
-    default = row["default"]
-    comparable = {model: v for model, v in row.items() if not paired or v.keys() & default.keys()}
+    """Return how far ours is above the best rival; None if there is no rival to compare with."""
+    ours = row[OURS]
+    comparable = {model: v for model, v in row.items() if not paired or v.keys() & ours.keys()}
     best = best_preset(comparable, among=rivals)
-    return None if best is None else compare(default, comparable[best], paired=paired).points
+    return None if best is None else compare(ours, comparable[best], paired=paired).points
 
 
 def _winner(row: Mapping[str, Mapping[int, float]]) -> str:
-    """Return the best model; the default with one member does not count."""
-    return max((model for model in row if model != "single"), key=lambda model: statistics.fmean(row[model].values()))
+    """Return the best model; ours with one member does not count."""
+    return max(
+        (model for model in row if model != f"{OURS}-single"), key=lambda model: statistics.fmean(row[model].values())
+    )
 
 
 def _category(task: str) -> str:

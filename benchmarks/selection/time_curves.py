@@ -86,8 +86,8 @@ def ratio(rival: Curve, own: Curve, less: float = 0.0) -> float:
 
 
 def default_options(plan: Plan) -> Options:
-    """Return the options of the default selector, except seed and device."""
-    return {"max_epochs": plan.max_epochs}
+    """Return the options of the selector, except seed and device: mean field, as the baseline has."""
+    return {"method": "unrolled", "max_epochs": plan.max_epochs}
 
 
 def train_default(
@@ -167,7 +167,7 @@ def time_passes(model: Any, data: Choices, repeats: int, device: torch.device) -
 
 def make_pass(model: Any, data: Choices, *, masks: bool) -> Callable[[], Tensor]:
     """Return a pass with the batches and the loss of the selector; only the gains differ. It returns the last loss."""
-    usual = SubsetSelector()
+    usual = SubsetSelector(method="unrolled")
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=usual.learning_rate, weight_decay=usual.weight_decay, fused=True
     )

@@ -10,7 +10,7 @@ size" is that of `predict` without a size. "swaps" is the share of exchanges of 
 F(S*) is larger, and "best" the share of sets in which it is larger for all of them; both are over the first 300 test
 sets, and sets without an exchange do not count.
 
-"default" and "conditional" have eight members, as on a GPU, the others one. Moons, Gaussian and Amazon (farthest) are
+"conditional" and "unrolled" have eight members, as on a GPU, the others one. Moons, Gaussian and Amazon (farthest) are
 cut into five folds; digits are drawn again for each seed. --tasks amazon is all categories.
 
 Results: Test scores in percent, mean ± standard deviation over folds or splits. predict: Jaccard with the
@@ -41,7 +41,7 @@ from setgrad.selector import jaccard
 from setgrad.selector.search import SEARCHES
 from setgrad.sets import Choices, segment_rank, segment_sum, subset_sizes
 
-MODELS = ("default", "single", "implicit", "unrolled", "conditional", "conditional-single")
+MODELS = ("conditional", "unrolled", "conditional-single", "unrolled-single", "implicit")
 TASKS = "moons,gaussian,digits,amazon:toys,amazon:gear,amazon:safety"
 COLUMNS = {"true_size": "predict", **{name: name for name in SEARCHES}, "own_size": "own size"}
 COLUMNS |= {"swaps": "swaps", "best": "best"}

@@ -16,19 +16,16 @@ from setgrad.datasets import AMAZON_CATEGORIES, Task
 
 # The model of the tables, and what is changed. Eight members as on a GPU, or one as on a CPU.
 VARIANTS: dict[str, tuple[str, Options]] = {
-    "default": ("default", {}),
-    "single": ("single", {}),
-    "implicit": ("single", {"method": "implicit"}),
-    "unrolled": ("single", {"method": "unrolled"}),
-    "conditional": ("default", {"method": "conditional"}),
+    "conditional": ("conditional", {}),
+    "unrolled": ("unrolled", {}),
+    "conditional-single": ("conditional-single", {}),
+    "unrolled-single": ("unrolled-single", {}),
+    "implicit": ("unrolled-single", {"method": "implicit"}),
     # The term for pairs compares items before any training. Each way of training with and without it tells what the
     # training adds.
-    "pairs": ("default", {"pairs": True}),
-    "no-pairs": ("default", {"pairs": False}),
-    "conditional-pairs": ("default", {"method": "conditional", "pairs": True}),
-    "conditional-no-pairs": ("default", {"method": "conditional", "pairs": False}),
-    "conditional-single": ("single", {"method": "conditional"}),
-    "conditional-single-no-pairs": ("single", {"method": "conditional", "pairs": False}),
+    "conditional-no-pairs": ("conditional", {"pairs": False}),
+    "conditional-single-no-pairs": ("conditional-single", {"pairs": False}),
+    "unrolled-pairs": ("unrolled", {"pairs": True}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Training steps and predictions of the default model with several members, in the ways that the selector has.
+"""Training steps and predictions of `method="unrolled"` with several members, in the ways that the selector has.
 
 Claims checked: on a GPU the default eight members, together and replayed as a CUDA graph, take no more time than one
 member alone.
@@ -71,7 +71,7 @@ def make_batch(sets: int, device: torch.device) -> Batch:
 
 
 def make_weights(count: int, way: str, device: torch.device) -> TrainableWeights:
-    """Return the weights of the default model, to be trained in that way."""
+    """Return the weights of the model, to be trained in that way."""
     options = SelectorOptions(
         method="unrolled",
         relation=0,
@@ -100,7 +100,7 @@ def measure(count: int, batch: Batch, predicted: Sets, device: torch.device, *, 
     ways = [APART, TOGETHER, *([GRAPH] if device.type == "cuda" else [])]
     trained = {way: (make_weights(count, way, device), FreshNoise(0)) for way in ways}
     losses: dict[str, list[Any]] = {way: [] for way in ways}
-    block, usual = 1 if quick else BLOCK, SelectorOptions()
+    block, usual = 1 if quick else BLOCK, SelectorOptions(method="unrolled")
 
     def train(way: str) -> None:
         weights, noise = trained[way]

@@ -46,7 +46,7 @@ def test_unknown_task_and_model_are_errors(capsys: pytest.CaptureFixture[str]) -
     assert main(["table2", "--tasks", "suns"]) == 1
     assert "unknown task 'suns'" in capsys.readouterr().err
     assert main(["table2", "--models", "oracle"]) == 1
-    assert "unknown model 'oracle'; choose one of: default, direct, single" in capsys.readouterr().err
+    assert "unknown model 'oracle'; choose one of: conditional, unrolled, direct" in capsys.readouterr().err
 
 
 def test_more_seeds_than_folds_fit_folds_again() -> None:
@@ -68,7 +68,7 @@ def test_jobs_of_the_whole_table_longest_first() -> None:
 
 def test_every_task_has_a_cost_and_a_sound_split() -> None:
     names = "gaussian,moons,digits,clusters,amazon,anomaly,bundles,compounds,celeba,bindingdb"
-    jobs = plan_jobs(_options("--tasks", names, "--models", "default", "--seeds", "1"))
+    jobs = plan_jobs(_options("--tasks", names, "--models", "conditional", "--seeds", "1"))
     assert all(expected_cost(job) > 0 for job in jobs)
     splits = {job.task.partition(":")[0]: job.splits for job in jobs}
     assert {name for name, how in splits.items() if how == "folds"} == {"gaussian", "moons", "amazon", "compounds"}
@@ -133,7 +133,7 @@ def test_demo_scores_show_published_and_limit(capsys: pytest.CaptureFixture[str]
     assert main(["demo-scores", "--quick", "--device", "cpu"]) == 0
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     found = {row[0]: row for row in rows if len(row) == 6}
-    assert found["moons, default"][3:5] == ["58.97", "100"]
+    assert found["moons, unrolled"][3:5] == ["58.97", "100"]
     assert found["gaussian, diffmf"][3] == "91.03"
     assert 89 < float(found["gaussian, diffmf"][4]) < 92
     assert found["digits, diffmf"][3:5] == ["-", "-"]

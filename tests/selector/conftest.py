@@ -47,7 +47,7 @@ FITTED: dict[str, dict[str, Any]] = {
     "unrolled": {},
     "one-step": {"method": "one-step", "steps": 3},
     "direct": {"method": "direct"},
-    "paper": {"phi": "paper", "loss": "negatives"},
+    "paper": {"method": "unrolled", "phi": "paper", "loss": "negatives"},
     "gaussian": {"method": "unrolled", "estimator": "gaussian", "steps": 2},
     "implicit": {"method": "implicit"},
     "implicit, scaled": {"method": "implicit", "estimator": "pathwise", "scale": "l2"},
@@ -69,9 +69,10 @@ def fitted(request, choices):
 
 
 @pytest.fixture(scope="session")
-def default():
-    """The default method, fitted long enough to be good."""
-    return SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 1e-2}).fit(*make_choices(300))
+def unrolled():
+    """The method "unrolled", whose choice follows the logits, fitted long enough to be good."""
+    options = {**TINY, "max_epochs": 40, "learning_rate": 1e-2, "method": "unrolled"}
+    return SubsetSelector(**options).fit(*make_choices(300))
 
 
 @pytest.fixture(scope="session", params=SOLVERS)

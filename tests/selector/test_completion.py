@@ -177,7 +177,7 @@ def make_limit(kind: str, sets: Sets) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("kind", ["budget", "groups", "sizes"])
 @pytest.mark.parametrize("options", [{"size": 3}, {"threshold": 0.1}, {"threshold": 0.9}], ids=str)
-def test_known_items_count_in_every_limit(default: SubsetSelector, kind: str, options: dict[str, Any]) -> None:
+def test_known_items_count_in_every_limit(unrolled: SubsetSelector, kind: str, options: dict[str, Any]) -> None:
     sets = make_choices(60, seed=3).sets.to(torch.float64)
     limit, allows = make_limit(kind, sets)
     known = draw_known(sets, seed=5)
@@ -192,8 +192,8 @@ def test_known_items_count_in_every_limit(default: SubsetSelector, kind: str, op
     ]
     sets, (inside, outside) = sets.take(np.array(places)), (x.take(np.array(places)) for x in known)
     limit, allows = make_limit(kind, sets)
-    logits = default.decision_function(sets, given=inside, excluded=outside)
-    picks = default.predict(sets, given=inside, excluded=outside, constraint=limit, **options)
+    logits = unrolled.decision_function(sets, given=inside, excluded=outside)
+    picks = unrolled.predict(sets, given=inside, excluded=outside, constraint=limit, **options)
     changed = 0
     for k, chosen in enumerate(map(set, as_lists(picks))):
         size, level = options.get("size"), options.get("threshold", 0.5)
@@ -210,16 +210,16 @@ def test_known_items_count_in_every_limit(default: SubsetSelector, kind: str, op
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]], ids=str)
-def test_known_items_do_not_move_the_cut_between_chosen_and_other_items(default: SubsetSelector, order) -> None:
+def test_known_items_do_not_move_the_cut_between_chosen_and_other_items(unrolled: SubsetSelector, order) -> None:
     """Beside the given item, the free choice is the item with 3, which costs too much; the next one has 2."""
     sets, place = Sets.from_lengths(torch.zeros(4, 2), [4]), order.index
     logits, costs = torch.tensor([0.0, 3.0, 2.0, 1.5])[order], np.array([1, 9, 1, 1])[order]
-    picks = default.predict(
+    picks = unrolled.predict(
         sets, given=[[place(0)]], size=2, constraint=Budget([costs], budget=2), scores=sets.with_values(logits)
     )
     assert as_lists(picks) == [sorted([place(0), place(2)])]
     # Without the excluded item the choice and its cut are those of the other three.
-    picks = default.predict(
+    picks = unrolled.predict(
         sets, excluded=[[place(0)]], size=1, constraint=Budget([costs], budget=2), scores=sets.with_values(logits)
     )
     assert as_lists(picks) == [[place(2)]]

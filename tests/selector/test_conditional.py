@@ -443,7 +443,9 @@ def test_options_in_use(choices):
     options = fit(choices, max_epochs=1).options_
     assert (options.samples, options.loss, options.pairs, options.relation) == (4, "all+list", True, 64)
     assert SelectorOptions(method="conditional", scale="none").resolved_scale is None
-    assert SelectorOptions().resolved_samples == 5 and SelectorOptions().resolved_loss == "all"
+    unrolled = SelectorOptions(method="unrolled")
+    assert unrolled.resolved_samples == 5 and unrolled.resolved_loss == "all"
+    assert SelectorOptions().method == "conditional"
     assert default_pairs(SelectorOptions(method="conditional"))
     assert not default_pairs(SelectorOptions(method="conditional", phi="mlp"))
     assert not default_pairs(SelectorOptions(method="unrolled"))
@@ -468,7 +470,7 @@ def test_a_start_without_the_term_for_pairs_raises(choices):
         fit(choices, {"start": first}, max_epochs=1, pairs=True)
     assert not fit(choices, {"start": first}, max_epochs=1).options_.pairs
     with pytest.raises(OptionError, match="method is conditional there, unrolled here"):
-        SubsetSelector(**{**TINY, "max_epochs": 1}).fit(*choices, start=first)
+        SubsetSelector(**{**TINY, "method": "unrolled", "max_epochs": 1}).fit(*choices, start=first)
 
 
 def test_score_is_that_of_predict(conditional):

@@ -133,22 +133,22 @@ def test_the_cut_has_a_place_if_all_or_nothing_is_chosen() -> None:
     assert worths(scores, free, levels).tolist() == [-1, -3, -7, -8, 11, 12, 8, 9]
 
 
-def test_a_threshold_is_the_cut(default: SubsetSelector) -> None:
+def test_a_threshold_is_the_cut(unrolled: SubsetSelector) -> None:
     """Two weak items against one strong one: what a low threshold makes of them is more than the strong one."""
     sets = Sets.from_lengths(torch.zeros(3, 2), [3])
     scores = sets.with_values(torch.tensor([2.0, 1.2, 1.1]))
     for threshold, expected in ((0.5, [False, True, True]), (0.7, [True, False, False])):
-        picks = default.predict(sets, constraint=Budget([[2, 1, 1]], 2), threshold=threshold, scores=scores)
+        picks = unrolled.predict(sets, constraint=Budget([[2, 1, 1]], 2), threshold=threshold, scores=scores)
         assert picks.values.tolist() == expected
 
 
-def test_a_size_beside_a_constraint(default: SubsetSelector) -> None:
+def test_a_size_beside_a_constraint(unrolled: SubsetSelector) -> None:
     sets = make_choices(12, seed=3).sets
     costs = [[1 + k % 3 for k in range(len(part))] for part in sets]
-    scores = default.decision_function(sets)
+    scores = unrolled.decision_function(sets)
     wanted = [1 + number % 3 for number in range(len(sets))]
     for size in (2, wanted):
-        picks = default.predict(sets, size=size, constraint=Budget(costs, budget=6), scores=scores)
+        picks = unrolled.predict(sets, size=size, constraint=Budget(costs, budget=6), scores=scores)
         assert subset_sizes(picks).tolist() == np.broadcast_to(size, len(sets)).tolist()
         both = AllOf([Budget(costs, budget=6), SizeRange(size, size)])
         best = BatchConstraint.of(both, sets).choose(scores.values.double(), sets)
@@ -168,10 +168,10 @@ def test_local_search_visits_allowed_subsets_only(quick: SubsetSelector) -> None
     assert bool((value[1] >= value[0] - 1e-5)[~is_free].all())
 
 
-def test_wrong_constraints_raise_before_any_work(default: SubsetSelector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_constraints_raise_before_any_work(unrolled: SubsetSelector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SubsetSelector, "_infer", None)
     with pytest.raises(ShapeError, match="belongs to 1 sets"):
-        default.predict(make_choices(3).sets, constraint=MustHave([[0]]))
+        unrolled.predict(make_choices(3).sets, constraint=MustHave([[0]]))
 
 
 def test_fit_takes_a_list_of_constraints() -> None:
@@ -203,38 +203,38 @@ def thousand() -> tuple[Sets, list[list[int]], list[list[int]]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"search": "local"}, {"size": 2}])
-def test_one_infeasible_set_among_a_thousand(default: SubsetSelector, options: dict[str, Any]) -> None:
+def test_one_infeasible_set_among_a_thousand(unrolled: SubsetSelector, options: dict[str, Any]) -> None:
     sets, costs, items = thousand()
     limits = [Budget(costs, budget=5), MustHave(items)]
     reason = "the items that must be chosen cost 60, more than the budget 5"
     with pytest.raises(
         SolverError, match=rf"set {BAD} \(counted from 0\) has no allowed subset: {reason}\. Loosen"
     ) as e:
-        default.predict(sets, constraint=limits, **options)
+        unrolled.predict(sets, constraint=limits, **options)
     assert isinstance(e.value, InfeasibleError)
     assert e.value.reasons == {BAD: reason}
     with pytest.warns(RuntimeWarning, match=rf"1 of 1000 sets have no .*empty: set {BAD} \(counted from 0\): {reason}"):
-        picks = default.predict(sets, constraint=limits, on_failure="skip", **options)
+        picks = unrolled.predict(sets, constraint=limits, on_failure="skip", **options)
     assert not picks[BAD].any()
     rest = np.flatnonzero(np.arange(1000) != BAD)
     alone = [Budget([costs[k] for k in rest], budget=5), MustHave([items[k] for k in rest])]
-    assert torch.equal(picks.take(rest).values, default.predict(sets.take(rest), constraint=alone, **options).values)
+    assert torch.equal(picks.take(rest).values, unrolled.predict(sets.take(rest), constraint=alone, **options).values)
 
 
-def test_score_skips_infeasible_sets(default: SubsetSelector) -> None:
+def test_score_skips_infeasible_sets(unrolled: SubsetSelector) -> None:
     choices = make_choices(6, seed=3)
     limit = SizeRange(0, 4), SizeRange([0, 0, 9, 0, 0, 0])
     with pytest.raises(SolverError, match=r"set 2 .*it needs at least 9 items and has 5"):
-        default.score(*choices, constraint=limit)
+        unrolled.score(*choices, constraint=limit)
     with pytest.warns(RuntimeWarning, match="1 of 6 sets"):
-        result = default.score(*choices, constraint=limit, on_failure="skip")
+        result = unrolled.score(*choices, constraint=limit, on_failure="skip")
     assert 0 < result < 1
 
 
-def test_many_infeasible_sets_are_counted(default: SubsetSelector) -> None:
+def test_many_infeasible_sets_are_counted(unrolled: SubsetSelector) -> None:
     sets = make_choices(30, seed=3).sets
     with pytest.warns(RuntimeWarning, match="30 of 30 sets .*; and 20 more$"):
-        assert not default.predict(sets, constraint=SizeRange(9), on_failure="skip").values.any()
+        assert not unrolled.predict(sets, constraint=SizeRange(9), on_failure="skip").values.any()
 
 
 def test_a_solver_of_the_user_fails_for_one_set() -> None:

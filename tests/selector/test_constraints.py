@@ -154,30 +154,30 @@ def test_check_feasible_rejects_exactly_the_infeasible_subsets(case, scores):
                     allowed.take(np.array([number])).check_feasible(one)
 
 
-def test_sets_of_one_size_accept_any_solver(default):
+def test_sets_of_one_size_accept_any_solver(unrolled):
     sets = Sets.from_lengths(torch.randn(40, 2, generator=generator(4)), [5] * 8)
     weights = torch.randint(1, 9, (8, 5), generator=generator(5))
     solver = discrete.Knapsack(weights, budget=9)
-    by_solver = default.predict(sets, constraint=solver)
+    by_solver = unrolled.predict(sets, constraint=solver)
     # Once to tell whether the choice without the constraint is allowed, once to choose.
     assert solver.counter.instances == 16
-    assert torch.equal(by_solver.values, default.predict(sets, constraint=Budget(weights, budget=9)).values)
+    assert torch.equal(by_solver.values, unrolled.predict(sets, constraint=Budget(weights, budget=9)).values)
     assert all(int(w[mask].sum()) <= 9 for w, mask in zip(weights, by_solver, strict=True))
-    scores = default.decision_function(sets)
-    again = default.predict(sets, constraint=discrete.Knapsack(weights[0], budget=9), scores=scores)
+    scores = unrolled.decision_function(sets)
+    again = unrolled.predict(sets, constraint=discrete.Knapsack(weights[0], budget=9), scores=scores)
     assert torch.equal(again[0], by_solver[0])
     at_most_two = discrete.Matroid(lambda masks: masks.sum(-1) <= 2)
-    up_to_two = default.predict(sets, constraint=SizeRange(max_size=2))
-    assert torch.equal(default.predict(sets, constraint=at_most_two).values, up_to_two.values)
+    up_to_two = unrolled.predict(sets, constraint=SizeRange(max_size=2))
+    assert torch.equal(unrolled.predict(sets, constraint=at_most_two).values, up_to_two.values)
 
 
-def test_a_constraint_of_the_user(default):
+def test_a_constraint_of_the_user(unrolled):
     class NotTheFirst(Constraint):
         def solver(self, indices, size):
             return discrete.PartitionMatroid([0] + [1] * (size - 1), at_most=[0, size])
 
     sets = make_choices(12, seed=3).sets
-    free, tied = default.predict(sets), default.predict(sets, constraint=NotTheFirst())
+    free, tied = unrolled.predict(sets), unrolled.predict(sets, constraint=NotTheFirst())
     first = sets.layout.positions == 0
     assert not tied.values[first].any()
     assert torch.equal(tied.values[~first], free.values[~first])
@@ -205,27 +205,27 @@ def test_constrained_search_finds_the_best_subset_of_a_modular_function(scores):
     assert torch.equal(result.values, allowed.choose(scores.values, scores).values)
 
 
-def test_errors_name_the_set_without_a_solution(default):
+def test_errors_name_the_set_without_a_solution(unrolled):
     sets = make_choices(6, seed=3).sets
     costs = [[1.0] * len(x) for x in sets]
     with pytest.raises(SolverError, match=r"set 4 \(counted from 0\) has no allowed subset: the budget -1 is below 0"):
-        default.predict(sets, constraint=Budget(costs, budget=[1, 1, 1, 1, -1, 1]))
+        unrolled.predict(sets, constraint=Budget(costs, budget=[1, 1, 1, 1, -1, 1]))
     with pytest.raises(
         SolverError, match=r"set 0 .*2 items costs 2, more than the budget 1; 6 of 6 sets have none.*on_failure='skip'"
     ):
-        default.predict(sets, constraint=AllOf([Budget(costs, budget=1), SizeRange(2)]))
+        unrolled.predict(sets, constraint=AllOf([Budget(costs, budget=1), SizeRange(2)]))
     with pytest.raises(SolverError, match=r"set 0 .*: it needs at least 4 items and has 3; 2 of 6"):
-        default.predict(sets, constraint=SizeRange(4))
+        unrolled.predict(sets, constraint=SizeRange(4))
     with pytest.raises(ShapeError, match=r"Budget and Groups of setgrad\.selector fit sets of any sizes"):
-        default.predict(sets, constraint=discrete.Knapsack([1.0] * 4, budget=1))
+        unrolled.predict(sets, constraint=discrete.Knapsack([1.0] * 4, budget=1))
     masked = discrete.CallableSolver(lambda theta: torch.full_like(theta, torch.nan), on_failure="mask")
-    assert not default.predict(sets, constraint=masked).values.any()
+    assert not unrolled.predict(sets, constraint=masked).values.any()
     warned = discrete.CallableSolver(lambda theta: torch.full_like(theta, torch.nan), on_failure="warn")
     with pytest.warns(RuntimeWarning, match="set 0"):
-        default.predict(sets[:1], constraint=warned)
+        unrolled.predict(sets[:1], constraint=warned)
 
 
-def test_wrong_constraints_raise(default):
+def test_wrong_constraints_raise(unrolled):
     sets = make_choices(6, seed=3).sets
     ones = [[1.0] * len(x) for x in sets]
     for constraint, error, message in [
@@ -236,7 +236,7 @@ def test_wrong_constraints_raise(default):
         (Groups([*ones[:3], [1.0], *ones[4:]]), ShapeError, "has 1 numbers for set 3, which has 6 items"),
     ]:
         with pytest.raises(error, match=message):
-            default.predict(sets, constraint=constraint)
+            unrolled.predict(sets, constraint=constraint)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"size": 2, "constraint": discrete.TopK(1)}, "size goes with linear constraints"),
         ({"search": "greedy"}, "search='local'"),
@@ -246,7 +246,7 @@ def test_wrong_constraints_raise(default):
     ]
     for options, message in wrong:
         with pytest.raises(OptionError, match=message):
-            default.predict(sets, **{"constraint": SizeRange(), **options})
+            unrolled.predict(sets, **{"constraint": SizeRange(), **options})
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def choices_within_budget(count, seed):
     return Choices(sets, BatchConstraint.of(budget, sets).choose(x[:, 0] + 0.5, sets)), budget
 
 
-LEARN = {**TINY, "max_epochs": 25, "learning_rate": 1e-2, "batch_size": 32}
+LEARN = {**TINY, "method": "unrolled", "max_epochs": 25, "learning_rate": 1e-2, "batch_size": 32}
 
 
 def test_training_under_the_constraint_learns_the_preference():

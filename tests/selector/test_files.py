@@ -33,8 +33,8 @@ def test_load_accepts_a_phi_of_another_dtype(choices, tmp_path, seeded):
 
 
 @pytest.fixture
-def folder(default, tmp_path):
-    default.save(tmp_path / "deep" / "model")
+def folder(unrolled, tmp_path):
+    unrolled.save(tmp_path / "deep" / "model")
     return tmp_path / "deep" / "model"
 
 
@@ -49,7 +49,7 @@ def test_a_loaded_selector_predicts_the_same(fitted, tmp_path):
     assert portable.items() <= again.get_params().items()
 
 
-def test_saving_over_a_model_replaces_its_files_and_keeps_others(default, folder):
+def test_saving_over_a_model_replaces_its_files_and_keeps_others(unrolled, folder):
     (folder / "notes.txt").write_text("mine")
     (folder / "plots").mkdir()
     (folder / "plots" / "a.png").write_text("mine too")
@@ -57,7 +57,7 @@ def test_saving_over_a_model_replaces_its_files_and_keeps_others(default, folder
     (folder / "table.json").write_text("{}")
     weights = (folder / "weights.safetensors").read_bytes()
     (folder / "weights.safetensors").write_bytes(b"old")
-    default.save(folder)
+    unrolled.save(folder)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "notes.txt", "plots", "weights.safetensors"]
     assert (folder / "notes.txt").read_text() == "mine"
     assert (folder / "plots" / "a.png").read_text() == "mine too"
@@ -66,25 +66,25 @@ def test_saving_over_a_model_replaces_its_files_and_keeps_others(default, folder
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.json"])
-def test_save_does_not_overwrite_other_files(default, tmp_path, name):
+def test_save_does_not_overwrite_other_files(unrolled, tmp_path, name):
     """A file config.json may belong to another library."""
     (tmp_path / name).write_text('{"model_type": "bert"}')
     (tmp_path / "weights.bin").touch()
     for place in (tmp_path, tmp_path / name):
         with pytest.raises(DataError, match="not a setgrad model"):
-            default.save(place)
+            unrolled.save(place)
     assert {p.name for p in tmp_path.iterdir()} == {name, "weights.bin"}
     assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
 
 
 @pytest.mark.parametrize("relative", [True, False])
-def test_a_link_to_a_model_stays_a_link(default, tmp_path, relative):
+def test_a_link_to_a_model_stays_a_link(unrolled, tmp_path, relative):
     target, link = tmp_path / "models" / "first", tmp_path / "current"
-    default.save(target)
+    unrolled.save(target)
     (target / "notes.txt").write_text("years of work")
     link.symlink_to("models/first" if relative else target)
-    default.save(link)
-    assert link.is_symlink() and load(link).best_epoch_ == default.best_epoch_
+    unrolled.save(link)
+    assert link.is_symlink() and load(link).best_epoch_ == unrolled.best_epoch_
     assert (target / "notes.txt").read_text() == "years of work"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "models"]
 
@@ -97,7 +97,7 @@ def test_save_writes_the_fitted_phi_and_plain_numbers(choices, tmp_path):
     assert torch.equal(load(tmp_path / "model").predict_proba(choices.sets).values, before)
 
 
-def test_save_replaces_the_files_of_a_mount_point(default, tmp_path, monkeypatch):
+def test_save_replaces_the_files_of_a_mount_point(unrolled, tmp_path, monkeypatch):
     """In a container the folder itself cannot be moved."""
     folder = tmp_path / "model"
     folder.mkdir()
@@ -110,16 +110,16 @@ def test_save_replaces_the_files_of_a_mount_point(default, tmp_path, monkeypatch
         moved(source, target)
 
     monkeypatch.setattr("os.replace", fail)
-    default.save(folder)
+    unrolled.save(folder)
     (folder / "notes.txt").write_text("mine")
     (folder / "table.json").write_text("of the model before")
-    default.save(folder)
+    unrolled.save(folder)
     assert {path.name for path in folder.iterdir()} == {"config.json", "weights.safetensors", "notes.txt"}
     assert list(tmp_path.iterdir()) == [folder]
     load(folder)
     monkeypatch.setattr("pathlib.Path.is_mount", lambda path: False)
     with pytest.raises(DataError, match=r"cannot be written: .*busy"):
-        default.save(folder)
+        unrolled.save(folder)
     assert list(tmp_path.iterdir()) == [folder], "nothing is left behind"
 
 
@@ -143,15 +143,15 @@ def test_save_rejects_options_that_could_not_be_loaded(choices, tmp_path):
 
 
 @pytest.mark.parametrize("place", [".", "..", "../here", "../../link/here"])
-def test_save_rejects_the_current_folder(default, tmp_path, monkeypatch, place):
+def test_save_rejects_the_current_folder(unrolled, tmp_path, monkeypatch, place):
     (tmp_path / "real" / "here").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path / "real" / "here")
     with pytest.raises(DataError, match=r"is or contains the current folder.*name a folder inside"):
-        default.save(place)
+        unrolled.save(place)
     assert os.path.samefile(".", tmp_path / "real" / "here")
-    default.save("model")
-    assert load("model").best_epoch_ == default.best_epoch_
+    unrolled.save("model")
+    assert load("model").best_epoch_ == unrolled.best_epoch_
 
 
 def test_check_model_folder_rejects_a_checkpoint_inside(tmp_path, monkeypatch):

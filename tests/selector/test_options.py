@@ -74,7 +74,7 @@ def test_options_cannot_be_changed():
         ({"random_state": 2**64}, "below 2\\*\\*64"),
         ({"device": "abacus"}, "unknown device 'abacus'"),
         ({"device": "meta"}, "runs on .cpu. and .cuda."),
-        ({"steps": 2}, "needs a smooth estimator"),
+        ({"method": "unrolled", "steps": 2}, "needs a smooth estimator"),
         ({"method": "direct", "scale": "l2"}, "no scale and no set function"),
         ({"method": "direct", "function": "inset"}, "no scale and no set function"),
         ({"method": "implicit", "estimator": "bernoulli"}, "needs a smooth estimator"),

@@ -9,6 +9,7 @@ from setgrad.selector._fit import RELATION
 from tests.selector.conftest import TINY, make_choices
 
 ONCE = {**TINY, "max_epochs": 1}
+UNROLLED = {**ONCE, "method": "unrolled"}
 
 
 def rank(selector):
@@ -38,16 +39,20 @@ def test_default_rank_with_few_sets(choices, options, wanted):
 
 def test_default_rank_with_many_sets():
     held_out = make_choices(10)
-    assert rank(SubsetSelector(**ONCE).fit(*make_choices(800), validation=held_out)) == 0
-    assert rank(SubsetSelector(**ONCE).fit(*make_choices(799), validation=held_out)) == RELATION
-    assert rank(SubsetSelector(**ONCE, relation=2).fit(*make_choices(800), validation=held_out)) == 2
+    for options, count, wanted in (
+        (UNROLLED, 800, 0),
+        (UNROLLED, 799, RELATION),
+        ({**UNROLLED, "relation": 2}, 800, 2),
+        (ONCE, 800, RELATION),
+    ):
+        assert rank(SubsetSelector(**options).fit(*make_choices(count), validation=held_out)) == wanted
 
 
 def test_the_rank_of_a_start_is_kept(choices):
-    first = SubsetSelector(**ONCE).fit(*make_choices(800), validation=choices)
-    assert rank(SubsetSelector(**ONCE).fit(*choices, start=first)) == 0
+    first = SubsetSelector(**UNROLLED).fit(*make_choices(800), validation=choices)
+    assert rank(SubsetSelector(**UNROLLED).fit(*choices, start=first)) == 0
     with pytest.raises(OptionError, match=r"selector in start .* relation is 0 there, 64 here"):
-        SubsetSelector(**ONCE, relation=RELATION).fit(*choices, start=first)
+        SubsetSelector(**UNROLLED, relation=RELATION).fit(*choices, start=first)
 
 
 def test_letters_have_no_relation():

@@ -19,22 +19,22 @@ from setgrad.sets import Choices, Sets, Table
 from tests.selector.conftest import TINY, first_member, make_choices
 
 
-def test_a_rule_that_depends_on_the_set_is_learned(default):
+def test_a_rule_that_depends_on_the_set_is_learned(unrolled):
     new = make_choices(80, seed=1)
-    assert default.score(*new) > 0.9
-    assert default.score_true_size(*new) > 0.9
-    assert default.history_[-1]["loss"] < default.history_[0]["loss"]
-    assert default.best_epoch_ <= len(default.history_)
+    assert unrolled.score(*new) > 0.9
+    assert unrolled.score_true_size(*new) > 0.9
+    assert unrolled.history_[-1]["loss"] < unrolled.history_[0]["loss"]
+    assert unrolled.best_epoch_ <= len(unrolled.history_)
 
 
-def test_score_is_the_mean_jaccard_of_predict(default):
+def test_score_is_the_mean_jaccard_of_predict(unrolled):
     new = make_choices(20, seed=1)
-    picks = default.predict(new.sets)
+    picks = unrolled.predict(new.sets)
     by_hand = [
         len(a & b) / len(a | b) if a | b else 1.0
         for a, b in zip(_as_python(picks), _as_python(new.subsets), strict=True)
     ]
-    assert default.score(*new) == pytest.approx(np.mean(by_hand))
+    assert unrolled.score(*new) == pytest.approx(np.mean(by_hand))
     assert jaccard(picks, new.subsets).tolist() == pytest.approx(by_hand)
 
 
@@ -77,30 +77,30 @@ def test_predictions_do_not_depend_on_the_order_of_items(fitted):
     assert sorted(picked.tolist()) == sorted(again.tolist())
 
 
-def test_half_precision_makes_no_ties(default):
+def test_half_precision_makes_no_ties(unrolled):
     items = torch.randn(60, 2, generator=torch.Generator().manual_seed(6)).bfloat16()
-    assert default.decision_function([items]).values.unique().numel() == items.unique(dim=0).shape[0]
-    picked, again = default.predict([items], size=20)[0], default.predict([items.flip(0)], size=20)[0].flip(0)
+    assert unrolled.decision_function([items]).values.unique().numel() == items.unique(dim=0).shape[0]
+    picked, again = unrolled.predict([items], size=20)[0], unrolled.predict([items.flip(0)], size=20)[0].flip(0)
     assert torch.equal(picked, again)
 
 
-def test_results_have_the_dtype_of_the_sets(default):
+def test_results_have_the_dtype_of_the_sets(unrolled):
     x = make_choices(3, seed=4).sets
-    assert default.predict_proba(x).dtype == torch.float32
-    assert default.predict_proba(x.to(torch.float64)).dtype == torch.float64
-    same = default.predict_proba([a.double().numpy() for a in x])
-    torch.testing.assert_close(same.values.float(), default.predict_proba(x).values, rtol=0, atol=1e-7)
+    assert unrolled.predict_proba(x).dtype == torch.float32
+    assert unrolled.predict_proba(x.to(torch.float64)).dtype == torch.float64
+    same = unrolled.predict_proba([a.double().numpy() for a in x])
+    torch.testing.assert_close(same.values.float(), unrolled.predict_proba(x).values, rtol=0, atol=1e-7)
 
 
-def test_predict_by_size_and_by_threshold(default):
+def test_predict_by_size_and_by_threshold(unrolled):
     sets = make_choices(10, seed=3).sets
     lengths = sets.lengths.tolist()
-    assert [int(m.sum()) for m in default.predict(sets, size=4)] == [min(4, n) for n in lengths]
+    assert [int(m.sum()) for m in unrolled.predict(sets, size=4)] == [min(4, n) for n in lengths]
     wanted = [i % 3 for i in range(10)]
-    assert [int(m.sum()) for m in default.predict(sets, size=wanted)] == wanted
-    p = default.predict_proba(sets)
-    assert torch.equal(default.predict(sets, threshold=0.7).values, p.values > 0.7)
-    for number, mask in enumerate(default.predict(sets, size=2)):
+    assert [int(m.sum()) for m in unrolled.predict(sets, size=wanted)] == wanted
+    p = unrolled.predict_proba(sets)
+    assert torch.equal(unrolled.predict(sets, threshold=0.7).values, p.values > 0.7)
+    for number, mask in enumerate(unrolled.predict(sets, size=2)):
         assert p[number][mask].min() >= p[number][~mask].max()
 
 
@@ -198,14 +198,14 @@ def test_sample_weights_that_are_all_held_out_raise():
     assert errors == 1
 
 
-def test_extreme_features_raise(choices, default):
+def test_extreme_features_raise(choices, unrolled):
     sets = choices.sets.to(torch.float64)
     far = sets.with_values(sets.values * torch.tensor([1.0, 1e200], dtype=torch.float64))
     with pytest.raises(DataError, match=r"feature 1 .*rescale"):
         SubsetSelector(**TINY).fit(far, choices.subsets)
     huge = sets.values.clone()
     huge[sets.layout.host_offsets[4], 0] = 1e308
-    for predict in (default.predict, default.predict_proba, lambda far: default.predict(far, search="greedy")):
+    for predict in (unrolled.predict, unrolled.predict_proba, lambda far: unrolled.predict(far, search="greedy")):
         with pytest.raises(DataError, match="features of set 4 are so large"):
             predict(sets.with_values(huge))
 
@@ -264,7 +264,8 @@ def test_negatives_are_sampled_with_a_scale_too(scale, monkeypatch):
 
     monkeypatch.setattr(SampledNegatives, "__call__", spy)
     sets = make_choices(10).sets
-    SubsetSelector(**{**TINY, "max_epochs": 1, "loss": "negatives", "scale": scale}).fit(sets, [[0]] * 10)
+    options = {**TINY, "max_epochs": 1, "method": "unrolled", "loss": "negatives", "scale": scale}
+    SubsetSelector(**options).fit(sets, [[0]] * 10)
     assert read
     assert all(items == wanted for items, wanted in read)
 
@@ -395,9 +396,9 @@ def damaged(sets):
 
 
 @pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for *_, message in WRONG])
-def test_wrong_arguments_raise(choices, default, call, error, message):
+def test_wrong_arguments_raise(choices, unrolled, call, error, message):
     with pytest.raises(error, match=message):
-        call(default, *choices)
+        call(unrolled, *choices)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -406,10 +407,10 @@ def test_one_set_with_items_is_not_enough(choices, seed):
         fit([*[[]] * 4, choices.sets[0]], [*[[]] * 4, [0]], options={"random_state": seed})
 
 
-def test_predict_without_sets_or_items(default):
-    assert default.predict([]).values.tolist() == []
-    assert len(default.predict([[], []])) == 2
-    one = default.predict([[[0.0, 0.0]]])
+def test_predict_without_sets_or_items(unrolled):
+    assert unrolled.predict([]).values.tolist() == []
+    assert len(unrolled.predict([[], []])) == 2
+    one = unrolled.predict([[[0.0, 0.0]]])
     assert len(one[0]) == 1
 
 
@@ -430,20 +431,20 @@ def test_fit_without_any_chosen_item():
     assert selector.score(*empty) == 1.0
 
 
-def test_a_start_from_another_selector_helps(default):
+def test_a_start_from_another_selector_helps(unrolled):
     few = make_choices(8, seed=5)
     test = make_choices(100, seed=6)
     options = {**TINY, "max_epochs": 2}
     cold = SubsetSelector(**options).fit(*few, validation=few)
-    warm = SubsetSelector(**options).fit(*few, validation=few, start=default)
+    warm = SubsetSelector(**options).fit(*few, validation=few, start=unrolled)
     assert warm.score_true_size(*test) > cold.score_true_size(*test) + 0.1
     # The weights belong to this scale of the features.
-    assert torch.equal(warm.model_.mean, default.model_.mean)
+    assert torch.equal(warm.model_.mean, unrolled.model_.mean)
 
 
 def test_few_sets_get_more_epochs(choices):
     """With two steps in an epoch, the default patience is 30 epochs instead of 10."""
-    options = {name: value for name, value in TINY.items() if name != "max_epochs"}
+    options = {name: value for name, value in TINY.items() if name != "max_epochs"} | {"method": "unrolled"}
     random = [torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1].tolist() for x in choices.sets]
     selector = SubsetSelector(**options, batch_size=24, learning_rate=1e-9).fit(choices.sets, random)
     assert len(selector.history_) - selector.best_epoch_ == 30
@@ -467,8 +468,8 @@ def test_fit_does_not_train_the_network_that_computed_the_items(choices, seeded,
     assert tied.history_[0]["loss"] > 0 and plain.history_[0]["loss"] > 0
 
 
-def test_the_learned_function_checks_its_sets(default):
-    F, sets = default.function_, make_choices(4, seed=9).sets
+def test_the_learned_function_checks_its_sets(unrolled):
+    F, sets = unrolled.function_, make_choices(4, seed=9).sets
     mask = torch.ones(1, sets.layout.total, dtype=torch.bool)
     assert F.value(sets.to(torch.float64), mask).dtype == torch.float64
     torch.testing.assert_close(F.value(sets.to(torch.float64), mask).float(), F.value(sets, mask), rtol=1e-4, atol=1e-4)
@@ -484,7 +485,8 @@ def test_repr_with_an_array():
 
 
 def test_the_options_in_use_are_known_after_a_fit(choices):
-    selector = SubsetSelector(dim=16, hidden=(16,), layers=1, max_epochs=1, verbose=0, device="cpu").fit(*choices)
+    small: dict[str, Any] = {"dim": 16, "hidden": (16,), "layers": 1, "max_epochs": 1}
+    selector = SubsetSelector(**small, method="unrolled", verbose=0, device="cpu").fit(*choices)
     options = selector.options_
     assert selector.get_params()["steps"] is None
     assert (options.members, options.estimator, options.steps, options.relation) == (1, "bernoulli", 1, 64)

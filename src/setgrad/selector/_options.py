@@ -152,7 +152,7 @@ class Option:
 class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     """The options as fields, which `SubsetSelector` and `SelectorOptions` inherit."""
 
-    method: MethodName = "unrolled"
+    method: MethodName = CONDITIONAL
     function: FunctionName = "deepset"
     phi: PhiName | nn.Module = "context"
     dim: PositiveInt = 128

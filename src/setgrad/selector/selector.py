@@ -36,11 +36,11 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
 
     Args:
-        method: How F is trained. "conditional": at random parts of the chosen subset, so that the gain of an item is
-            the log-odds that it is chosen too. By the probabilities of mean field: "unrolled" (differentiated through
-            all steps), "one-step" (through the last step), "implicit" (at the solution, by the implicit function
-            theorem), or started by a recognition network ("amortised", "copula", "free-copula"). "direct" is one score
-            for each item.
+        method: How F is trained. "conditional", the default: at random parts of the chosen subset, so that the gain of
+            an item is the log-odds that it is chosen too. By the probabilities of mean field: "unrolled" (through all
+            steps), "one-step" (through the last step), "implicit" (at the solution, by the implicit function theorem),
+            or started by a recognition network ("amortised", "copula", "free-copula"). "direct" is one score for each
+            item.
         function: Form of the set function F: "deepset", "inset" or "horse".
         phi: Encoder of the items: "context" (attention over the whole set), "mlp", "paper" (one linear layer), "image",
             "pixel-cnn" or "pair" (pairs of sequences). "+context" adds attention, as in "mlp+context". Or a module.

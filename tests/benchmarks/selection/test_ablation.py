@@ -56,7 +56,7 @@ def test_variants_change_different_options_of_the_default() -> None:
 
 
 def test_one_sample_predicts_with_as_many_as_the_default() -> None:
-    default, single = (SelectorOptions(**CONTENDERS[name]) for name in (DEFAULT, "one sample"))
+    default, single = (SelectorOptions(method="unrolled", **CONTENDERS[name]) for name in (DEFAULT, "one sample"))
     assert default.resolved_predict_samples == single.resolved_predict_samples
 
 

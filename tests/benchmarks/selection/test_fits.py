@@ -17,7 +17,7 @@ from benchmarks.selection.models import MODELS
 from benchmarks.selection.table2 import run_jobs
 from setgrad.selector._trainer import Trainer
 
-JOBS = [Job("moons", model, seed, quick=True) for model in ("diffmf", "default", "direct") for seed in (0, 1)]
+JOBS = [Job("moons", model, seed, quick=True) for model in ("diffmf", "conditional", "direct") for seed in (0, 1)]
 
 
 def _record(job: Job) -> Record:
@@ -67,7 +67,7 @@ def test_models_have_different_options() -> None:
     options = {job.model: json.loads(describe_options(job)) for job in JOBS}
     assert options["diffmf"]["phi"] == "paper"
     assert options["direct"]["method"] == "direct"
-    assert {**options["direct"], "method": options["default"]["method"]} == options["default"]
+    assert {**options["direct"], "method": options["conditional"]["method"]} == options["conditional"]
 
 
 def test_a_point_of_the_grid_is_another_fit() -> None:

@@ -42,7 +42,7 @@ def test_presets_get_the_published_encoders_and_ours_the_same_with_attention() -
 
 
 def test_model_is_a_selector_with_its_options() -> None:
-    options = options_of("default", "anomaly:mnist", tuned={"dim": 64})
+    options = options_of("conditional", "anomaly:mnist", tuned={"dim": 64})
     selector = make_selector(options, seed=3, device="cpu")
     assert (selector.phi, selector.dim, selector.random_state) == ("pixel-cnn+context", 64, 3)
     assert "pixel-cnn+context" in describe(options)
@@ -145,7 +145,7 @@ def test_the_items_most_alike_are_found_together() -> None:
     assert applies("alike", "bundles:food") and not applies("alike", "moons")
 
 
-@pytest.mark.parametrize("model", ["default", "idiffmf-2", "horse"])
+@pytest.mark.parametrize("model", ["conditional", "idiffmf-2", "horse"])
 def test_images_are_fitted(model: str, data_dir: Path) -> None:
     record = fit(Job("anomaly:olivetti", model, 0, quick=True), RunContext("cpu", str(data_dir)))
     assert 0 <= record["true_size"] <= 100

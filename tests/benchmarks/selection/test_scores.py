@@ -39,10 +39,10 @@ def _records(task: str, scores: dict[str, list[float]], splits: str = "folds") -
 
 
 RECORDS = [
-    *_records("amazon:toys:farthest", {"diffmf": [60.0, 62.0], "default": [79.0, 81.0], "direct": [78.0, 79.0]}),
-    *_records("amazon:gear:farthest", {"diffmf": [70.0, 72.0], "default": [89.0, 91.0], "direct": [88.0, 89.0]}),
-    *_records("amazon:safety:farthest", {"diffmf": [20.0, 22.0], "default": [21.0, 25.0], "direct": [19.0, 22.0]}),
-    *_records("amazon:toys:random", {"diffmf": [25.0, 27.0], "default": [20.0, 22.0], "direct": [27.0, 30.0]}),
+    *_records("amazon:toys:farthest", {"diffmf": [60.0, 62.0], "unrolled": [79.0, 81.0], "direct": [78.0, 79.0]}),
+    *_records("amazon:gear:farthest", {"diffmf": [70.0, 72.0], "unrolled": [89.0, 91.0], "direct": [88.0, 89.0]}),
+    *_records("amazon:safety:farthest", {"diffmf": [20.0, 22.0], "unrolled": [21.0, 25.0], "direct": [19.0, 22.0]}),
+    *_records("amazon:toys:random", {"diffmf": [25.0, 27.0], "unrolled": [20.0, 22.0], "direct": [27.0, 30.0]}),
 ]
 
 
@@ -52,9 +52,9 @@ def _rows(text: str) -> dict[str, list[str]]:
 
 
 def test_fits_of_one_fold_count_as_one() -> None:
-    twice = _records("amazon:toys:farthest", {"default": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 10.0]})
+    twice = _records("amazon:toys:farthest", {"unrolled": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 10.0]})
     assert values_of(twice, "true_size") == {
-        "amazon:toys:farthest": {"default": {0: 5.0, 1: 6.0, 2: 3.0, 3: 4.0, 4: 5.0}}
+        "amazon:toys:farthest": {"unrolled": {0: 5.0, 1: 6.0, 2: 3.0, 3: 4.0, 4: 5.0}}
     }
     assert len(values_of(_records("moons", {"direct": [1.0] * 7}, "published"), "true_size")["moons"]["direct"]) == 7
 
@@ -84,7 +84,14 @@ def test_difference_of_folds_is_paired() -> None:
 
 def test_rows_show_models_differences_and_the_best_in_bold() -> None:
     rows = _rows(score_table(RECORDS, "true_size", paired=True))
-    assert rows["task"] == ["n", "default", "direct", "diffmf", "default - direct", "default - best published method"]
+    assert rows["task"] == [
+        "n",
+        "unrolled",
+        "direct",
+        "diffmf",
+        "unrolled - direct",
+        "unrolled - best published method",
+    ]
     # Differences to direct are 1 and 2: mean 1.5, error 0.5.
     assert rows["amazon:toys:farthest"] == [
         "2",
@@ -108,7 +115,7 @@ def test_averages_compare_the_same_folds() -> None:
     lacking = [r for r in RECORDS if (r["task"], r["model"], r["seed"]) != ("amazon:gear:farthest", "direct", 1)]
     row = averages(values_of(lacking, "true_size"))["mean of 2 large, farthest"]
     assert row["direct"] == {0: 83.0}
-    assert row["default"] == {0: 84.0, 1: 86.0}
+    assert row["unrolled"] == {0: 84.0, 1: 86.0}
 
 
 def test_verdicts_name_what_falls_short() -> None:
@@ -116,11 +123,13 @@ def test_verdicts_name_what_falls_short() -> None:
     assert lines[0].endswith("1 of 4 tasks (amazon:toys:random)")
     assert "published method, large categories, farthest: +19.0 on average over 2, least +19.0" in lines[1]
     assert "2412.11239 (diffmf, idiffmf, equivset), large categories, farthest: +19.0" in lines[2]
-    assert "over the folds that it shares with the default" in lines[3]
+    assert "over the folds that it shares with ours" in lines[3]
     assert "small categories, farthest: 1 of 1 (amazon:safety:farthest)" in lines[4]
     assert "random: -5.0" in lines[5]
     assert len(lines) == 8
-    one_member = [{**r, "model": "single", "true_size": 99.0} for r in RECORDS if r["task"] == "amazon:safety:farthest"]
+    one_member = [
+        {**r, "model": "unrolled-single", "true_size": 99.0} for r in RECORDS if r["task"] == "amazon:safety:farthest"
+    ]
     assert verdicts([*RECORDS, *one_member], paired=True)[4] == lines[4]
     changed = [*RECORDS, {**RECORDS[0], "seed": 7, "options": "older"}]
     assert "mixed for diffmf" in verdicts(changed, paired=True)[-1]
@@ -128,10 +137,10 @@ def test_verdicts_name_what_falls_short() -> None:
 
 def test_methods_of_one_publication_have_a_separate_verdict() -> None:
     rivals = {"horse": [78.0, 79.0], "diffmf": [60.0, 61.0], "idiffmf-2": [70.0], "equivset-ind": [65.0, 66.0]}
-    toys = _records("amazon:toys:farthest", {"default": [79.0, 85.0], **rivals})
+    toys = _records("amazon:toys:farthest", {"unrolled": [79.0, 85.0], **rivals})
     # A method without a fold that the default has is not compared.
     apart = [{**record, "seed": 4} for record in _records("amazon:toys:farthest", {"idiffmf-c": [99.0]})]
-    gear = _records("amazon:gear:farthest", {"default": [90.0, 92.0], "diffmf": [87.0, 88.0], "inset": [89.0, 89.0]})
+    gear = _records("amazon:gear:farthest", {"unrolled": [90.0, 92.0], "diffmf": [87.0, 88.0], "inset": [89.0, 89.0]})
     everyone, paper = verdicts([*toys, *apart, *gear], paired=True)[:2]
     # HorseFunction: 82 - 78.5; inset: 91 - 89.
     assert "method, large categories, farthest: +2.8 on average over 2, least +2.0 (amazon:gear:farthest)" in everyone
@@ -158,14 +167,14 @@ def test_published_numbers_stand_beside_ours() -> None:
 
 def test_tables_are_ordered_by_splits_without_quick_runs() -> None:
     quick = {**RECORDS[0], "task": "moons", "quick": True, "true_size": 1.0}
-    text = show([*RECORDS, quick, *_records("digits", {"default": [50.0]}, "published")])
+    text = show([*RECORDS, quick, *_records("digits", {"unrolled": [50.0]}, "published")])
     assert "moons" not in text
     assert text.index("Five-fold") < text.index("amazon:toys") < text.index("several seeds") < text.index("digits")
 
 
 def test_figures_are_written_for_each_family(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    paths = draw_figures([*RECORDS, *_records("moons", {"default": [50.0]})], tmp_path / "t.md")
+    paths = draw_figures([*RECORDS, *_records("moons", {"unrolled": [50.0]})], tmp_path / "t.md")
     assert [path.name for path in paths] == ["t-amazon-farthest.png", "t-amazon-random.png", "t-others.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 

@@ -64,12 +64,12 @@ def test_scores_are_those_of_the_selector() -> None:
 
 def test_runs_and_renders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "u.jsonl"
-    run = ["utility", "--quick", "--device", "cpu", "--results", str(results), "--models", "single,implicit"]
-    assert main([*run, "--seeds", "1"]) == 0
+    run = ["utility", "--quick", "--device", "cpu", "--results", str(results), "--seeds", "1"]
+    assert main([*run, "--models", "conditional-single,implicit"]) == 0
     assert "0 of 2 trials" in capsys.readouterr().out
     page = results.with_suffix(".md").read_text()
     assert page.startswith("# Is the learned function a utility?")
-    assert "moons, single" in page and "moons, implicit" in page
+    assert "moons, conditional-single" in page and "moons, implicit" in page
     assert main(["utility", "--table", str(results)]) == 0
     assert capsys.readouterr().out.strip() == page.strip()
 
@@ -78,7 +78,7 @@ def test_search_is_compared_with_predict_by_fold() -> None:
     records = [
         {
             "task": "moons",
-            "model": "single",
+            "model": "unrolled-single",
             "seed": seed,
             "splits": "folds",
             "true_size": 90.0,
@@ -93,5 +93,5 @@ def test_search_is_compared_with_predict_by_fold() -> None:
     ]
     row = [cell.strip() for cell in show(records).splitlines()[2].strip("|").split("|")]
     # Differences -60 and -58: mean -59, error 1.
-    assert row[0] == "moons, single" and row[2] == "31.0 ± 1.4"
+    assert row[0] == "moons, unrolled-single" and row[2] == "31.0 ± 1.4"
     assert row[-3:] == ["-59.0 = -59.0 se", "+0.0 = +0.0 se", "+0.0 = +0.0 se"]
