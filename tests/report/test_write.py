@@ -68,7 +68,7 @@ def test_page_loads_nothing(page: Page) -> None:
 
 def test_page_says_what_it_should(page: Page, evaluation: Evaluation) -> None:
     words = " ".join(page.words)
-    for text in ("A title", "all of it", "12.00", "Moons", "a note", "learning_rate", "threshold"):
+    for text in ("A title", "all of it", "12.00", "Moons", "a note", "learning_rate", "stop"):
         assert text in words
     assert f"{100 * evaluation.scores.jaccard:.2f}" in words
     assert f"{100 * evaluation.scores.chance:.2f}" in words

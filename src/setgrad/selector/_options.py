@@ -209,8 +209,8 @@ class SelectorOptions(AbstractOptions):
         OptionError: If a value is not allowed, or two values do not go together.
 
     Examples:
-        >>> SelectorOptions(dim=64, steps=1)
-        SelectorOptions(dim=64, steps=1)
+        >>> SelectorOptions(dim=64, layers=1)
+        SelectorOptions(dim=64, layers=1)
         >>> SelectorOptions(dim=0)
         Traceback (most recent call last):
         setgrad.errors.OptionError: dim must be a whole number of at least 1, not 0
