@@ -434,7 +434,7 @@ def test_fit_without_any_chosen_item():
 def test_a_start_from_another_selector_helps(unrolled):
     few = make_choices(8, seed=5)
     test = make_choices(100, seed=6)
-    options = {**TINY, "max_epochs": 2}
+    options = {**TINY, "method": "unrolled", "max_epochs": 2}
     cold = SubsetSelector(**options).fit(*few, validation=few)
     warm = SubsetSelector(**options).fit(*few, validation=few, start=unrolled)
     assert warm.score_true_size(*test) > cold.score_true_size(*test) + 0.1
