@@ -5,10 +5,10 @@ batch; its logits of a set do not depend on the other sets of the batch by one b
 memory grow linearly; with full attention memory does, and time grows quadratically.
 
 One model (`method="unrolled"`) for each kind of attention is fitted on moons. Times are medians of whole calls of
-`predict`, after one call that does not count. Peaks are the memory of a call beyond the memory in use before it: resident memory on the
-CPU, allocated tensors on the GPU. Exponents are for the last tenfold growth, because small sets cost the overhead of a
-call. "score" is the Jaccard score with the true size, on a set whose right subset has a tenth of the items: the model
-was not trained on sizes other than 100.
+`predict`, after one call that does not count. Peaks are the memory of a call beyond the memory in use before it:
+resident memory on the CPU, allocated tensors on the GPU. Exponents are for the last tenfold growth, because small sets
+cost the overhead of a call. "score" is the Jaccard score with the true size, on a set whose right subset has a tenth of
+the items: the model was not trained on sizes other than 100.
 """
 
 from __future__ import annotations
