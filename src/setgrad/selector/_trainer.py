@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
@@ -34,6 +34,8 @@ from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
 
 _WARMUP_STEPS = 50
+# A better score that is worth more patience. Without it, the last digits of a score near 1 kept training going.
+_NOTABLE_GAIN = 1e-3
 # Draws of the noise for the validation loss under a constraint.
 _VALIDATION_SAMPLES = 8
 # If validation features are this many times as large as those of training, they are the cause of logits that are not
@@ -44,11 +46,22 @@ _EXTREME = 100
 @final
 @dataclass
 class Progress:
-    """The state of a training run beside its tensors."""
+    """The state of a training run beside its tensors.
+
+    Attributes:
+        epoch: Number of epochs.
+        best_epoch: The epoch whose weights are kept.
+        best_score: Its validation score, and minus its loss.
+        gain_epoch: The last epoch with a notable gain, from which patience counts.
+        gain_score: Its validation score.
+        history: One record for each epoch.
+    """
 
     epoch: int = 0
     best_epoch: int = 0
     best_score: tuple[float, float] = (-1.0, -math.inf)
+    gain_epoch: int = 0
+    gain_score: float = -1.0
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -109,7 +122,7 @@ class Trainer:
             TrainingError: If the loss or the logits are not finite.
         """
         progress = self.progress
-        while progress.epoch < self.max_epochs and progress.epoch - progress.best_epoch < self.patience:
+        while progress.epoch < self.max_epochs and progress.epoch - progress.gain_epoch < self.patience:
             report(self._run_epoch())
             if save is not None:
                 save(self)
@@ -128,9 +141,8 @@ class Trainer:
         device = self.model.mean.device
         self.best = {name: value.to(device) for name, value in with_prefix(tensors, "best.").items()}
         self.gradient.restore({name: value.to(device) for name, value in with_prefix(tensors, "gradient.").items()})
-        self.progress = Progress(
-            numbers["epoch"], numbers["best_epoch"], tuple(numbers["best_score"]), list(numbers["history"])
-        )
+        kept = {part.name: numbers[part.name] for part in fields(Progress)}
+        self.progress = Progress(**{**kept, "best_score": tuple(kept["best_score"])})
 
     def _run_epoch(self) -> dict[str, float]:
         progress, started = self.progress, time.perf_counter()
@@ -154,6 +166,8 @@ class Trainer:
         if score > progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
             self.best = self.trainable.average()
+        if score[0] >= progress.gain_score + _NOTABLE_GAIN:
+            progress.gain_score, progress.gain_epoch = score[0], progress.epoch
         record = {
             "epoch": progress.epoch,
             "loss": mean_loss,

@@ -75,8 +75,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch.
         max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
-        patience: Epochs without a better validation score after which training stops. None is 10, or as many as make 60
-            steps, whichever is more.
+        patience: Epochs without a gain of 0.1 points in validation after which training stops. None is 10, or as many
+            as make 60 steps, whichever is more.
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
