@@ -22,10 +22,11 @@ Options = dict[str, Any]
 
 # Fitted models by the name of their column, with the options that differ from the defaults: by method, with the members
 # of a GPU on every device, and with one. "conditional" is the default of the selector.
-_METHODS = ("conditional", "unrolled", "direct")
+# Batches of 64 are the default of the other two: it is written out, so that their records stay valid.
+_METHODS: dict[str, Options] = {"conditional": {}, "unrolled": {"batch_size": 64}, "direct": {"batch_size": 64}}
 MODELS: dict[str, Options] = {
-    **{name: {"members": MEMBERS, "method": name} for name in _METHODS},
-    **{f"{name}-single": {"members": 1, "method": name} for name in _METHODS},
+    **{name: {"members": MEMBERS, "method": name, **options} for name, options in _METHODS.items()},
+    **{f"{name}-single": {"members": 1, "method": name, **options} for name, options in _METHODS.items()},
     **PRESETS,
 }
 

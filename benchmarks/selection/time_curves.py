@@ -30,6 +30,8 @@ VALIDATION_BATCH = 512
 WEIGHT_DECAY, CLIP = 1e-5, 10.0
 # Digits of stored scores and seconds: curves are long, and times are not more precise.
 _SCORE_DIGITS, _SECOND_DIGITS = 5, 4
+# Sets in a batch, the default of both.
+_BATCH = 64
 
 
 @final
@@ -172,7 +174,7 @@ def make_pass(model: Any, data: Choices, *, masks: bool) -> Callable[[], Tensor]
         model.parameters(), lr=usual.learning_rate, weight_decay=usual.weight_decay, fused=True
     )
     logits = _mask_logits(model) if masks else _flip_logits(model)
-    batches = np.array_split(np.arange(len(data)), math.ceil(len(data) / usual.batch_size))
+    batches = np.array_split(np.arange(len(data)), math.ceil(len(data) / _BATCH))
     loss = AllItems()
 
     def work() -> Tensor:

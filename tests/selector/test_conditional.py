@@ -17,7 +17,7 @@ from setgrad.selector import Budget, SizeRange, SubsetSelector, _fit, jaccard
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import GRADIENTS
 from setgrad.selector._constrained_choice import find_levels
-from setgrad.selector._fit import default_pairs, default_relation
+from setgrad.selector._fit import default_batch_size, default_pairs, default_relation
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._partial_validation import validate_completion
 from setgrad.selector._tables import FUNCTIONS, PARTIAL_LOSSES
@@ -454,6 +454,12 @@ def test_options_in_use(choices):
         for method in ("conditional", "unrolled")
     }
     assert ranks == {"conditional": [64, 64], "unrolled": [64, 0]}
+    batches = {
+        method: [default_batch_size(SelectorOptions(method=method), count) for count in (1199, 1200)]
+        for method in ("conditional", "unrolled")
+    }
+    assert batches == {"conditional": [32, 64], "unrolled": [64, 64]}
+    assert (options.batch_size, fit(choices, max_epochs=1, batch_size=8).options_.batch_size) == (32, 8)
 
 
 def test_pairs_of_letters_raise():

@@ -44,7 +44,7 @@ def test_options_cannot_be_changed():
     [
         ({"average": -0.1}, "average must be a number of at least 0 and below 1, not -0.1"),
         ({"clip": float("inf")}, "clip must be a number above 0, not inf"),
-        ({"batch_size": True}, "batch_size must be a whole number of at least 1, not True"),
+        ({"batch_size": True}, "batch_size must be None or a whole number of at least 1, not True"),
         ({"standardize": 1}, "standardize must be True or False, not 1"),
         ({"hidden": (8, 0)}, r"hidden must be a tuple such as \(256,\), in which every entry is a whole number of at"),
         ({"scale": True}, "unknown scale True; choose one of: none, l2, .*, a number above 0"),

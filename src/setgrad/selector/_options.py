@@ -175,7 +175,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     loss: LossName | None = None
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.1
-    batch_size: PositiveInt = 64
+    batch_size: PositiveInt | None = None
     max_epochs: PositiveInt | None = None
     patience: PositiveInt | None = None
     clip: PositiveFloat = 1.0

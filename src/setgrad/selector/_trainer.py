@@ -152,7 +152,7 @@ class Trainer:
             seed_torch(int(seeds[3]), self.train_data.sets.device)
         noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
-        batches = np.array_split(order, max(1, math.ceil(len(order) / self.config.options.batch_size)))
+        batches = np.array_split(order, max(1, math.ceil(len(order) / resolved(self.config.options.batch_size))))
         total = torch.zeros(2, device=self.train_data.sets.device)
         self.model.train()
         for number, indices in enumerate(batches):

@@ -73,7 +73,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             method="conditional": over "all" items, of the next item in a "list" with a stop, or "all+list" (None).
         learning_rate: Learning rate of AdamW after a short warm-up.
         weight_decay: Weight decay of AdamW.
-        batch_size: Sets in a training batch.
+        batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
+            sets.
         max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
         patience: Epochs without a gain of 0.1 points in validation after which training stops. None is 10, or as many
             as make 60 steps, whichever is more.

@@ -67,7 +67,7 @@ def test_models_have_different_options() -> None:
     options = {job.model: json.loads(describe_options(job)) for job in JOBS}
     assert options["diffmf"]["phi"] == "paper"
     assert options["direct"]["method"] == "direct"
-    assert {**options["direct"], "method": options["conditional"]["method"]} == options["conditional"]
+    assert {**options["direct"], "method": "conditional", "batch_size": None} == options["conditional"]
 
 
 def test_a_point_of_the_grid_is_another_fit() -> None:
