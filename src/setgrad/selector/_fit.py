@@ -48,7 +48,7 @@ MEMBERS = 8
 # 750, +1.4. The term for pairs alone is the better start with few sets (bundles given one item: +3), the worse one with
 # 1,000 and more (digits: -1).
 RELATION, _FEW_SETS = 64, 800
-# With few sets, smaller batches are better: by validation, over five splits of digits (1,000 sets) +1.3, on average over
+# With few sets, smaller batches are better: by validation, over five splits of digits (1,000 sets) +1.3, on average of
 # the small Amazon categories +0.3; with 1,450 sets (toys) -0.2. Other methods gain nothing.
 _BATCH, _SMALL_BATCH, _SMALL_BATCH_SETS = 64, 32, 1200
 # Encoders of plain vectors have short steps. Networks of images keep a GPU busy, and those of letters have buffers.
