@@ -35,6 +35,22 @@ def test_scores_are_products_with_the_mean_of_the_set(seeded: Seeded) -> None:
             torch.testing.assert_close(score, 8.0 * product / 3**0.5)
 
 
+def test_a_step_changes_scores_by_as_much_with_many_features(seeded: Seeded) -> None:
+    """Or training diverges, as it did on images of 4,096 pixels."""
+    changes = []
+    for count in (384, 6144):
+        with seeded(5):
+            relation = Relation(count, 64)
+        sets = Sets.from_lengths(torch.randn(40, count, generator=torch.Generator().manual_seed(0)), [5] * 8)
+        optimiser = torch.optim.Adam(relation.parameters(), lr=1e-3)
+        for _ in range(2):
+            optimiser.zero_grad()
+            relation(sets)[::5].sum().backward()
+            optimiser.step()
+        changes.append(float(relation(sets).detach().abs().mean()))
+    assert 1 / 3 < changes[1] / changes[0] < 3
+
+
 def test_repeated_items_have_the_same_scores(seeded: Seeded) -> None:
     """Scores do not depend on the size of the set alone."""
     with seeded(1):

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import linear
 
 import setgrad as sg
 from setgrad.cli import main
 from setgrad.errors import FileFormatError
+from setgrad.functions._neural import Relation
 from setgrad.selector import SelectorOptions, TableSchema, load
-from setgrad.selector._migration import migrate_version_2
+from setgrad.selector._migration import migrate_version_2, migrate_weights_of_version_2
+from setgrad.sets import Sets, segment_mean
 from tests.selector.conftest import TINY
 
 DATA = Path(__file__).parent / "data"
@@ -83,6 +86,22 @@ def test_an_older_model_has_no_relation_and_no_dtype(tmp_path):
     migrated = migrate_version_2(config, tmp_path)
     assert "relation" not in migrated["options"] and migrated["options_in_use"]["relation"] == 0
     assert TableSchema.from_json(migrated["table"], "").torch_dtype is None
+
+
+@pytest.mark.parametrize("count", [2, 384, 1000, 4096])
+def test_a_relation_of_version_2_gives_the_same_scores(count, seeded):
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = (torch.randn(4, count, generator=generator) / count for _ in range(2))
+    name = "members.0.function.relation"
+    old = {f"{name}.items.weight": rows, f"{name}.means.weight": columns, "members.0.function.skip.bias": rows[0, :1]}
+    migrated = migrate_weights_of_version_2(old)
+    assert migrated["members.0.function.skip.bias"] is old["members.0.function.skip.bias"]
+    with seeded(0):
+        relation = Relation(count, rank=4)
+    relation.load_state_dict({key: migrated[f"{name}.{key}"] for key in ("items.weight", "means.weight")})
+    sets = Sets.from_list([torch.randn(3, count, generator=generator)])
+    means = linear(segment_mean(sets.values, sets), columns) * (8.0 * 4**-0.5)
+    assert torch.equal(relation(sets), (linear(sets.values, rows) * means).sum(1))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ _MAX_ENTRIES = 2**26
 # The mean of a few dozen standardised items is about this much smaller than an item. A constant, not the root of the
 # size, so that equal means count the same in sets of other sizes.
 _GAIN = 8.0
+# A step of Adam changes the score of an item by an amount that grows with the number of features. Beyond this number
+# they are scaled down, or training diverges, as on images of 4,096 pixels.
+_MANY_FEATURES = 384
 
 
 class NeuralBoundFunction(BoundSetFunction, abc.ABC):
@@ -288,9 +291,13 @@ class Relation(nn.Module):
         if rank < 1:
             raise OptionError(f"the rank of a relation must be at least 1, not {rank}; leave the relation out instead")
         self.shape = item_shape(in_dim)
-        self.items = nn.Linear(math.prod(self.shape), rank, bias=False)
-        self.means = nn.Linear(math.prod(self.shape), rank, bias=False)
+        count = math.prod(self.shape)
+        self.items = nn.Linear(count, rank, bias=False)
+        self.means = nn.Linear(count, rank, bias=False)
         nn.init.zeros_(self.means.weight)
+        self.unit = relation_unit(count)
+        with torch.no_grad():
+            self.items.weight.div_(self.unit)
 
     def forward(self, sets: Sets) -> Tensor:
         """Return the score of every item, `(total,)`.
@@ -299,9 +306,14 @@ class Relation(nn.Module):
             DataError: If the items are not real numbers.
             ShapeError: If the items do not have the shape `in_dim`.
         """
-        items = flat_quantities(sets, self.shape, self.items.weight)
+        items = flat_quantities(sets, self.shape, self.items.weight) * self.unit
         means = self.means(segment_mean(items, sets)) * (_GAIN * self.items.out_features**-0.5)
         return (self.items(items) * means.index_select(0, sets.layout.ids)).sum(1)
+
+
+def relation_unit(count: int) -> float:
+    """Return what a relation multiplies its features by: a power of two, so that nothing is rounded."""
+    return 2.0 ** -max(0, int(math.log2(max(1, count) / _MANY_FEATURES)))
 
 
 def make_relation(in_dim: int | Sequence[int], rank: int) -> Relation | None:

@@ -10,7 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from setgrad.errors import FileFormatError
+from setgrad.functions._neural import relation_unit
 from setgrad.selector._table_schema import TableSchema
 
 TABLE_FILE = "table.json"
@@ -49,6 +52,14 @@ def migrate_version_2(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         **{name: model[name] for name in _MODEL_ONLY},
         "table": _read_table(folder / TABLE_FILE),
         "history": history,
+    }
+
+
+def migrate_weights_of_version_2(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of version 2 as those of version 3, in which a relation scales down many features."""
+    return {
+        name: tensor / relation_unit(tensor.shape[1]) if ".relation." in name else tensor
+        for name, tensor in tensors.items()
     }
 
 

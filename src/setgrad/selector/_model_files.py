@@ -14,7 +14,7 @@ from torch import Tensor
 
 from setgrad._files import tensor_bytes
 from setgrad.errors import DataError, FileFormatError
-from setgrad.selector._migration import TABLE_FILE, migrate_version_2
+from setgrad.selector._migration import TABLE_FILE, migrate_version_2, migrate_weights_of_version_2
 
 FORMAT = "setgrad.selector"
 VERSION = 3
@@ -151,7 +151,9 @@ def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except SafetensorError as error:
         raise FileFormatError(f"{folder / _WEIGHTS} is damaged: {error}") from None
     try:
-        return tensors, migrate_version_2(config, folder) if config["version"] == 2 else config
+        if config["version"] == 2:
+            return migrate_weights_of_version_2(tensors), migrate_version_2(config, folder)
+        return tensors, config
     except (LookupError, AttributeError, TypeError) as error:
         raise FileFormatError(f"{folder / _CONFIG} is damaged ({error!r}); save the model again") from None
 
