@@ -11,6 +11,7 @@ from benchmarks.selection.baselines import BASELINES
 from benchmarks.selection.models import MODELS
 from benchmarks.selection.published import published, published_converged, published_seconds
 from benchmarks.selection.scores import (
+    DEFAULT,
     OURS,
     SCORES,
     averages,
@@ -42,7 +43,7 @@ def show(records: Sequence[Record]) -> str:
 
 
 def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
-    """Return rows for tasks and averages over Amazon, with the lead of ours over direct and the best rival."""
+    """Return rows for tasks and averages over Amazon, with the lead of the default over ours, and of ours over others."""
     values = values_of(records, score)
     rows = {**dict(sorted(values.items())), **averages(values)}
     models = _present(values)
@@ -57,11 +58,13 @@ def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
                 task,
                 _counts(by_model.values()),
                 *shown,
+                _versus(row, DEFAULT, OURS, paired),
                 _versus(row, OURS, "direct", paired),
                 f"{_versus(row, OURS, rival, paired)} ({rival})" if rival and OURS in row else "-",
             ]
         )
-    return table(["task", "n", *models, f"{OURS} - direct", f"{OURS} - best published method"], cells)
+    leads = [f"{DEFAULT} - {OURS}", f"{OURS} - direct", f"{OURS} - best published method"]
+    return table(["task", "n", *models, *leads], cells)
 
 
 def published_table(records: Sequence[Record]) -> str:

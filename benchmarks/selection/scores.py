@@ -13,8 +13,9 @@ from benchmarks.selection.tasks import FOLDS
 from setgrad.datasets import AMAZON_PROTOCOLS
 from setgrad.selector import PRESETS
 
-# The model of ours that the pages compare with others: the one with records of eight members on all tasks.
-OURS = "unrolled"
+# The model of ours that the pages compare with others: the one with records of eight members on all tasks. The default
+# of the selector is compared with it.
+OURS, DEFAULT = "unrolled", "conditional"
 # Rivals of ours by their name in a verdict. INSET and HORSE are from later publications.
 _RIVALS: dict[str, Collection[str]] = {
     "best published method": PRESETS,

@@ -446,9 +446,13 @@ def test_options_in_use(choices):
     unrolled = SelectorOptions(method="unrolled")
     assert unrolled.resolved_samples == 5 and unrolled.resolved_loss == "all"
     assert SelectorOptions().method == "conditional"
-    assert default_pairs(SelectorOptions(method="conditional"))
-    assert not default_pairs(SelectorOptions(method="conditional", phi="mlp"))
-    assert not default_pairs(SelectorOptions(method="unrolled"))
+    assert default_pairs(SelectorOptions(method="conditional"), 9999)
+    assert not default_pairs(SelectorOptions(method="conditional", phi="mlp"), 10)
+    assert not default_pairs(SelectorOptions(method="unrolled"), 10)
+    images = SelectorOptions(phi="pixel-cnn+context")
+    assert [default_pairs(images, count) for count in (3999, 4000)] == [True, False]
+    assert [default_relation(images, count) for count in (3999, 4000)] == [64, 0]
+    assert default_relation(SelectorOptions(method="unrolled", phi="pixel-cnn+context"), 10) == 0
     ranks = {
         method: [default_relation(SelectorOptions(method=method), count) for count in (799, 800)]
         for method in ("conditional", "unrolled")

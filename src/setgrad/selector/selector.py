@@ -50,9 +50,10 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         attention: "full", "induced" (cost linear in the size of a set), or "auto": induced for sets above 1024 items.
         hidden: Units of the hidden layers that turn a subset into F.
         relation: Rank of the part of F that compares an item with the mean of its set; 0 for none. None is 64 for a
-            deepset of the contextual phi with method="conditional" or fewer than 800 training sets, else 0.
-        pairs: Whether F has a term for pairs of chosen items that are alike, or unlike. None is yes for
-            method="conditional" with the contextual phi.
+            deepset of phi="context" with method="conditional" or fewer than 800 training sets, and of
+            phi="pixel-cnn+context" with method="conditional" and fewer than 4,000; else 0.
+        pairs: Whether F has a term for pairs of chosen items that are alike, or unlike. None is yes where
+            method="conditional" has a relation by default.
         half: Whether one of the subsets of a training step of method="conditional" is a random half of the set. None is
             yes with fewer than 800 training sets, where it keeps F from learning the subsets by heart.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step

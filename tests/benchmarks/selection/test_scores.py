@@ -89,6 +89,7 @@ def test_rows_show_models_differences_and_the_best_in_bold() -> None:
         "unrolled",
         "direct",
         "diffmf",
+        "conditional - unrolled",
         "unrolled - direct",
         "unrolled - best published method",
     ]
@@ -98,6 +99,7 @@ def test_rows_show_models_differences_and_the_best_in_bold() -> None:
         "**80.0 ± 1.4**",
         "78.5 ± 0.7",
         "61.0 ± 1.4",
+        "-",
         "+1.5 = +3.0 se",
         "+19.0 = +inf se (diffmf)",
     ]
@@ -108,7 +110,13 @@ def test_rows_show_models_differences_and_the_best_in_bold() -> None:
 def test_models_that_were_not_run_are_dashes() -> None:
     only = [record for record in RECORDS if record["model"] == "diffmf" or record["task"] == "amazon:gear:farthest"]
     row = _rows(score_table(only, "own_size", paired=True))["amazon:toys:farthest"]
-    assert row == ["2", "-", "-", "**56.0 ± 1.4**", "-", "-"]
+    assert row == ["2", "-", "-", "**56.0 ± 1.4**", "-", "-", "-"]
+
+
+def test_the_default_is_compared_with_ours() -> None:
+    with_default = [*RECORDS, *_records("amazon:toys:farthest", {"conditional": [80.0, 83.0]})]
+    row = _rows(score_table(with_default, "true_size", paired=True))["amazon:toys:farthest"]
+    assert row[1] == "**81.5 ± 2.1**" and row[-3] == "+1.5 = +3.0 se"
 
 
 def test_averages_compare_the_same_folds() -> None:
