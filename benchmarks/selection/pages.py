@@ -43,7 +43,7 @@ def show(records: Sequence[Record]) -> str:
 
 
 def score_table(records: Sequence[Record], score: str, *, paired: bool) -> str:
-    """Return rows for tasks and averages over Amazon, with the lead of the default over ours, and of ours over others."""
+    """Return rows for tasks and averages over Amazon, with leads of the default and of ours."""
     values = values_of(records, score)
     rows = {**dict(sorted(values.items())), **averages(values)}
     models = _present(values)
