@@ -450,6 +450,17 @@ def test_few_sets_get_more_epochs(choices):
     assert len(selector.history_) == 31
 
 
+@pytest.mark.parametrize(("learning_rate", "falls"), [(1e-2, True), (1e-9, False)])
+def test_training_goes_on_while_the_loss_falls(learning_rate, falls):
+    """The items of a set are equal, so its score never changes; how often one is chosen is learned."""
+    sets = [torch.full((10, 2), float(number)) for number in range(20)]
+    options = {**TINY, "method": "unrolled", "max_epochs": 40, "patience": 3, "learning_rate": learning_rate}
+    subsets = [[number % 10] for number in range(20)]
+    selector = SubsetSelector(**options).fit(sets, subsets, validation=(sets, subsets))
+    assert len({record["validation_jaccard"] for record in selector.history_}) == 1
+    assert len(selector.history_) > 10 if falls else len(selector.history_) == 4
+
+
 def test_training_sets_without_convergence_warn(choices):
     with pytest.warns(RuntimeWarning, match="the others gave no gradient"):
         SubsetSelector(**{**TINY, "method": "implicit", "steps": 1, "max_epochs": 1}).fit(*choices)

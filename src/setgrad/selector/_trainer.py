@@ -34,8 +34,9 @@ from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
 
 _WARMUP_STEPS = 50
-# A better score that is worth more patience. Without it, the last digits of a score near 1 kept training going.
-_NOTABLE_GAIN = 1e-3
+# A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
+# score near 1 kept training going; without the second, training ended where the score of a slow task stood still.
+_NOTABLE_GAIN, _NOTABLE_FALL = 1e-3, 5e-3
 # Draws of the noise for the validation loss under a constraint.
 _VALIDATION_SAMPLES = 8
 # If validation features are this many times as large as those of training, they are the cause of logits that are not
@@ -52,8 +53,9 @@ class Progress:
         epoch: Number of epochs.
         best_epoch: The epoch whose weights are kept.
         best_score: Its validation score, and minus its loss.
-        gain_epoch: The last epoch with a notable gain, from which patience counts.
-        gain_score: Its validation score.
+        gain_epoch: The last epoch with a notable gain of the score or fall of the loss, from which patience counts.
+        gain_score: The validation score after the last notable gain.
+        gain_loss: The validation loss after the last notable fall.
         history: One record for each epoch.
     """
 
@@ -62,6 +64,7 @@ class Progress:
     best_score: tuple[float, float] = (-1.0, -math.inf)
     gain_epoch: int = 0
     gain_score: float = -1.0
+    gain_loss: float | None = None
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -166,8 +169,7 @@ class Trainer:
         if score > progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
             self.best = self.trainable.average()
-        if score[0] >= progress.gain_score + _NOTABLE_GAIN:
-            progress.gain_score, progress.gain_epoch = score[0], progress.epoch
+        self._note_gain(score[0], -score[1])
         record = {
             "epoch": progress.epoch,
             "loss": mean_loss,
@@ -178,6 +180,15 @@ class Trainer:
         }
         progress.history.append(record)
         return record
+
+    def _note_gain(self, score: float, loss: float) -> None:
+        progress = self.progress
+        if score >= progress.gain_score + _NOTABLE_GAIN:
+            progress.gain_score, progress.gain_epoch = score, progress.epoch
+        # A perfect score ends training, whatever the loss.
+        can_gain = progress.best_score[0] <= 1 - _NOTABLE_GAIN
+        if can_gain and (progress.gain_loss is None or loss < progress.gain_loss - _NOTABLE_FALL * abs(loss)):
+            progress.gain_loss, progress.gain_epoch = loss, progress.epoch
 
     def _divergence(self, cause: str) -> TrainingError:
         options = self.config.options

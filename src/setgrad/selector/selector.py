@@ -77,8 +77,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
             sets.
         max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
-        patience: Epochs without a gain of 0.1 points in validation after which training stops. None is 10, or as many
-            as make 60 steps, whichever is more.
+        patience: Epochs after which training stops if the validation score has not gained 0.1 points and the validation
+            loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more.
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
