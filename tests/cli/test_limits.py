@@ -211,20 +211,20 @@ def test_groups_are_read_as_text(shop: Path) -> None:
 def test_costs_and_groups_are_read_in_one_pass(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from argparse import Namespace
 
-    from setgrad.sets import _read
+    from setgrad.sets._sources import TableSource
 
     sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
-    calls, read_chunks = [], _read.read_chunks
+    calls, read_chunks = [], TableSource.read_chunks
 
-    def record(path: Path, file_format: Any, columns: list[str]) -> Any:
-        calls.append((path, columns))
-        return read_chunks(path, file_format, columns)
+    def record(source: TableSource, columns: list[str]) -> Any:
+        calls.append((source.name, columns))
+        return read_chunks(source, columns)
 
-    monkeypatch.setattr(_read, "read_chunks", record)
+    monkeypatch.setattr(TableSource, "read_chunks", record)
     limits = {"budget": [5.0, 9.0], "cost": ["cost", "load"], "at_most": 1, "group": "brand", "must_not": "bought"}
     result = read_limits(shop, sets, Namespace(**NO_LIMITS | limits)) or []
     assert [type(part) for part in result] == [Budget, Budget, Groups, MustNot]
-    assert calls == [(shop, ["cost", "load", "bought", "brand"])]
+    assert calls == [(str(shop), ["cost", "load", "bought", "brand"])]
 
 
 def test_fit_through_the_choice(run: Callable, shop: Path, tiny: list[str], tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_unreadable_files_raise_errors(tmp_path: Path, ending: str) -> None:
         read_table(path, set_id="s")
     path.unlink()
     path.mkdir()
-    with pytest.raises(DataError, match="this is a folder"):
+    with pytest.raises(DataError, match="this folder holds no table"):
         read_table(path, set_id="s")
 
 
@@ -215,9 +215,9 @@ def test_text_that_is_not_utf8_raises_an_error(tmp_path: Path) -> None:
 
 def test_an_unknown_ending_raises_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     for name in ("t.xlsx", "t"):
-        with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, \.feather, \.arrow"):
+        with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, .* \.feather, \.arrow"):
             read_table(tmp_path / name, set_id="s")
-        with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, \.feather, \.arrow"):
+        with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, .* \.feather, \.arrow"):
             write_table(tmp_path / name, Sets.from_list([[True]]))
 
 

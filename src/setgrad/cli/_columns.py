@@ -12,6 +12,8 @@ from setgrad.errors import OptionError, parameter
 from setgrad.selector import SubsetSelector, TableSchema
 from setgrad.sets import Choices, Table
 
+TABLE_HELP = "Parquet, Feather, CSV or JSON-lines file, or a folder of them, one row for each item"
+
 
 def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = True) -> Any:
     """Add the options that name columns to a command, and return their group.
@@ -108,10 +110,10 @@ def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:
 
 def _stored_item_id(stored: TableSchema, table: Path) -> str | None:
     """Return the item id column of the model; None if the table does not have it, and items are then numbered."""
-    from setgrad.sets._formats import open_table
+    from setgrad.sets._sources import open_table
 
     # A missing table is reported when it is read, after errors in the options.
-    has_column = stored.item_id is not None and (not table.exists() or stored.item_id in open_table(table)[1].names)
+    has_column = stored.item_id is not None and (not table.exists() or stored.item_id in open_table(table).schema.names)
     return stored.item_id if has_column else None
 
 

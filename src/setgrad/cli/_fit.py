@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from setgrad.cli._columns import check_same_features, declare_columns, read_choices, read_to_fit
+from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns, read_choices, read_to_fit
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
@@ -22,7 +22,7 @@ from setgrad.sets import Choices
 
 
 def _declare(parser: ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", type=Path, help="Parquet, CSV or Feather file, one row for each item")
+    parser.add_argument("table", metavar="TABLE", type=Path, help=TABLE_HELP)
     parser.add_argument(
         "-o",
         "--output",

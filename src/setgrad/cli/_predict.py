@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import declare_columns, read_sets, schema_for
+from setgrad.cli._columns import TABLE_HELP, declare_columns, read_sets, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import check_known, declare_known, read_known
 from setgrad.cli._limits import check_limits, declare_limits, given_limits
@@ -25,14 +25,14 @@ from setgrad.sets import Sets, Table, subset_sizes
 
 def _declare(parser: ArgumentParser) -> None:
     declare_model(parser)
-    parser.add_argument("table", metavar="TABLE", type=Path, help="Parquet, CSV or Feather file, one row for each item")
+    parser.add_argument("table", metavar="TABLE", type=Path, help=TABLE_HELP)
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         type=Path,
         required=True,
-        help="file for the picks, one row for each item: .parquet, .csv or .feather",
+        help="file for the picks, one row for each item: .parquet, .csv, .csv.gz, .jsonl or .feather",
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--size", metavar="N", type=int, help="pick N items of each set [the model chooses the number]")

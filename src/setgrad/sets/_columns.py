@@ -1,6 +1,6 @@
 """The columns of a table: the role of each, and its values as numbers, booleans or ids.
 
-Roles are checked before any row is read. Errors about values name the file, the column and the row. Imported only when
+Roles are checked before any row is read. Errors about values name the table, the column and the row. Imported only when
 a table is read or written, so PyArrow may be imported at the top.
 """
 
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -25,12 +24,12 @@ _BOOLEAN_TEXTS = ["0", "1", "false", "true"]
 
 
 def resolve_features(
-    path: Path, schema: pa.Schema, features: Iterable[str] | None, roles: dict[str, str | None]
+    table: str, schema: pa.Schema, features: Iterable[str] | None, roles: dict[str, str | None]
 ) -> list[str]:
     """Return the feature columns, after checking that every column exists once and has one role.
 
     Args:
-        path: The table, for messages.
+        table: Name of the table, for messages.
         schema: The columns of the table.
         features: The columns that the user named; if None, all numeric columns without a role.
         roles: The other columns by role (the name of a parameter of `read_table`); None for a role without a column.
@@ -48,29 +47,29 @@ def resolve_features(
     counts = Counter(schema.names)
     missing = [name for _, name in requested if name not in counts]
     if missing:
-        raise DataError(f"{path}: {_describe_missing(missing, schema.names)}")
+        raise DataError(f"{table}: {_describe_missing(missing, schema.names)}")
     role_of: dict[str, str] = {}
     for role, name in requested:
         if name in role_of:
             both = f"{parameter(role_of[name])} and as {parameter(role)}"
-            raise DataError(f"{path}: column {name!r} is used as {both}; use it once")
+            raise DataError(f"{table}: column {name!r} is used as {both}; use it once")
         role_of[name] = role
     free = [field for field in schema if field.name not in role_of]
     columns = [field.name for field in free if _is_numeric(field.type)] if named is None else named
     if not columns:
         kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
-        raise DataError(f"{path}: no numeric column for {parameter('features')}; columns without a role: {kinds}")
+        raise DataError(f"{table}: no numeric column for {parameter('features')}; columns without a role: {kinds}")
     if "" in role_of:
-        raise DataError(f"{path}: the column for {parameter(role_of[''])} has no name; give it one in the table")
+        raise DataError(f"{table}: the column for {parameter(role_of[''])} has no name; give it one in the table")
     index = next((name for name in columns if named is None and _is_index(name)), None)
     if index is not None:
         raise DataError(
-            f"{path}: the column {index!r} looks like the index of a data frame, not like a feature; write the table "
+            f"{table}: the column {index!r} looks like the index of a data frame, not like a feature; write the table "
             f"without it (index=False in pandas), rename it, or name the {parameter('features')}"
         )
     for name in dict.fromkeys([*role_of, *columns]):
         if counts[name] > 1:
-            raise DataError(f"{path}: {counts[name]} columns are called {name!r}; rename them")
+            raise DataError(f"{table}: {counts[name]} columns are called {name!r}; rename them")
     return columns
 
 
@@ -101,20 +100,20 @@ def _is_numeric(dtype: pa.DataType) -> bool:
 class Column:
     """One column of a chunk of a table; `first_row` is the row of the table at which the chunk starts."""
 
-    path: Path
+    table: str
     name: str
     array: pa.Array
     first_row: int
 
     @staticmethod
-    def from_batch(path: Path, batch: pa.RecordBatch, name: str, first_row: int) -> Column:
+    def from_batch(table: str, batch: pa.RecordBatch, name: str, first_row: int) -> Column:
         """Return a column of a chunk, with extension types, dictionaries and views converted to plain arrays."""
         array = unwrap_extension(batch.column(batch.schema.get_field_index(name)))
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if types.is_string_view(array.type):
             array = array.cast(pa.large_string())
-        return Column(path, name, array, first_row)
+        return Column(table, name, array, first_row)
 
     def value(self, position: int) -> Any:
         """Return the value at a position of the chunk as a Python object."""
@@ -122,7 +121,7 @@ class Column:
 
     def error(self, position: int, text: str) -> DataError:
         """Return an error about a position of the chunk."""
-        return row_error(self.path, self.name, self.first_row + int(position), text)
+        return row_error(self.table, self.name, self.first_row + int(position), text)
 
     def check_no_nulls(self, remedy: str) -> None:
         """Raise a `DataError` for the first row without a value."""
@@ -138,9 +137,9 @@ def unwrap_extension(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
-def row_error(path: Path, column: str, row: int, text: str) -> DataError:
-    """Return an error that names file, column and row; `row` counts from 0, the message from 1."""
-    return DataError(f"{path}: column {column!r}, row {row + 1} (counted from 1, without the header): {text}")
+def row_error(table: str, column: str, row: int, text: str) -> DataError:
+    """Return an error that names table, column and row; `row` counts from 0, the message from 1."""
+    return DataError(f"{table}: column {column!r}, row {row + 1} (counted from 1, without the header): {text}")
 
 
 def read_numbers(column: Column, *, boolean: bool = False) -> np.ndarray:
@@ -249,11 +248,11 @@ def find_starts(set_ids: pa.Array, previous: pa.Scalar | None) -> np.ndarray:
     return np.flatnonzero(is_start)
 
 
-def check_adjacent(path: Path, column: str, set_ids: pa.ChunkedArray, starts: np.ndarray, lengths: np.ndarray) -> None:
+def check_adjacent(table: str, column: str, set_ids: pa.ChunkedArray, starts: np.ndarray, lengths: np.ndarray) -> None:
     """Raise if the rows of a set are not adjacent.
 
     Args:
-        path: The table, for the message.
+        table: Name of the table, for the message.
         column: The column of the ids, for the message.
         set_ids: The id at each start of a set, in the order of the table.
         starts: The rows at which the sets start.
@@ -269,11 +268,11 @@ def check_adjacent(path: Path, column: str, set_ids: pa.ChunkedArray, starts: np
         f"set {set_ids[int(repeated)].as_py()!r} appears again after other sets (it had rows {starts[first] + 1} to "
         f"{starts[first] + lengths[first]}); the rows of a set must be adjacent: sort the table by {column!r} first"
     )
-    raise row_error(path, column, int(starts[repeated]), text)
+    raise row_error(table, column, int(starts[repeated]), text)
 
 
 def check_unique(
-    path: Path, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
+    table: str, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
 ) -> None:
     """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
     codes = _factorize(item_ids)
@@ -288,7 +287,7 @@ def check_unique(
         f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already (row "
         f"{earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids"
     )
-    raise row_error(path, column, int(row), text)
+    raise row_error(table, column, int(row), text)
 
 
 def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -5,14 +5,17 @@ Imported only when a table is read or written, so PyArrow may be imported at the
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import pyarrow as pa
-from pyarrow import csv, feather, ipc, parquet
+import pyarrow.compute as pc
+from pyarrow import csv, feather, ipc, parquet, types
+from pyarrow import json as pyarrow_json
 
 from setgrad.errors import DataError
 
@@ -22,6 +25,8 @@ CHUNK_ROWS = 2**16
 
 # The first block of a CSV file decides the types of its columns, so it is larger than PyArrow's default of 1 MB.
 CSV_BLOCK_BYTES = 2**23
+# What may stand between the columns of a CSV file. The one that is most frequent in the first line does.
+_DELIMITERS = ",;\t"
 
 
 @final
@@ -35,6 +40,7 @@ class Format:
         schema: Reads the names and types of the columns.
         batches: Reads the rows of these columns, in order.
         write: Writes a table.
+        dataset: Its name in `pyarrow.dataset`, which reads columns from names of folders; None for none.
     """
 
     name: str
@@ -42,59 +48,27 @@ class Format:
     schema: Callable[[Path], pa.Schema]
     batches: Callable[[Path, list[str]], Iterator[pa.RecordBatch]]
     write: Callable[[pa.Table, Path], None]
+    dataset: str | None = None
 
 
 def find_format(path: Path) -> Format:
     """Return the format of a file, from the ending of its name; raise a `DataError` if the ending is unknown."""
-    file_format = FORMATS.get(path.suffix.lower())
+    name = path.name.lower()
+    file_format = next((FORMATS[ending] for ending in FORMATS if name.endswith(ending)), None)
     if file_format is None:
         raise DataError(f"{path}: unknown file ending {path.suffix!r}; tables end in {', '.join(FORMATS)}")
     return file_format
 
 
-def open_table(path: Path) -> tuple[Format, pa.Schema]:
-    """Return the format and the columns of a table; raise a `DataError` if the file cannot be read."""
-    file_format = find_format(path)
-    if not path.exists():
-        raise DataError(f"{path}: there is no such file; check the path (the current folder is {Path.cwd()})")
-    if not path.is_file():
-        raise DataError(f"{path}: this is a folder; pass one file, and join the parts of a table into one first")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path}: the file is empty; write the table again")
-    with _as_data_errors(path, file_format):
-        schema = file_format.schema(path)
-        _ = schema.names  # decodes the names, which fails here if they are not UTF-8
-    return file_format, schema
-
-
-def read_chunks(path: Path, file_format: Format, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield these columns of a table in chunks of rows, in order; only one chunk is in memory at a time."""
-    rows = _chunk_rows(columns)
-    with _as_data_errors(path, file_format):
-        for batch in file_format.batches(path, columns):
-            for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
-
-
-def _chunk_rows(columns: list[str]) -> int:
+def chunk_rows(columns: list[str]) -> int:
+    """Return the number of rows of a chunk of these columns."""
     return max(1, min(CHUNK_ROWS, CHUNK_CELLS // len(columns)))
-
-
-@contextmanager
-def _as_data_errors(path: Path, file_format: Format) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the names of the columns are not UTF-8; save the table in UTF-8") from error
-    except (pa.ArrowException, OSError) as error:
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path}: this cannot be read as {file_format.name}: {cause}; write the table again") from error
 
 
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # Small reads without read-ahead: otherwise a whole row group, often a million rows, is in memory at once.
     with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-        yield from file.iter_batches(batch_size=_chunk_rows(columns), columns=columns)
+        yield from file.iter_batches(batch_size=chunk_rows(columns), columns=columns)
 
 
 def _feather_schema(path: Path) -> pa.Schema:
@@ -111,7 +85,34 @@ def _feather_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]
             yield reader.get_batch(index)
 
 
-def _open_csv(path: Path, columns: list[str] | None = None) -> csv.CSVStreamingReader:
+@final
+@dataclass(frozen=True)
+class _Dialect:
+    """How the columns of a CSV file are separated, and what stands before the decimals of a number."""
+
+    delimiter: str
+    decimal_point: str
+
+
+def _read_dialect(path: Path) -> _Dialect:
+    """Return the dialect of a CSV file.
+
+    Decimal commas are possible where commas do not separate columns. They are in use if more columns are numbers then.
+    """
+    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+        line = file.readline(2**20).decode("utf-8", "replace")
+    outside_quotes = "".join(line.split('"')[::2])
+    delimiter = max(_DELIMITERS, key=outside_quotes.count)
+    if delimiter == ",":
+        return _Dialect(",", ".")
+    counts = []
+    for decimal_point in ".,":
+        with _open_csv(path, _Dialect(delimiter, decimal_point)) as reader:
+            counts.append(sum(types.is_integer(field.type) or types.is_floating(field.type) for field in reader.schema))
+    return _Dialect(delimiter, "," if counts[1] > counts[0] else ".")
+
+
+def _open_csv(path: Path, dialect: _Dialect, columns: list[str] | None = None) -> csv.CSVStreamingReader:
     # Rows are read as text: PyArrow infers types from the first block alone, and would then reject 1.5 after a million
     # integers, or read "NA" as missing where it is the id of a set.
     convert = csv.ConvertOptions(
@@ -119,26 +120,79 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> csv.CSVStreamingR
         column_types=dict.fromkeys(columns, pa.string()) if columns else None,
         strings_can_be_null=True,
         null_values=[""],
+        decimal_point=dialect.decimal_point,
     )
     return csv.open_csv(
         path,
         read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
+        parse_options=csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         convert_options=convert,
     )
 
 
 def _csv_schema(path: Path) -> pa.Schema:
-    with _open_csv(path) as reader:
+    with _open_csv(path, _read_dialect(path)) as reader:
         return reader.schema
 
 
 def _csv_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with _open_csv(path, columns) as reader:
-        yield from reader
+    dialect = _read_dialect(path)
+    decimals: list[str] = []
+    if dialect.decimal_point == ",":
+        with _open_csv(path, dialect) as reader:
+            decimals = [field.name for field in reader.schema if types.is_floating(field.type)]
+    with _open_csv(path, dialect, columns) as reader:
+        for batch in reader:
+            for name in set(decimals) & set(columns):
+                index = batch.schema.get_field_index(name)
+                batch = batch.set_column(index, name, pc.replace_substring(batch.column(index), ",", "."))
+            yield batch
 
 
-PARQUET = Format("Parquet", True, parquet.read_schema, _parquet_batches, parquet.write_table)
-FEATHER = Format("Feather", True, _feather_schema, _feather_batches, lambda t, p: feather.write_feather(t, str(p)))
+def _write_gzip(table: pa.Table, path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.CompressedOutputStream(file, "gzip") as stream:
+        csv.write_csv(table, stream)
+
+
+def _write_tabs(table: pa.Table, path: Path) -> None:
+    csv.write_csv(table, path, csv.WriteOptions(delimiter="\t"))
+
+
+def _read_lines(path: Path) -> pa.Table:
+    # The types of all lines together are only known once the last was read, so the whole file is.
+    return pyarrow_json.read_json(path)
+
+
+def _lines_schema(path: Path) -> pa.Schema:
+    return _read_lines(path).schema
+
+
+def _lines_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    yield from _read_lines(path).select(columns).to_batches()
+
+
+def _write_lines(table: pa.Table, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
+            file.writelines(json.dumps(row, default=str) + "\n" for row in batch.to_pylist())
+
+
+PARQUET = Format("Parquet", True, parquet.read_schema, _parquet_batches, parquet.write_table, "parquet")
+FEATHER = Format(
+    "Feather", True, _feather_schema, _feather_batches, lambda t, p: feather.write_feather(t, str(p)), "feather"
+)
 CSV = Format("CSV", False, _csv_schema, _csv_batches, csv.write_csv)
-FORMATS = {".parquet": PARQUET, ".pq": PARQUET, ".csv": CSV, ".feather": FEATHER, ".arrow": FEATHER}
+GZIP_CSV = Format("compressed CSV", False, _csv_schema, _csv_batches, _write_gzip)
+TABS = Format("CSV with tabs", False, _csv_schema, _csv_batches, _write_tabs)
+LINES = Format("JSON lines", True, _lines_schema, _lines_batches, _write_lines)
+FORMATS = {
+    ".parquet": PARQUET,
+    ".pq": PARQUET,
+    ".csv": CSV,
+    ".csv.gz": GZIP_CSV,
+    ".tsv": TABS,
+    ".jsonl": LINES,
+    ".ndjson": LINES,
+    ".feather": FEATHER,
+    ".arrow": FEATHER,
+}

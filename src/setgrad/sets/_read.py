@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple, final, overload
 
 import numpy as np
@@ -31,8 +29,8 @@ from setgrad.sets._columns import (
     read_numbers,
     resolve_features,
 )
-from setgrad.sets._formats import open_table, read_chunks
 from setgrad.sets._sets import Sets
+from setgrad.sets._sources import open_table
 
 # An error above this share of a column's range is more than rounding.
 _RANGE_SHARE = 1e-4
@@ -40,7 +38,7 @@ _RANGE_SHARE = 1e-4
 
 @overload
 def read_table(
-    path: str | PathLike[str],
+    table: Any,
     *,
     set_id: str,
     features: Iterable[str] | None = None,
@@ -51,7 +49,7 @@ def read_table(
 ) -> Choices: ...
 @overload
 def read_table(
-    path: str | PathLike[str],
+    table: Any,
     *,
     set_id: str,
     features: Iterable[str] | None = None,
@@ -62,7 +60,7 @@ def read_table(
 ) -> Table: ...
 @overload
 def read_table(
-    path: str | PathLike[str],
+    table: Any,
     *,
     set_id: str,
     features: Iterable[str] | None = None,
@@ -72,7 +70,7 @@ def read_table(
     dtype: torch.dtype | None = None,
 ) -> Choices | Table: ...
 def read_table(
-    path: str | PathLike[str],
+    table: Any,
     *,
     set_id: str,
     features: Iterable[str] | None = None,
@@ -81,12 +79,15 @@ def read_table(
     weight: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Choices | Table:
-    r"""Read sets from a Parquet, CSV or Feather file with one row for each item.
+    r"""Read sets from a table with one row for each item.
 
-    The file is read in chunks. The rows of a set must be adjacent.
+    The rows of a set must be adjacent. Files are read in chunks. A CSV file may have commas, semicolons or tabs between
+    its columns, and with semicolons or tabs decimal commas.
 
     Args:
-        path: The file. Its ending gives the format: .parquet, .pq, .csv, .feather or .arrow.
+        table: A data frame of pandas (2.2 or later), polars or Arrow, or any object with the Arrow PyCapsule interface;
+            the path of a file that ends in .parquet, .pq, .csv, .csv.gz, .tsv, .jsonl, .feather or .arrow; a list of
+            such paths; or a folder, whose files are read in the order of their paths.
         set_id: Column with the id of the set that a row belongs to.
         features: Columns with the features of an item; by default every numeric column without another role, in the
             order of the file (booleans are features only when named).
@@ -102,7 +103,7 @@ def read_table(
 
     Raises:
         OptionError: If `set_id`, `features` or `dtype` has a wrong type.
-        DataError: If the file cannot be read, a column is missing, or a value is invalid. The message names the file,
+        DataError: If the table cannot be read, a column is missing, or a value is invalid. The message names the table,
             the column and the row, counted from 1 without the header.
 
     Examples:
@@ -115,17 +116,17 @@ def read_table(
         ([7, 9], [[[1.5], [2.0]], [[0.5]]], [[True, False], [True]])
         >>> folder.cleanup()
     """
-    path = Path(path)
     if not isinstance(set_id, str):
         raise OptionError(f"{parameter('set_id')} must be the name of a column, not {set_id!r}")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise OptionError(f"features are real numbers, but dtype is {dtype!r}; use torch.float32 or torch.float64")
-    file_format, schema = open_table(path)
+    source = open_table(table)
+    name, schema = source.name, source.schema
     roles = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weight": weight}
-    columns = resolve_features(path, schema, features, roles)
-    needed = [name for name in roles.values() if name is not None] + columns
+    columns = resolve_features(name, schema, features, roles)
+    needed = [role for role in roles.values() if role is not None] + columns
     # The chunks of a CSV file are text; only the inferred schema says which columns are boolean.
-    boolean_columns = {name for name in columns if types.is_boolean(schema.field(name).type)}
+    boolean_columns = {column for column in columns if types.is_boolean(schema.field(column).type)}
 
     target = torch.float32 if dtype is None else dtype
     check = Float32LossCheck(len(columns)) if dtype is None else None
@@ -136,13 +137,13 @@ def read_table(
     set_chunks: list[pa.Array] = []
     start_chunks: list[np.ndarray] = []
     rows, previous = 0, None
-    for batch in read_chunks(path, file_format, needed):
-        chunk = {name: Column.from_batch(path, batch, name, rows) for name in needed}
+    for batch in source.read_chunks(needed):
+        chunk = {column: Column.from_batch(name, batch, column, rows) for column in needed}
         set_ids = read_ids(chunk[set_id])
         starts = find_starts(set_ids, previous)
         set_chunks.append(set_ids.take(pa.array(starts)))
         start_chunks.append(starts + rows)
-        items.append(_read_block([chunk[name] for name in columns], boolean_columns, target, check))
+        items.append(_read_block([chunk[column] for column in columns], boolean_columns, target, check))
         if item_id is not None:
             item_chunks.append(read_ids(chunk[item_id]))
         if chosen is not None:
@@ -151,25 +152,25 @@ def read_table(
             weights.append(_read_weights(chunk[weight], target))
         rows, previous = rows + batch.num_rows, set_ids[-1]
     if not rows:
-        raise DataError(f"{path}: the table has columns but no rows; write at least one item")
+        raise DataError(f"{name}: the table has columns but no rows; write at least one item")
     if check is not None and check.needs_float64:
         # A second pass, because holding every table in float64 until its end is known would take twice the memory.
         return read_table(
-            path, set_id=set_id, features=columns, chosen=chosen, item_id=item_id, weight=weight, dtype=torch.float64
+            source, set_id=set_id, features=columns, chosen=chosen, item_id=item_id, weight=weight, dtype=torch.float64
         )
 
     starts = np.concatenate(start_chunks)
     lengths = np.diff(starts, append=rows)
     all_set_ids = pa.chunked_array(set_chunks)
-    check_adjacent(path, set_id, all_set_ids, starts, lengths)
+    check_adjacent(name, set_id, all_set_ids, starts, lengths)
     if item_id is None:
         item_ids = np.arange(rows) - np.repeat(starts, lengths)
     else:
         all_item_ids = pa.chunked_array(item_chunks)
-        check_unique(path, item_id, all_item_ids, all_set_ids, lengths)
-        item_ids = ids_to_numpy(all_item_ids if file_format.typed else integers_if_lossless(all_item_ids))
+        check_unique(name, item_id, all_item_ids, all_set_ids, lengths)
+        item_ids = ids_to_numpy(all_item_ids if source.typed else integers_if_lossless(all_item_ids))
     sets = Sets.from_lengths(items.pop(), lengths)
-    id_list = (all_set_ids if file_format.typed else integers_if_lossless(all_set_ids)).to_pylist()
+    id_list = (all_set_ids if source.typed else integers_if_lossless(all_set_ids)).to_pylist()
     sample_weight = None if weight is None else weights.pop()
     if chosen is None:
         return Table(sets, id_list, item_ids, sample_weight, columns)
@@ -187,7 +188,7 @@ class Columns(NamedTuple):
 
 
 def read_columns(
-    path: Path,
+    table: Any,
     *,
     numbers: Sequence[str] = (),
     booleans: Sequence[str] = (),
@@ -197,7 +198,7 @@ def read_columns(
     """Read columns of a table row by row, in one pass.
 
     Args:
-        path: The table.
+        table: Anything that `read_table` takes.
         numbers: Columns with finite numbers; they are read as float64.
         booleans: Columns with booleans, 0 / 1 or true / false.
         labels: Columns with the group of each row: numbers or text, without missing values.
@@ -207,16 +208,16 @@ def read_columns(
         DataError: If a column does not exist or a value cannot be used.
     """
     columns = list(dict.fromkeys([*numbers, *booleans, *labels, *optional_labels]))
-    file_format, schema = open_table(path)
-    resolve_features(path, schema, columns, {})  # raises if there is no such column
-    boolean_columns = {name for name in numbers if types.is_boolean(schema.field(name).type)}
+    source = open_table(table)
+    resolve_features(source.name, source.schema, columns, {})  # raises if there is no such column
+    boolean_columns = {name for name in numbers if types.is_boolean(source.schema.field(name).type)}
     values: dict[str, list[np.ndarray]] = {name: [] for name in numbers}
     flags: dict[str, list[np.ndarray]] = {name: [] for name in booleans}
     groups: dict[str, list[Any]] = {name: [] for name in labels}
     some: dict[str, list[Any]] = {name: [] for name in optional_labels}
     rows = 0
-    for batch in read_chunks(path, file_format, columns):
-        chunk = {name: Column.from_batch(path, batch, name, rows) for name in columns}
+    for batch in source.read_chunks(columns):
+        chunk = {name: Column.from_batch(source.name, batch, name, rows) for name in columns}
         for name in numbers:
             values[name].append(_read_block([chunk[name]], boolean_columns, torch.float64)[:, 0])
         for name in booleans:

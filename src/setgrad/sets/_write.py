@@ -32,13 +32,13 @@ def write_table(
     probability: Sets | None = None,
     names: tuple[str, str] = ("set_id", "item_id"),
 ) -> None:
-    """Write picks to a Parquet, CSV or Feather file: set id, item id, probability (optional) and chosen.
+    """Write picks to a Parquet, CSV, JSON-lines or Feather file: set id, item id, probability (optional) and chosen.
 
     The file is written completely or not at all, and replaces an existing file. Missing folders are created. A set
     without items has no rows, so the table does not contain it.
 
     Args:
-        path: The file. Its ending gives the format: .parquet, .pq, .csv, .feather or .arrow.
+        path: The file. Its ending gives the format: .parquet, .pq, .csv, .csv.gz, .tsv, .jsonl, .feather or .arrow.
         picks: Booleans, true for a chosen item, as `predict` returns them.
         set_ids: One id for each set, all different: numbers, texts, UUIDs (written as text), or bytes, which a CSV
             file can hold only if they are UTF-8. By default sets are numbered from 0.

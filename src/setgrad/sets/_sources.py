@@ -1,0 +1,181 @@
+"""Where a table comes from: a data frame, a file, several files or a folder, read through one interface.
+
+Imported only when a table is read, so PyArrow may be imported at the top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, final
+
+import pyarrow as pa
+from pyarrow import dataset, fs
+
+from setgrad.errors import DataError
+from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format
+
+# The name that pandas gives to an index without a name: row numbers of an earlier table, not data.
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+
+
+@final
+@dataclass(frozen=True)
+class TableSource:
+    """A table that can be read more than once.
+
+    Attributes:
+        name: What messages call it.
+        typed: Whether its columns have types; if not, every column is read as text.
+        schema: The names and types of its columns.
+        batches: Reads the rows of these columns, in order.
+    """
+
+    name: str
+    typed: bool
+    schema: pa.Schema
+    batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
+
+    def read_chunks(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns in chunks of rows, in order; of a file, only one chunk is in memory at a time."""
+        rows = chunk_rows(columns)
+        for batch in self.batches(columns):
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
+
+
+def open_table(table: Any) -> TableSource:
+    """Return the source of a table.
+
+    Args:
+        table: A data frame of pandas, polars or Arrow (anything with the Arrow PyCapsule interface), the path of a
+            file or of a folder, or a list of paths.
+
+    Raises:
+        DataError: If it is something else, or cannot be read.
+    """
+    if isinstance(table, TableSource):
+        return table
+    if isinstance(table, str | PathLike):
+        path = Path(table)
+        return _open_folder(path) if path.is_dir() else _open_file(path)
+    if hasattr(table, "__arrow_c_stream__"):
+        return _open_frame(table)
+    if isinstance(table, list | tuple) and table and all(isinstance(path, str | PathLike) for path in table):
+        return _open_files([Path(path) for path in table])
+    raise DataError(
+        "a table is a data frame (pandas 2.2 or later, polars, Arrow), the path of a file or a folder, or a list of "
+        f"paths, not {type(table).__name__}"
+    )
+
+
+def _open_file(path: Path) -> TableSource:
+    file_format = find_format(path)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file; check the path (the current folder is {Path.cwd()})")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty; write the table again")
+    with _as_data_errors(str(path), file_format.name):
+        schema = file_format.schema(path)
+        _ = schema.names  # decodes the names, which fails here if they are not UTF-8
+    return TableSource(str(path), file_format.typed, schema, partial(_file_batches, path, file_format))
+
+
+def _file_batches(path: Path, file_format: Format, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with _as_data_errors(str(path), file_format.name):
+        yield from file_format.batches(path, columns)
+
+
+def _open_files(paths: Sequence[Path]) -> TableSource:
+    """Return several files as one table; rows are counted through all of them."""
+    sources = [_open_file(path) for path in paths]
+    first = sources[0]
+    for other in sources[1:]:
+        if other.typed != first.typed:
+            raise DataError(f"{other.name}: {first.name} is of another kind; write all parts in one format")
+        for field in first.schema:
+            index = other.schema.get_field_index(field.name)
+            if index < 0:
+                raise DataError(f"{other.name}: there is no column {field.name!r}, which {first.name} has")
+            if first.typed and other.schema.field(index).type != field.type:
+                raise DataError(
+                    f"{other.name}: column {field.name!r} is {other.schema.field(index).type}, and {field.type} in "
+                    f"{first.name}; write all parts with the same types"
+                )
+
+    def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for source in sources:
+            yield from source.batches(columns)
+
+    name = first.name if len(sources) == 1 else f"{first.name} and {len(sources) - 1} more"
+    return TableSource(name, first.typed, first.schema, batches)
+
+
+def _open_folder(folder: Path) -> TableSource:
+    """Return all tables in a folder, in the order of their paths; folders like country=NL are columns."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _is_part(path, folder))
+    if not paths:
+        raise DataError(f"{folder}: this folder holds no table; tables end in {', '.join(FORMATS)}")
+    formats = {find_format(path) for path in paths}
+    if len(formats) > 1:
+        names = " and ".join(sorted(file_format.name for file_format in formats))
+        raise DataError(f"{folder}: this folder holds {names} files; name the files, or write all parts in one format")
+    (file_format,) = formats
+    if file_format.dataset is None:
+        return _open_files(paths)
+    with _as_data_errors(str(folder), file_format.name):
+        # Relative to the folder, so that "=" in the path of the folder itself is no column.
+        parts = dataset.dataset(
+            [path.relative_to(folder).as_posix() for path in paths],
+            filesystem=fs.SubTreeFileSystem(fspath(folder), fs.LocalFileSystem()),
+            format=file_format.dataset,
+            partitioning="hive",
+        )
+
+    def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        with _as_data_errors(str(folder), file_format.name):
+            # Little read-ahead: a row group of every file at once may not fit into memory.
+            yield from parts.to_batches(
+                columns, batch_size=chunk_rows(columns), fragment_readahead=1, batch_readahead=2
+            )
+
+    return TableSource(str(folder), file_format.typed, parts.schema, batches)
+
+
+def _is_part(path: Path, folder: Path) -> bool:
+    # Files of other programs, such as _SUCCESS and .crc, are no tables.
+    is_hidden = any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+    return not is_hidden and any(path.name.lower().endswith(ending) for ending in FORMATS)
+
+
+def _open_frame(frame: Any) -> TableSource:
+    name = "the data frame"
+    try:
+        table = pa.table(frame)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        text = "; ".join(str(part) for part in error.args) or type(error).__name__
+        raise DataError(f"{name} cannot be read: {text}; give each column one type, and a name of its own") from error
+    columns = [column for column in table.column_names if not _UNNAMED_INDEX.fullmatch(column)]
+    if len(columns) < table.num_columns:
+        table = table.select(columns)
+
+    def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        yield from table.select(columns).to_batches(max_chunksize=chunk_rows(columns))
+
+    return TableSource(name, True, table.schema, batches)
+
+
+@contextmanager
+def _as_data_errors(name: str, format_name: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}: the names of the columns are not UTF-8; save the table in UTF-8") from error
+    except (pa.ArrowException, OSError) as error:
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(f"{name}: this cannot be read as {format_name}: {cause}; write the table again") from error
