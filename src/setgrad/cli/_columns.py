@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from setgrad.errors import OptionError, parameter
+from setgrad.errors import OptionError
 from setgrad.selector import SubsetSelector, TableSchema
-from setgrad.sets import Choices, Table
 
 TABLE_HELP = "Parquet, Feather, CSV or JSON-lines file, or a folder of them, one row for each item"
 
@@ -43,48 +42,6 @@ def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = Tr
     )
     group.add_argument("--item-id", metavar="COL", help="column with the name of an item, unique within a set")
     return group
-
-
-def read_to_fit(args: Namespace) -> tuple[Choices, TableSchema]:
-    """Read the table to fit on, and return its choices and its columns."""
-    from setgrad.sets import read_table
-
-    choices = read_table(
-        args.table,
-        set_id=args.set_id,
-        features=args.features,
-        chosen=args.chosen,
-        item_id=args.item_id,
-        weight=args.sample_weight,
-    )
-    # All features by name, so that the order of columns in another table does not matter.
-    features, dtype = tuple(choices.features or ()), TableSchema.dtype_name(choices.sets.dtype)
-    return choices, TableSchema(args.set_id, features, args.item_id, args.chosen, dtype)
-
-
-def read_sets(path: Path, schema: TableSchema) -> Table:
-    """Read the sets of a table, whether or not it tells what was chosen."""
-    from setgrad.sets import read_table
-
-    return read_table(
-        path, set_id=schema.set_id, features=schema.features, item_id=schema.item_id, dtype=schema.torch_dtype
-    )
-
-
-def read_choices(path: Path, schema: TableSchema) -> Choices:
-    """Read the sets of a table and the chosen subsets."""
-    from setgrad.sets import read_table
-
-    if schema.chosen is None:
-        raise OptionError(f"name the column that tells what was chosen: {parameter('chosen')} COL")
-    return read_table(
-        path,
-        set_id=schema.set_id,
-        features=schema.features,
-        item_id=schema.item_id,
-        chosen=schema.chosen,
-        dtype=schema.torch_dtype,
-    )
 
 
 def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:

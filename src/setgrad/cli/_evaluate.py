@@ -6,13 +6,14 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from setgrad.cli._columns import declare_columns, read_choices, schema_for
+from setgrad.cli._columns import declare_columns, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import read_given
 from setgrad.cli._predict import declare_model
 from setgrad.report import evaluate
 from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import load
+from setgrad.selector._table_input import read_choices
 
 
 def _declare(parser: ArgumentParser) -> None:

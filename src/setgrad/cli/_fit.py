@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns, read_choices, read_to_fit
+from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
@@ -17,6 +19,7 @@ from setgrad.report._scores import size_rule_table
 from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
 from setgrad.selector._choice_gradient import FENCHEL_YOUNG, GRADIENTS
 from setgrad.selector._model_files import check_model_folder
+from setgrad.selector._table_input import read_choices, read_to_fit
 from setgrad.selector.choice_losses import CHOICE_LOSSES
 from setgrad.sets import Choices
 
@@ -78,7 +81,7 @@ def _run(args: Namespace) -> CommandResult:
     check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
-    choices, schema = read_to_fit(args)
+    choices, schema = _read_table(args)
     if start is not None:
         check_same_features(start, schema, args.start)
     constraint = read_limits_of(args.table, choices, args)
@@ -97,6 +100,16 @@ def _run(args: Namespace) -> CommandResult:
     selector.table_ = schema
     selector.save(args.output)
     return _result(args.output, selector, choices, schema.features, seconds, has_limits=constraint is not None)
+
+
+def _read_table(args: Namespace) -> tuple[Choices, TableSchema]:
+    columns = {name: getattr(args, name) for name in ("set_id", "chosen", "item_id", "features")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = read_to_fit(args.table, **columns, weight=args.sample_weight)
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    return found
 
 
 def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:

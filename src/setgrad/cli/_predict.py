@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import TABLE_HELP, declare_columns, read_sets, schema_for
+from setgrad.cli._columns import TABLE_HELP, declare_columns, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import check_known, declare_known, read_known
 from setgrad.cli._limits import check_limits, declare_limits, given_limits
@@ -20,6 +20,7 @@ from setgrad.errors import InfeasibleError, OptionError, SolverError
 from setgrad.selector import SubsetSelector, TableSchema, load
 from setgrad.selector._constrained_choice import describe_failures, list_failures
 from setgrad.selector._prediction import SubsetRequest
+from setgrad.selector._table_input import read_sets
 from setgrad.sets import Sets, Table, subset_sizes
 
 

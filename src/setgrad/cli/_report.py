@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from setgrad.cli._columns import declare_columns, read_choices, schema_for
+from setgrad.cli._columns import declare_columns, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._paths import check_output
 from setgrad.cli._predict import declare_model
@@ -14,6 +14,7 @@ from setgrad.report import Section, evaluate, write_report
 from setgrad.report._scores import score_table
 from setgrad.report._write import check_matplotlib
 from setgrad.selector import load
+from setgrad.selector._table_input import read_choices
 
 
 def _declare(parser: ArgumentParser) -> None:

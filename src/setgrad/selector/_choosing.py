@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Self
 
@@ -22,6 +22,16 @@ from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel, LearnedSetFunction
 from setgrad.selector._prediction import Chooser, SubsetRequest, check_scores
 from setgrad.selector._recall import RecallCalibration
+from setgrad.selector._table_input import (
+    checked_carry,
+    is_table,
+    open_fitted,
+    picks_frame,
+    read_choices,
+    read_mask,
+    read_sets,
+)
+from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.metrics import mean_jaccard
 from setgrad.selector.sizes import SizeRule, probability
@@ -37,6 +47,7 @@ class AbstractChoosing(abc.ABC):
     min_size_: int
     recall_: RecallCalibration | None
     stop_logit_: float
+    table_: TableSchema | None
     _exact_model: ChoiceModel | None
 
     @property
@@ -77,13 +88,14 @@ class AbstractChoosing(abc.ABC):
         recall: float | None = None,
         scores: Sets | None = None,
         on_failure: str = "raise",
-    ) -> Sets:
+        carry: Iterable[str] = (),
+    ) -> Any:
         """Choose a subset of each set.
 
         Args:
-            sets: The sets to choose from.
-            given: Items that are in the subset already, as masks or index lists. The choice completes them; they count
-                in every size, budget and group.
+            sets: The sets to choose from; or, after a fit on a table, another table.
+            given: Items that are in the subset already, as masks or index lists, or the name of a column of the table.
+                The choice completes them; they count in every size, budget and group.
             excluded: Items that are known to be out of it.
             size: How many items to choose, one number or one for each set; None to use the rule learned in fitting.
             threshold: Choose the items whose probability exceeds this, instead of a number of items.
@@ -99,9 +111,11 @@ class AbstractChoosing(abc.ABC):
                 chosen; see `calibrate_recall`.
             scores: The result of `decision_function` for the same arguments, to avoid computing it again.
             on_failure: For a set without an allowed subset: "raise" an error, or "skip" it: warn and leave it empty.
+            carry: Columns of the table to repeat in the result.
 
         Returns:
-            The chosen subsets, a `Sets` of booleans.
+            The chosen subsets, a `Sets` of booleans. Of a table, a frame of the same kind (pandas, polars, else Arrow)
+            with its rows: set id, item id, chosen, probability, and the rank in the set, chosen items first.
 
         Raises:
             DataError: If the features are not finite or too large, or an item is given and excluded.
@@ -110,8 +124,10 @@ class AbstractChoosing(abc.ABC):
             ShapeError: If shapes do not fit together.
             SolverError: If a set has no allowed subset. The message names the set and the reason.
         """
-        sets = self._check_sets(sets, scores)
         request = SubsetRequest(size, threshold, search, constraint, on_failure, decide, recall)
+        if is_table(sets):
+            return self._choose_from_table(sets, request, given, excluded, carry)
+        sets = self._check_sets(sets, scores)
         return self._choose(sets, request, Known.of(given, excluded, sets), scores)
 
     def sample(
@@ -212,13 +228,15 @@ class AbstractChoosing(abc.ABC):
     def score(
         self,
         sets: Any,
-        subsets: Any,
+        subsets: Any = None,
         *,
         given: Any = None,
         constraint: AnyConstraint | None = None,
         on_failure: str = "raise",
     ) -> float:
         """Return the mean Jaccard score of `predict`, with the number of items chosen by the selector.
+
+        Choices, and a table after a fit on a table, hold the subsets too.
 
         Raises:
             DataError: If there are no sets; other errors are those of `predict`.
@@ -228,7 +246,7 @@ class AbstractChoosing(abc.ABC):
         known = Known.of(given, None, choices.sets)
         return mean_jaccard(self._choose(choices.sets, request, known), choices.subsets)
 
-    def score_true_size(self, sets: Any, subsets: Any) -> float:
+    def score_true_size(self, sets: Any, subsets: Any = None) -> float:
         """Return the mean Jaccard score for the true size of each subset, which is what papers report.
 
         Raises:
@@ -248,13 +266,34 @@ class AbstractChoosing(abc.ABC):
         if not hasattr(self, "model_"):
             raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
 
+    def _choose_from_table(
+        self, table: Any, request: SubsetRequest, given: Any, excluded: Any, carry: Iterable[str]
+    ) -> Any:
+        self._check_fitted()
+        source, schema = open_fitted(table, self.table_)
+        carried = checked_carry(carry, schema)
+        read = read_sets(source, schema)
+        sets = self._check_sets(read.sets)
+        known = Known.of(read_mask(source, given), read_mask(source, excluded), sets)
+        scores = self._infer(sets, known)
+        picks = self._choose(sets, request, known, scores)
+        probability = sets.with_values(self._probabilities(sets, known, scores))
+        return picks_frame(table, source, schema, read, picks, probability, carried)
+
     def _check_sets(self, sets: Any, scores: Any = None) -> Sets:
         self._check_fitted()
+        if is_table(sets):
+            sets = read_sets(*open_fitted(sets, self.table_)).sets
         # The values of sets with scores were checked when the scores were computed.
         is_checked = scores is not None and isinstance(sets, Sets)
         return check_item_shape(sets if is_checked else as_sets(sets), self.model_.config.item_shape)
 
     def _check_choices(self, sets: Any, subsets: Any) -> Choices:
+        if is_table(sets) and subsets is None:
+            self._check_fitted()
+            sets, subsets = read_choices(*open_fitted(sets, self.table_))
+        if isinstance(sets, Choices) and subsets is None:
+            sets, subsets = sets
         sets = self._check_sets(sets)
         return Choices(sets, as_subsets(subsets, sets))
 

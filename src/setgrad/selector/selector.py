@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +21,7 @@ from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
 from setgrad.selector._recall import RecallCalibration
+from setgrad.selector._table_input import as_choices, is_table, read_choices
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import AnyConstraint
@@ -99,7 +100,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         recall_: The calibration of `predict(recall=...)`.
         stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
         n_features_in_: Number of features.
-        table_: Columns of the table, if the selector was fitted by the command line; else None.
+        table_: Columns of the table that the selector was fitted on; None if it was fitted on sets.
+        feature_names_in_: Their features, an array of texts, if it was fitted on a table.
 
     Examples:
         >>> import setgrad as sg
@@ -200,8 +202,13 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     def fit(
         self,
         sets: Any,
-        subsets: Any,
+        subsets: Any = None,
         *,
+        set_id: str | None = None,
+        chosen: str | None = None,
+        item_id: str | None = None,
+        features: Iterable[str] | None = None,
+        weight: str | None = None,
         validation: Any = None,
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
@@ -212,9 +219,16 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         """Learn from sets and the subset chosen from each.
 
         Args:
-            sets: `Sets`, a list of arrays `(n_i, d)`, or an array `(b, n, d)`.
+            sets: `Sets`, a list of arrays `(n_i, d)`, an array `(b, n, d)`, or `Choices`, which hold subsets too. Or a
+                table with one row for each item, as `read_table` takes it: a data frame, a file, a folder.
             subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists.
-            validation: Held-out `(sets, subsets)` for early stopping and for the rule of sizes; None to split them off.
+            set_id: Column of the table with the set of a row.
+            chosen: Column that says whether the item was chosen.
+            item_id: Column with the id of the item.
+            features: Columns with the features of an item; None for all numeric ones without another role.
+            weight: Column with the weight of the row in the loss.
+            validation: Held-out `(sets, subsets)` for early stopping and for the rule of sizes, or a table of the same
+                columns; None to split them off.
             sample_weight: Weight of each set `(b,)` or of each item `(total,)` in the loss; only ratios matter.
             start: A fitted selector of the same architecture, whose weights training starts from. This helps where
                 there are few sets.
@@ -242,11 +256,16 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 raise OptionError(f"{parameter('start')} must be a fitted SubsetSelector, not {kind}; see setgrad.load")
             start._check_fitted()
         options = self.validate()
+        columns = {"set_id": set_id, "chosen": chosen, "item_id": item_id, "features": features, "weight": weight}
+        sets, subsets, sample_weight, schema = as_choices(sets, subsets, sample_weight, columns)
+        if schema is not None and is_table(validation):
+            validation = tuple(read_choices(validation, schema))
         seed = options.random_state
         seed = int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
+        self.table_ = schema
         return self
 
     # ---- saving
@@ -299,6 +318,14 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The features of the table that the selector was fitted on."""
+        if getattr(self, "table_", None) is None:
+            raise AttributeError("feature_names_in_ is there after a fit on a table")
+        assert self.table_ is not None
+        return np.array(self.table_.features, dtype=object)
 
     @property
     def _predict_samples(self) -> int:
