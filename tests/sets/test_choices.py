@@ -26,6 +26,12 @@ TRUTH = [True, False, True, False]
         [np.array([0, 2]), np.array([], dtype=np.int64), torch.tensor([False])],
         [{2, 0}, set(), frozenset()],
         [range(0, 3, 2), (), ()],
+        [[1, 0, 1], [], [0]],
+        [np.array([1, 0, 1], dtype=np.int8), [], torch.tensor([0], dtype=torch.uint8)],
+        Sets.from_lengths(torch.tensor([1, 0, 1, 0]), [3, 0, 1]),
+        np.array([1, 0, 1, 0]),
+        torch.tensor([1, 0, 1, 0], dtype=torch.int32),
+        np.array([[0, 2], [], []], dtype=object),
     ],
 )
 def test_subsets_are_accepted_in_every_usual_form(form: object) -> None:
@@ -33,6 +39,24 @@ def test_subsets_are_accepted_in_every_usual_form(form: object) -> None:
     assert subsets.dtype == torch.bool
     assert subsets.layout is SETS.layout
     assert subsets.values.tolist() == TRUTH
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        # All can be indices, so they are.
+        ([[0, 1], [1, 0], [0]], [True, True, True, True, True]),
+        ([[0, 1], [0], [0]], [True, True, True, False, True]),
+        ([[0], [], []], [True, False, False, False, False]),
+        # One cannot, so all are masks.
+        ([[0, 1], [1, 0], [1]], [False, True, True, False, True]),
+        ([[0, 1], [0, 0], [0]], [False, True, False, False, False]),
+        ([[1, 1], [0, 1], [0]], [True, True, False, True, False]),
+    ],
+)
+def test_zeros_and_ones_are_masks_if_they_cannot_be_indices(form: object, wanted: list[bool]) -> None:
+    pairs = Sets.from_list([[[0.0], [1.0]], [[2.0], [3.0]], [[4.0]]])
+    assert as_subsets(form, pairs).values.tolist() == wanted
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -139,8 +140,9 @@ def as_subsets(subsets: Any, sets: Sets) -> Sets:
     """Convert masks or indices to `Sets` of booleans aligned with `sets`.
 
     Args:
-        subsets: A boolean array over all items, `Sets` of booleans or of indices, or a list with one boolean mask or
-            one list of indices for each set. Integers are always indices, never a mask.
+        subsets: A mask over all items, `Sets` of booleans or of indices, or a list with one mask or one list of indices
+            for each set. Whole numbers are indices, unless there is a 0 or 1 for every item and they cannot be indices:
+            then they are masks. Booleans are never mistaken.
         sets: The sets that the subsets belong to.
 
     Returns:
@@ -153,19 +155,28 @@ def as_subsets(subsets: Any, sets: Sets) -> Sets:
     Examples:
         >>> as_subsets([[1], []], Sets.from_list([[[0.0], [1.0]], [[2.0]]])).values.tolist()
         [False, True, False]
+        >>> as_subsets([[0, 1], [1]], Sets.from_list([[[0.0], [1.0]], [[2.0]]])).values.tolist()
+        [False, True, True]
     """
-    if isinstance(subsets, (Tensor, np.ndarray)) and subsets.ndim == 1 and str(subsets.dtype).endswith("bool"):
+    # Not of objects, which an array of lists holds.
+    if isinstance(subsets, (Tensor, np.ndarray)) and subsets.ndim == 1 and re.search("bool|int", str(subsets.dtype)):
         mask = as_tensor(subsets).to(sets.device)
-        if len(mask) != sets.layout.total:
-            raise ShapeError(f"the mask has {len(mask)} entries for {sets.layout.total} items")
-        return sets.with_values(mask)
+        if mask.dtype != torch.bool and len(mask) == sets.layout.total and _are_zeros_and_ones(mask):
+            mask = mask.bool()
+        if mask.dtype == torch.bool:
+            if len(mask) != sets.layout.total:
+                raise ShapeError(f"the mask has {len(mask)} entries for {sets.layout.total} items")
+            return sets.with_values(mask)
     if isinstance(subsets, Sets) and subsets.dtype == torch.bool and subsets.layout.same_as(sets.layout):
         return sets.with_values(subsets.values.to(sets.device))
     entries = _as_list(subsets, "subsets")
     if len(entries) != len(sets):
         raise ShapeError(f"{len(entries)} subsets were given for {len(sets)} sets; pass one for each set, [] for none")
     sizes = sets.layout.host_lengths.tolist()
-    masks = [_as_mask(entry, sizes[index], index) for index, entry in enumerate(entries)]
+    vectors = [_as_vector(entry, sizes[index], index) for index, entry in enumerate(entries)]
+    if _must_be_masks(vectors, sizes):
+        vectors = [vector.bool() for vector in vectors]
+    masks = [_as_mask(vector, sizes[index], index) for index, vector in enumerate(vectors)]
     mask = torch.cat(masks) if masks else torch.zeros(0, dtype=torch.bool)
     return sets.with_values(mask.to(sets.device))
 
@@ -188,13 +199,33 @@ def _as_list(entries: Any, name: str) -> list[Any]:
         raise DataError(f"{name} must have one entry for each set; got {type(entries).__name__}") from None
 
 
-def _as_mask(entry: Any, size: int, index: int) -> Tensor:
+def _as_vector(entry: Any, size: int, index: int) -> Tensor:
     try:
         entry = as_tensor(sorted(entry) if isinstance(entry, (set, frozenset)) else entry).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"subset {index} is neither a mask nor a list of indices: {error}") from None
     if entry.dim() != 1:
         raise ShapeError(f"subset {index} has shape {tuple(entry.shape)}; pass a mask ({size},) or a list of indices")
+    return entry
+
+
+def _are_zeros_and_ones(numbers: Tensor) -> bool:
+    is_whole = not (numbers.dtype.is_floating_point or numbers.dtype.is_complex)
+    return is_whole and bool(((numbers == 0) | (numbers == 1)).all())
+
+
+def _must_be_masks(vectors: list[Tensor], sizes: list[int]) -> bool:
+    """Return whether whole numbers are masks: a 0 or 1 for each item of every set, at least once not as indices."""
+    if any(len(vector) != size for vector, size in zip(vectors, sizes, strict=True)):
+        return False
+    filled = [vector for vector in vectors if len(vector)]
+    if any(vector.dtype == torch.bool or not _are_zeros_and_ones(vector) for vector in filled):
+        return False
+    # Among two items 0 and 1 can be both indices, and so can 0 be alone.
+    return any(len(vector) > 2 or vector.tolist() in ([0, 0], [1, 1], [1]) for vector in filled)
+
+
+def _as_mask(entry: Tensor, size: int, index: int) -> Tensor:
     if entry.dtype == torch.bool:
         if len(entry) != size:
             raise ShapeError(f"the mask of subset {index} has {len(entry)} entries, its set has {size} items")
