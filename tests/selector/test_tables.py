@@ -1,11 +1,12 @@
 """A selector that is fitted on a table, and chooses from tables of every kind."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 import setgrad as sg
 from setgrad.errors import DataError, NotFittedError, OptionError
@@ -13,7 +14,7 @@ from setgrad.selector import SubsetSelector
 from tests.selector.conftest import TINY
 
 SETS, ITEMS = 40, 5
-COLUMNS = {"set_id": "session", "chosen": "bought", "item_id": "product"}
+COLUMNS: dict[str, Any] = {"set_id": "session", "chosen": "bought", "item_id": "product"}
 
 
 def make_frame(seed=0):
@@ -129,7 +130,7 @@ def test_columns_that_are_not_used_are_named(frame):
     assert named.feature_names_in_.tolist() == ["price"]
 
 
-WRONG_FITS = {
+WRONG_FITS: dict[str, tuple[dict[str, Any], str]] = {
     "no roles": ({}, r"a table needs set_id and chosen"),
     "no chosen": ({"set_id": "session"}, r"a table needs chosen: the names"),
     "subsets too": ({**COLUMNS, "subsets": [[0]]}, "a table holds the subsets too"),
@@ -165,9 +166,13 @@ def test_predictions_that_are_not_understood_raise(frame, fitted):
         fitted.predict(frame, carry="price")
     with pytest.raises(DataError, match="the rows of a set must be adjacent: sort the table by 'session'"):
         fitted.predict(frame.sort_values("price"))
-    with pytest.raises(NotFittedError) as caught:
+    sets = sg.read_table(frame, set_id="session", features=["price", "stars"]).sets
+    with pytest.raises(OptionError, match="carry names columns of a table, but sets were passed"):
+        fitted.predict(sets, carry=["price"])
+    with pytest.raises(OptionError, match="scores belong to sets, but a table was passed"):
+        fitted.predict(frame, scores=fitted.decision_function(sets))
+    with pytest.raises(NotFittedError, match="not fitted yet"):
         SubsetSelector().predict(frame)
-    assert isinstance(caught.value, SklearnNotFittedError | NotFittedError)
     on_sets = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(*sg.read_table(frame, **COLUMNS))
     with pytest.raises(OptionError, match="was not fitted on a table and does not know the columns of the data frame"):
         on_sets.predict(frame)

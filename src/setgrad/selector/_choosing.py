@@ -126,7 +126,11 @@ class AbstractChoosing(abc.ABC):
         """
         request = SubsetRequest(size, threshold, search, constraint, on_failure, decide, recall)
         if is_table(sets):
+            if scores is not None:
+                raise OptionError(f"{parameter('scores')} belong to sets, but a table was passed; leave them out")
             return self._choose_from_table(sets, request, given, excluded, carry)
+        if not isinstance(carry, tuple) or carry:
+            raise OptionError(f"{parameter('carry')} names columns of a table, but sets were passed; leave it out")
         sets = self._check_sets(sets, scores)
         return self._choose(sets, request, Known.of(given, excluded, sets), scores)
 
@@ -271,14 +275,14 @@ class AbstractChoosing(abc.ABC):
     ) -> Any:
         self._check_fitted()
         source, schema = open_fitted(table, self.table_)
-        carried = checked_carry(carry, schema)
+        carried = checked_carry(carry, source, schema)
         read = read_sets(source, schema)
         sets = self._check_sets(read.sets)
         known = Known.of(read_mask(source, given), read_mask(source, excluded), sets)
         scores = self._infer(sets, known)
         picks = self._choose(sets, request, known, scores)
         probability = sets.with_values(self._probabilities(sets, known, scores))
-        return picks_frame(table, source, schema, read, picks, probability, carried)
+        return picks_frame(table, source, schema, read, picks=picks, probability=probability, carried=carried)
 
     def _check_sets(self, sets: Any, scores: Any = None) -> Sets:
         self._check_fitted()

@@ -164,7 +164,14 @@ def read_choices(table: Any, schema: TableSchema) -> Choices:
 
 
 def picks_frame(
-    table: Any, source: TableSource, schema: TableSchema, read: Table, picks: Sets, probability: Sets, carry: Any
+    table: Any,
+    source: TableSource,
+    schema: TableSchema,
+    read: Table,
+    *,
+    picks: Sets,
+    probability: Sets,
+    carried: list[str],
 ) -> Any:
     """Return picks as a frame of the kind of the table, one row for each of its rows, in their order.
 
@@ -175,20 +182,12 @@ def picks_frame(
         read: What was read from it.
         picks: Booleans, true for a chosen item.
         probability: The probability of each item.
-        carry: Columns of the table to repeat.
-
-    Raises:
-        DataError: If there is no such column.
-        OptionError: If a column to repeat has the name of a column of the result.
+        carried: Columns of the table to repeat, from `checked_carry`.
     """
     import pyarrow as pa
 
-    from setgrad.sets._columns import resolve_features
-
-    item, carried = schema.item_id or "item", checked_carry(carry, schema)
-    ids = [name for name in (schema.set_id, schema.item_id) if name is not None]
-    wanted = [*ids, *carried]
-    resolve_features(source.name, source.schema, wanted, {})  # raises if there is no such column
+    item = schema.item_id or "item"
+    wanted = [name for name in (schema.set_id, schema.item_id, *carried) if name is not None]
     rows = pa.Table.from_batches(source.read_chunks(wanted))
     columns = {name: rows[name] for name in wanted}
     if not source.typed or schema.item_id is None:
@@ -207,8 +206,15 @@ def picks_frame(
     return _as_kind_of(table, pa.table({name: columns[name] for name in names}))
 
 
-def checked_carry(carry: Any, schema: TableSchema) -> list[str]:
-    """Return the columns to repeat beside those of the result; see `picks_frame`."""
+def checked_carry(carry: Any, source: TableSource, schema: TableSchema) -> list[str]:
+    """Return the columns of a table to repeat in its picks, beside those of the ids.
+
+    Raises:
+        DataError: If there is no such column.
+        OptionError: If one has the name of a column of the result.
+    """
+    from setgrad.sets._columns import resolve_features
+
     if isinstance(carry, str):
         raise OptionError(f"{parameter('carry')} must be a list of columns; write [{carry!r}]")
     names = [name for name in dict.fromkeys(carry) if name not in (schema.set_id, schema.item_id)]
@@ -218,6 +224,8 @@ def checked_carry(carry: Any, schema: TableSchema) -> list[str]:
             f"the result has a column {taken[0]!r} of its own; leave it out of {parameter('carry')}, or rename it in "
             "the table"
         )
+    if names:
+        resolve_features(source.name, source.schema, names, {})  # raises if there is no such column
     return names
 
 
