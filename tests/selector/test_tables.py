@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import setgrad as sg
-from setgrad.errors import DataError, NotFittedError, OptionError
-from setgrad.selector import SubsetSelector
+from setgrad.errors import DataError, InfeasibleError, NotFittedError, OptionError
+from setgrad.selector import MustHave, SizeRange, SubsetSelector
 from tests.selector.conftest import TINY
 
 SETS, ITEMS = 40, 5
@@ -110,6 +110,17 @@ def test_given_and_excluded_name_columns(frame, fitted):
     assert picks["chosen"][begun["cart"]].all() and not picks["chosen"][begun["gone"]].any()
     assert picks.groupby("session")["chosen"].sum().eq(2).all()
     assert picks["probability"][begun["cart"]].eq(1).all() and picks["probability"][begun["gone"]].eq(0).all()
+
+
+def test_sets_without_an_allowed_subset_are_named_by_their_id(frame, fitted):
+    must = [[0, 1] if number == 7 else [] for number in range(SETS)]
+    limits = [MustHave(must), SizeRange(0, 1)]
+    with pytest.raises(InfeasibleError, match=r"^set 's7' has no allowed subset"):
+        fitted.predict(frame, constraint=limits)
+    with pytest.warns(RuntimeWarning, match=r"1 of 40 sets have no allowed subset and stay empty: set 's7'"):
+        picks = fitted.predict(frame, constraint=limits, on_failure="skip")
+    assert not picks["chosen"][picks["session"] == "s7"].any()
+    assert picks["chosen"].any()
 
 
 def test_weights_and_validation_are_read_from_tables(frame):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, Self
 
@@ -280,7 +280,7 @@ class AbstractChoosing(abc.ABC):
         sets = self._check_sets(read.sets)
         known = Known.of(read_mask(source, given), read_mask(source, excluded), sets)
         scores = self._infer(sets, known)
-        picks = self._choose(sets, request, known, scores)
+        picks = self._choose(sets, request, known, scores, lambda index: f"set {(read.set_ids or ())[index]!r}")
         probability = sets.with_values(self._probabilities(sets, known, scores))
         return picks_frame(table, source, schema, read, picks=picks, probability=probability, carried=carried)
 
@@ -320,7 +320,12 @@ class AbstractChoosing(abc.ABC):
         return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
 
     def _choose(
-        self, sets: Sets, request: SubsetRequest, known: Known | None = None, scores: Sets | None = None
+        self,
+        sets: Sets,
+        request: SubsetRequest,
+        known: Known | None = None,
+        scores: Sets | None = None,
+        name_of: Callable[[int], str] | None = None,
     ) -> Sets:
         chooser = Chooser(
             sets,
@@ -330,6 +335,7 @@ class AbstractChoosing(abc.ABC):
             self.completion_rule_,
             self.min_size_,
             known,
+            name_of,
         )
         if request.recall is not None:
             return self._recall(sets, request.recall, known, scores)

@@ -31,6 +31,7 @@ def choose_allowed(
     searched: Sets | None = None,
     improve: Callable[[np.ndarray, Sets], Sets] | None = None,
     on_failure: str = "raise",
+    name_of: Callable[[int], str] | None = None,
 ) -> Sets:
     """Return the subset that would be chosen without the constraint where it is allowed, else the best allowed one.
 
@@ -50,6 +51,7 @@ def choose_allowed(
             better ones.
         on_failure: "raise" an error if a set has no allowed subset, or "skip" these sets with a warning; they stay
             empty.
+        name_of: Returns the name of a set for messages; None to number the sets.
 
     Returns:
         The chosen subsets, a `Sets` of booleans.
@@ -71,7 +73,7 @@ def choose_allowed(
     attempt = part.attempt(part_values.values[None], part_values)
     reasons = _reasons(constraint, sets, hopeless, places, attempt)
     if reasons:
-        _report(reasons, len(sets), on_failure)
+        _report(reasons, len(sets), on_failure, name_of or _name)
     else:
         part.report(attempt)
     # A solver of the user that only warns may return the best subset that it found within its time.
@@ -165,7 +167,7 @@ def _reasons(
     }
 
 
-def _report(reasons: dict[int, str], total: int, on_failure: str) -> None:
+def _report(reasons: dict[int, str], total: int, on_failure: str, name_of: Callable[[int], str]) -> None:
     if on_failure == "raise":
-        raise InfeasibleError(describe_failures(reasons, total, _name), reasons=reasons)
-    warnings.warn(list_failures(reasons, total, _name), RuntimeWarning, stacklevel=7)
+        raise InfeasibleError(describe_failures(reasons, total, name_of), reasons=reasons)
+    warnings.warn(list_failures(reasons, total, name_of), RuntimeWarning, stacklevel=7)

@@ -88,6 +88,7 @@ class Chooser:
         completion_rule: The same for sets with given items.
         min_size: The smallest number of items that the rule gives.
         known: Items that are known to be in the subsets, or out of them.
+        name_of: Returns the name of a set for messages; None to number the sets.
     """
 
     sets: Sets
@@ -97,6 +98,7 @@ class Chooser:
     completion_rule: SizeRule
     min_size: int
     known: Known | None = None
+    name_of: Callable[[int], str] | None = None
 
     def choose(self, request: SubsetRequest) -> Sets:
         """Return the chosen subsets, a `Sets` of booleans."""
@@ -119,6 +121,7 @@ class Chooser:
             searched=found,
             improve=partial(self._improve, allowed, levels) if is_on_function else None,
             on_failure=request.on_failure,
+            name_of=self.name_of,
         )
 
     def _constraint(self, request: SubsetRequest) -> AnyConstraint:
