@@ -331,6 +331,16 @@ def test_budget_numbers() -> None:
     assert fitted > numbers["correlation with utility, no budget"] + 0.1
 
 
+def test_basket_numbers() -> None:
+    numbers = _numbers("baskets_from_pandas")
+    assert numbers["score with one product in the cart:"] > 0.7
+    assert numbers["share of the other products that is found:"] > 0.7
+    # One of three styles, four standard errors of the mean over 100 visits.
+    assert numbers["score from nothing:"] < 1 / 3 + 0.2
+    assert 2 < numbers["products of a basket within the budget:"] < 4
+    assert numbers["largest sum within the budget:"] <= 15
+
+
 def test_baskets_of_the_table_agree_with_an_integer_program() -> None:
     optimize = pytest.importorskip("scipy.optimize")
     example = _functions("within_a_budget")

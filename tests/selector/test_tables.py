@@ -110,6 +110,14 @@ def test_given_and_excluded_name_columns(frame, fitted):
     assert picks["chosen"][begun["cart"]].all() and not picks["chosen"][begun["gone"]].any()
     assert picks.groupby("session")["chosen"].sum().eq(2).all()
     assert picks["probability"][begun["cart"]].eq(1).all() and picks["probability"][begun["gone"]].eq(0).all()
+    known = {"given": begun["cart"].to_numpy(), "excluded": begun["gone"].to_numpy()}
+    sets = sg.read_table(frame, set_id="session", features=["price", "stars"]).sets
+    for method in (fitted.predict_proba, fitted.decision_function):
+        assert method(begun, given="cart", excluded="gone").values.equal(method(sets, **known).values)
+    (draw,), (same,) = fitted.sample(begun, given="cart", excluded="gone"), fitted.sample(sets, **known)
+    assert draw.values.equal(same.values)
+    subsets = frame["bought"].to_numpy()
+    assert fitted.score(begun, given="cart") == fitted.score(sets, subsets, given=known["given"])
 
 
 def test_sets_without_an_allowed_subset_are_named_by_their_id(frame, fitted):

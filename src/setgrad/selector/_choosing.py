@@ -63,6 +63,7 @@ class AbstractChoosing(abc.ABC):
             NotFittedError: If the selector is not fitted.
             ShapeError: If items have another shape than in fitting.
         """
+        given, excluded = (read_mask(sets, items) for items in (given, excluded))
         sets = self._check_sets(sets)
         return self._infer(sets, Known.of(given, excluded, sets))
 
@@ -71,6 +72,7 @@ class AbstractChoosing(abc.ABC):
 
         It is 1 for a given item and 0 for an excluded one. Arguments and errors are those of `predict`.
         """
+        given, excluded = (read_mask(sets, items) for items in (given, excluded))
         sets = self._check_sets(sets, scores)
         return sets.with_values(self._probabilities(sets, Known.of(given, excluded, sets), scores))
 
@@ -156,6 +158,7 @@ class AbstractChoosing(abc.ABC):
         Raises:
             OptionError: If `n` is not a whole number of at least 1; other errors are those of `predict`.
         """
+        given, excluded = (read_mask(sets, items) for items in (given, excluded))
         sets = self._check_sets(sets)
         if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
             raise OptionError(f"{parameter('n')} must be a whole number of at least 1, not {n!r}")
@@ -245,6 +248,7 @@ class AbstractChoosing(abc.ABC):
         Raises:
             DataError: If there are no sets; other errors are those of `predict`.
         """
+        given = read_mask(sets, given)
         choices = self._check_choices(sets, subsets)
         request = SubsetRequest(constraint=constraint, on_failure=on_failure)
         known = Known.of(given, None, choices.sets)

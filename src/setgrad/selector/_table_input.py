@@ -27,8 +27,8 @@ _RESULTS = ("chosen", "probability", "rank")
 
 
 def is_table(data: Any) -> bool:
-    """Return whether data are a data frame, the path of a table, or several of these paths."""
-    if isinstance(data, str | PathLike) or hasattr(data, "__arrow_c_stream__"):
+    """Return whether data are a data frame, the path of a table, several of these paths, or an opened table."""
+    if isinstance(data, str | PathLike) or hasattr(data, "__arrow_c_stream__") or hasattr(data, "read_chunks"):
         return True
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(part, str | PathLike) for part in data)
 
@@ -125,13 +125,13 @@ def open_fitted(table: Any, schema: TableSchema | None) -> tuple[TableSource, Ta
     return source, schema if schema.item_id in source.schema.names else replace(schema, item_id=None)
 
 
-def read_mask(source: TableSource, column: Any) -> Any:
-    """Return the column of booleans that a text names, as a mask of all items; other values as they are."""
-    if not isinstance(column, str):
+def read_mask(data: Any, column: Any) -> Any:
+    """Return the column of booleans of a table that a text names, as a mask of all items; other values as they are."""
+    if not (isinstance(column, str) and is_table(data)):
         return column
     from setgrad.sets._read import read_columns
 
-    return read_columns(source, booleans=[column]).booleans[column]
+    return read_columns(data, booleans=[column]).booleans[column]
 
 
 def read_sets(table: Any, schema: TableSchema) -> Table:
