@@ -35,8 +35,8 @@ _MAX_ENTRIES = 2**26
 # The mean of a few dozen standardised items is about this much smaller than an item. A constant, not the root of the
 # size, so that equal means count the same in sets of other sizes.
 _GAIN = 8.0
-# A step of Adam changes the score of an item by an amount that grows with the number of features. Beyond this number
-# they are scaled down, or training diverges, as on images of 4,096 pixels.
+# A step of Adam changes the score of an item by an amount that grows with the number of features. From twice this
+# number on they are scaled down, or training diverges, as on images of 4,096 pixels.
 _MANY_FEATURES = 384
 
 
