@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_column
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
+from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_checkpoint
 from setgrad.errors import OptionError
 from setgrad.report._scores import size_rule_table
@@ -104,12 +103,8 @@ def _run(args: Namespace) -> CommandResult:
 
 def _read_table(args: Namespace) -> tuple[Choices, TableSchema]:
     columns = {name: getattr(args, name) for name in ("set_id", "chosen", "item_id", "features")}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        found = read_to_fit(args.table, **columns, weight=args.sample_weight)
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
-    return found
+    with printed_warnings(UserWarning):
+        return read_to_fit(args.table, **columns, weight=args.sample_weight)
 
 
 def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, TextIO
@@ -48,6 +49,16 @@ def print_error(message: str) -> None:
     if sys.stderr is not None:
         with suppress(OSError):
             print(f"error: {message}", file=sys.stderr)
+
+
+@contextmanager
+def printed_warnings(category: type[Warning]) -> Iterator[None]:
+    """Print each warning on one line, also one of this category that was shown before."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", category)
+        yield
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def _discard(stream: TextIO) -> None:

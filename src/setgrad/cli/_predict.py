@@ -14,6 +14,7 @@ from setgrad.cli._columns import TABLE_HELP, declare_columns, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import check_known, declare_known, read_known
 from setgrad.cli._limits import check_limits, declare_limits, given_limits
+from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_output
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
 from setgrad.errors import InfeasibleError, OptionError, SolverError
@@ -119,11 +120,8 @@ def _check_recall(selector: SubsetSelector, args: Namespace) -> None:
             f"--recall needs a calibration, which models of earlier versions do not have; fit {args.model} again, or "
             "call calibrate_recall in Python and save the model"
         )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
+    with printed_warnings(RuntimeWarning):
         selector.recall_.threshold(args.recall)
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[str, str]]:

@@ -306,8 +306,10 @@ class Relation(nn.Module):
             DataError: If the items are not real numbers.
             ShapeError: If the items do not have the shape `in_dim`.
         """
-        items = flat_quantities(sets, self.shape, self.items.weight) * self.unit
-        means = self.means(segment_mean(items, sets)) * (_GAIN * self.items.out_features**-0.5)
+        items = flat_quantities(sets, self.shape, self.items.weight)
+        # The unit of both factors; multiplying the items by it would copy them.
+        scale = _GAIN * self.unit**2 * self.items.out_features**-0.5
+        means = self.means(segment_mean(items, sets)) * scale
         return (self.items(items) * means.index_select(0, sets.layout.ids)).sum(1)
 
 

@@ -28,7 +28,7 @@ from setgrad.selector._table_input import (
     open_fitted,
     picks_frame,
     read_choices,
-    read_mask,
+    read_masks,
     read_sets,
 )
 from setgrad.selector._table_schema import TableSchema
@@ -63,7 +63,7 @@ class AbstractChoosing(abc.ABC):
             NotFittedError: If the selector is not fitted.
             ShapeError: If items have another shape than in fitting.
         """
-        given, excluded = (read_mask(sets, items) for items in (given, excluded))
+        given, excluded = _named_masks(sets, given, excluded)
         sets = self._check_sets(sets)
         return self._infer(sets, Known.of(given, excluded, sets))
 
@@ -72,7 +72,7 @@ class AbstractChoosing(abc.ABC):
 
         It is 1 for a given item and 0 for an excluded one. Arguments and errors are those of `predict`.
         """
-        given, excluded = (read_mask(sets, items) for items in (given, excluded))
+        given, excluded = _named_masks(sets, given, excluded)
         sets = self._check_sets(sets, scores)
         return sets.with_values(self._probabilities(sets, Known.of(given, excluded, sets), scores))
 
@@ -158,7 +158,7 @@ class AbstractChoosing(abc.ABC):
         Raises:
             OptionError: If `n` is not a whole number of at least 1; other errors are those of `predict`.
         """
-        given, excluded = (read_mask(sets, items) for items in (given, excluded))
+        given, excluded = _named_masks(sets, given, excluded)
         sets = self._check_sets(sets)
         if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
             raise OptionError(f"{parameter('n')} must be a whole number of at least 1, not {n!r}")
@@ -248,7 +248,7 @@ class AbstractChoosing(abc.ABC):
         Raises:
             DataError: If there are no sets; other errors are those of `predict`.
         """
-        given = read_mask(sets, given)
+        (given,) = _named_masks(sets, given)
         choices = self._check_choices(sets, subsets)
         request = SubsetRequest(constraint=constraint, on_failure=on_failure)
         known = Known.of(given, None, choices.sets)
@@ -282,7 +282,8 @@ class AbstractChoosing(abc.ABC):
         carried = checked_carry(carry, source, schema)
         read = read_sets(source, schema)
         sets = self._check_sets(read.sets)
-        known = Known.of(read_mask(source, given), read_mask(source, excluded), sets)
+        given, excluded = read_masks(source, given, excluded)
+        known = Known.of(given, excluded, sets)
         scores = self._infer(sets, known)
         picks = self._choose(sets, request, known, scores, lambda index: f"set {(read.set_ids or ())[index]!r}")
         probability = sets.with_values(self._probabilities(sets, known, scores))
@@ -368,3 +369,8 @@ class AbstractChoosing(abc.ABC):
         if self._exact_model is None:
             self._exact_model = copy.deepcopy(self.model_).eval().double()
         return self._exact_model
+
+
+def _named_masks(data: Any, *known: Any) -> tuple[Any, ...]:
+    """Return known items of sets as they are, and those of a table with the columns that texts name."""
+    return read_masks(data, *known) if is_table(data) else known

@@ -27,8 +27,8 @@ _RESULTS = ("chosen", "probability", "rank")
 
 
 def is_table(data: Any) -> bool:
-    """Return whether data are a data frame, the path of a table, several of these paths, or an opened table."""
-    if isinstance(data, str | PathLike) or hasattr(data, "__arrow_c_stream__") or hasattr(data, "read_chunks"):
+    """Return whether data are a data frame, the path of a table, or several of these paths."""
+    if isinstance(data, str | PathLike) or hasattr(data, "__arrow_c_stream__"):
         return True
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(part, str | PathLike) for part in data)
 
@@ -125,13 +125,15 @@ def open_fitted(table: Any, schema: TableSchema | None) -> tuple[TableSource, Ta
     return source, schema if schema.item_id in source.schema.names else replace(schema, item_id=None)
 
 
-def read_mask(data: Any, column: Any) -> Any:
-    """Return the column of booleans of a table that a text names, as a mask of all items; other values as they are."""
-    if not (isinstance(column, str) and is_table(data)):
-        return column
+def read_masks(table: Any, *columns: Any) -> tuple[Any, ...]:
+    """Return columns of booleans that texts name, read in one pass, as masks of all items; other values as they are."""
+    named = [column for column in columns if isinstance(column, str)]
+    if not named:
+        return columns
     from setgrad.sets._read import read_columns
 
-    return read_columns(data, booleans=[column]).booleans[column]
+    masks = read_columns(table, booleans=named).booleans
+    return tuple(masks[column] if isinstance(column, str) else column for column in columns)
 
 
 def read_sets(table: Any, schema: TableSchema) -> Table:
@@ -187,8 +189,10 @@ def picks_frame(
     import pyarrow as pa
 
     item = schema.item_id or "item"
-    wanted = [name for name in (schema.set_id, schema.item_id, *carried) if name is not None]
-    rows = pa.Table.from_batches(source.read_chunks(wanted))
+    # The ids of a file without types are those that were read, in their types.
+    ids = [name for name in (schema.set_id, schema.item_id) if name is not None] if source.typed else []
+    wanted = [*ids, *carried]
+    rows = pa.Table.from_batches(source.read_chunks(wanted)) if wanted else {}
     columns = {name: rows[name] for name in wanted}
     if not source.typed or schema.item_id is None:
         columns[item] = pa.array(np.asarray(read.item_ids))

@@ -322,10 +322,10 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     @property
     def feature_names_in_(self) -> np.ndarray:
         """The features of the table that the selector was fitted on."""
-        if getattr(self, "table_", None) is None:
+        schema: TableSchema | None = getattr(self, "table_", None)
+        if schema is None:
             raise AttributeError("feature_names_in_ is there after a fit on a table")
-        assert self.table_ is not None
-        return np.array(self.table_.features, dtype=object)
+        return np.array(schema.features, dtype=object)
 
     @property
     def _predict_samples(self) -> int:
