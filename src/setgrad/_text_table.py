@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -51,3 +52,24 @@ def percent(score: float | None) -> str:
         ('58.97', '-')
     """
     return "-" if score is None else f"{100 * score:.2f}"
+
+
+def plain_table(table: TextTable) -> str:
+    """Return a table drawn with spaces and dashes.
+
+    Examples:
+        >>> print(plain_table(TextTable("", ("task", "score"), (("moons", "99.5"), ("digits", "7.0")))))
+        task    score
+        ------  -----
+        moons    99.5
+        digits    7.0
+    """
+    lines = [table.columns, *table.rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
+    sides = [">" if numeric else "<" for numeric in table.numeric]
+
+    def join(cells: Iterable[str]) -> str:
+        return "  ".join(f"{c:{s}{w}}" for c, s, w in zip(cells, sides, widths, strict=True)).rstrip()
+
+    title = [table.title] if table.title else []
+    return "\n".join([*title, join(table.columns), join("-" * w for w in widths), *map(join, table.rows)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,19 @@ def _stored_item_id(stored: TableSchema, table: Path) -> str | None:
     return stored.item_id if has_column else None
 
 
-def check_same_features(start: SubsetSelector, schema: TableSchema, folder: Path) -> None:
-    """Check that the model to start from has the same features in the same order.
+def check_same_features(start: SubsetSelector, features: Sequence[str] | None, folder: Path) -> None:
+    """Check that the model to start from has these features in the same order.
+
+    Args:
+        start: The model.
+        features: The features; None for those of the model.
+        folder: The folder of the model.
 
     Raises:
         OptionError: If it has others.
     """
     stored = start.table_
-    if stored is not None and stored.features != schema.features:
+    if stored is not None and features is not None and stored.features != tuple(features):
         raise OptionError(
             f"{folder} was fitted on the features {', '.join(stored.features)}, in this order; "
             f"use the same: --features {','.join(stored.features)}"

@@ -16,9 +16,9 @@ from setgrad.cli._paths import check_checkpoint
 from setgrad.errors import OptionError
 from setgrad.report._scores import size_rule_table
 from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
-from setgrad.selector._choice_gradient import FENCHEL_YOUNG, GRADIENTS
+from setgrad.selector._choice_gradient import FENCHEL_YOUNG, GRADIENTS, make_gradient
 from setgrad.selector._model_files import check_model_folder
-from setgrad.selector._table_input import read_choices, read_to_fit
+from setgrad.selector._table_input import FitTable, TableArguments, read_choices
 from setgrad.selector.choice_losses import CHOICE_LOSSES
 from setgrad.sets import Choices
 
@@ -80,31 +80,28 @@ def _run(args: Namespace) -> CommandResult:
     check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
-    choices, schema = _read_table(args)
-    if start is not None:
-        check_same_features(start, schema, args.start)
-    constraint = read_limits_of(args.table, choices, args)
-    validation = None if args.validation is None else _read_validation(args, schema)
+    read = _read_table(args, selector, start)
+    constraint = read_limits_of(args.table, read.choices, args)
+    validation = None if args.validation is None else _read_validation(args, read.schema)
+    training = make_gradient(args.gradient, args.choice_loss, constrained=constraint is not None)
     started = time.perf_counter()
-    selector.fit(
-        *choices,
-        validation=validation,
-        sample_weight=choices.sample_weight,
-        start=start,
-        constraint=constraint,
-        gradient=args.gradient,
-        choice_loss=args.choice_loss,
-    )
+    selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
-    selector.table_ = schema
     selector.save(args.output)
-    return _result(args.output, selector, choices, schema.features, seconds, has_limits=constraint is not None)
+    names = read.schema.features
+    return _result(args.output, selector, read.choices, names, seconds, has_limits=constraint is not None)
 
 
-def _read_table(args: Namespace) -> tuple[Choices, TableSchema]:
-    columns = {name: getattr(args, name) for name in ("set_id", "chosen", "item_id", "features")}
+def _read_table(args: Namespace, selector: SubsetSelector, start: SubsetSelector | None) -> FitTable:
+    arguments = TableArguments(args.set_id, args.chosen, args.item_id, args.features, args.sample_weight)
+    if start is not None:
+        check_same_features(start, args.features, args.start)
     with printed_warnings(UserWarning):
-        return read_to_fit(args.table, **columns, weight=args.sample_weight)
+        read = selector.read_to_fit(args.table, arguments, has_validation=args.validation is not None, start=start)
+    if start is not None:
+        # A model of an earlier version has no columns of its own.
+        check_same_features(start, read.schema.features, args.start)
+    return read
 
 
 def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from setgrad._text_table import TextTable
+from setgrad._text_table import TextTable, plain_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,27 +86,6 @@ def show(parts: Iterable[TextTable | str], stream: TextIO) -> None:
             console.print(text, markup=False, soft_wrap=True)
         if isinstance(part, TextTable):
             console.print(_rich_table(part))
-
-
-def plain_table(table: TextTable) -> str:
-    """Return a table drawn with spaces and dashes.
-
-    Examples:
-        >>> print(plain_table(TextTable("", ("task", "score"), (("moons", "99.5"), ("digits", "7.0")))))
-        task    score
-        ------  -----
-        moons    99.5
-        digits    7.0
-    """
-    lines = [table.columns, *table.rows]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
-    sides = [">" if numeric else "<" for numeric in table.numeric]
-
-    def join(cells: Iterable[str]) -> str:
-        return "  ".join(f"{c:{s}{w}}" for c, s, w in zip(cells, sides, widths, strict=True)).rstrip()
-
-    title = [table.title] if table.title else []
-    return "\n".join([*title, join(table.columns), join("-" * w for w in widths), *map(join, table.rows)])
 
 
 def _make_console(stream: TextIO) -> Console:

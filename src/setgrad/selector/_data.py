@@ -72,7 +72,7 @@ def prepare_data(
     if not choices.sets.layout.total:
         raise DataError("there is nothing to learn from: the training sets hold no items")
     if separate is None:
-        train_indices, held_out = _split(choices, options.validation_fraction, seed)
+        train_indices, held_out = split_sets(choices.sets.layout.host_lengths, options.validation_fraction, seed)
         train, held_choices = (
             Choices(choices.sets.take(indices), choices.subsets.take(indices)) for indices in (train_indices, held_out)
         )
@@ -140,10 +140,14 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
 
 
-def _split(choices: Choices, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the training and of the validation sets."""
+def split_sets(lengths: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the training and of the validation sets, from the sizes of all.
+
+    Raises:
+        DataError: If there are fewer than two sets with items.
+    """
     # Sets without items teach and validate nothing, so they are left out.
-    order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(choices.sets.layout.host_lengths))
+    order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(lengths))
     if len(order) < 2:
         raise DataError(
             "fit needs at least 2 sets with items, one to learn from and one to validate on; or pass "

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad._progress import progress_bar
+from setgrad.columns import Part
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
@@ -76,8 +77,22 @@ class FitResult:
     best_epoch: int
 
 
-def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start: ChoiceModel | None) -> FitResult:
-    """Fit a model; see `SubsetSelector.fit`."""
+def fit_selector(
+    options: SelectorOptions,
+    data: TrainingData,
+    seed: int,
+    start: ChoiceModel | None,
+    parts: tuple[Part, ...] | None = None,
+) -> FitResult:
+    """Fit a model; see `SubsetSelector.fit`.
+
+    Args:
+        options: The options of the user.
+        data: The training and the validation sets.
+        seed: The seed.
+        start: The model whose weights training starts from; None for new weights.
+        parts: What the numbers of an item are, if they come from the columns of a table.
+    """
     device = resolve_device(options.device)
     train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (data.train, data.validation))
     config = resolve_model(
@@ -87,6 +102,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
         device=device,
         seed=seed,
         constrained=data.constraints is not None,
+        parts=parts,
     )
     with torch.enable_grad(), ExitStack() as training:
         with ExitStack() as building:
@@ -148,6 +164,7 @@ def resolve_model(
     device: torch.device,
     seed: int,
     constrained: bool,
+    parts: tuple[Part, ...] | None = None,
 ) -> ModelConfig:
     """Return the configuration of the model that is fitted.
 
@@ -158,6 +175,7 @@ def resolve_model(
         device: The device.
         seed: The seed.
         constrained: Whether training has a constraint.
+        parts: What the numbers of an item are; None for quantities.
     """
     is_large = sets.layout.longest > _FULL_ATTENTION_LIMIT
     is_induced = options.attention == "induced" or (options.attention == "auto" and is_large)
@@ -178,7 +196,7 @@ def resolve_model(
         device=str(device),
         random_state=seed,
     )
-    return ModelConfig(in_use, tuple(sets.item_shape), _SLOTS if is_induced else None)
+    return ModelConfig(in_use, tuple(sets.item_shape), _SLOTS if is_induced else None, parts)
 
 
 def _mean_field(options: SelectorOptions) -> dict[str, Any]:

@@ -52,7 +52,11 @@ def load(
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
         # Models of earlier versions had no term for pairs.
         in_use = _options({"pairs": False, **config["options_in_use"]}, phi, str(place))
-        model_config = ModelConfig(in_use, tuple(config["item_shape"]), config["slots"])
+        schema = None
+        if config["table"] is not None:
+            schema = TableSchema.from_json(config["table"], f"the table in {folder}")
+        parts = None if schema is None or schema.columns is None else schema.columns.parts
+        model_config = ModelConfig(in_use, tuple(config["item_shape"]), config["slots"], parts)
         _check_records(config)
         recall = RecallCalibration.pop(tensors)
         model = _build_model(model_config, tensors, phi).to(place).eval()
@@ -70,8 +74,7 @@ def load(
             config["best_epoch"],
         )
         selector._set_fitted(fitted)
-        if config["table"] is not None:
-            selector.table_ = TableSchema.from_json(config["table"], f"the table in {folder}")
+        selector.table_ = schema
     except FileFormatError:
         raise
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:

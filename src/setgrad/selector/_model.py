@@ -11,6 +11,7 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from setgrad.columns import ColumnItems, Part, RelativeFeatures, compared_scales, count_features
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
@@ -50,11 +51,31 @@ class ModelConfig:
         options: The options, with every None that concerns the model replaced by the value in use.
         item_shape: Shape of an item.
         slots: Number of induced points of the attention; None for full attention.
+        parts: What the numbers of an item are, if they come from the columns of a table; None for quantities.
     """
 
     options: SelectorOptions
     item_shape: tuple[int, ...]
     slots: int | None
+    parts: tuple[Part, ...] | None = None
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """Shape of the features of an item: its numbers, with vectors in place of codes."""
+        return self.item_shape if self.parts is None else (count_features(self.all_parts),)
+
+    @cached_property
+    def all_parts(self) -> tuple[Part, ...]:
+        """What the numbers of an item are, with its features relative to the set."""
+        parts = self.parts or ()
+        return (*parts, Part(RelativeFeatures(parts).out_dim, context=True))
+
+    @property
+    def codes(self) -> Tensor:
+        """Whether each number of an item is a code, with the shape of an item."""
+        if self.parts is None:
+            return torch.zeros(self.item_shape, dtype=torch.bool)
+        return torch.cat([torch.full((part.width,), part.codes > 0) for part in self.parts])
 
     @property
     def phi(self) -> str | None:
@@ -120,24 +141,27 @@ class Member(nn.Module):
 
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
+        self.columns = None if config.parts is None else ColumnItems(config.all_parts)
         encoder = _make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
         if config.pairs and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('pairs')} compare numbers, and these items are letters; leave them out")
         if config.options.method == "direct":
-            self.function: LearnedFunction = ItemScores(config.item_shape, encoder, relation=config.relation)
+            self.function: LearnedFunction = ItemScores(config.feature_shape, encoder, relation=config.relation)
         else:
             self.function = FUNCTIONS[config.options.function](config, encoder)
-        self.pairs = PairScores(config.item_shape) if config.pairs else None
+        self.pairs = PairScores(config.feature_shape) if config.pairs else None
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
-            second = _make_phi(config) if phi is None else make_item_encoder(config.item_shape, copy.deepcopy(phi))
+            second = _make_phi(config) if phi is None else make_item_encoder(config.feature_shape, copy.deepcopy(phi))
             self.recognition = RECOGNITIONS[config.options.method](second, config.options.hidden)
 
     def bind(self, items: Sets) -> BoundSetFunction:
         """Return F for sets of standardised items."""
+        if self.columns is not None:
+            items = items.with_values(self.columns(items.values))
         bound = self.function.bind(items)
         return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
 
@@ -186,10 +210,10 @@ def _make_phi(config: ModelConfig) -> ItemEncoder:
     options, name = config.options, config.phi or CONTEXT
     first, joined, _ = name.partition(PLUS_CONTEXT)
     if name != CONTEXT and not joined:
-        return make_item_encoder(config.item_shape, name, options.dim)
-    in_shape = options.dim if joined else config.item_shape
+        return make_item_encoder(config.feature_shape, name, options.dim)
+    in_shape = options.dim if joined else config.feature_shape
     context = ContextItems(in_shape, options.dim, layers=options.layers, heads=options.heads, slots=config.slots)
-    return Stacked(make_item_encoder(config.item_shape, first, options.dim), context) if joined else context
+    return Stacked(make_item_encoder(config.feature_shape, first, options.dim), context) if joined else context
 
 
 @final
@@ -219,6 +243,7 @@ class ChoiceModel(nn.Module):
         # In float64, so that features with a small spread far from 0, such as times, keep their digits.
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
+        self.relative = None if config.parts is None else RelativeFeatures(config.parts)
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
@@ -231,6 +256,8 @@ class ChoiceModel(nn.Module):
         reads_tokens = any(member.function.phi.reads_tokens for member in self.each())
         if not self.config.options.standardize or not sets.layout.total or reads_tokens:
             return
+        if self.relative is not None:
+            self.relative.fit(sets)
         values = sets.values.double()
         deviation = values.std(0, correction=0)
         if not bool(deviation.isfinite().all()):
@@ -243,11 +270,17 @@ class ChoiceModel(nn.Module):
         constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
         # In the precision of the items, so that training and prediction subtract the same number.
         dtype = torch.promote_types(sets.dtype, self.dtype)
-        self.mean.copy_(values.mean(0).to(dtype))
-        self.deviation.copy_(torch.where(constant, torch.inf, deviation).to(dtype))
-        varying = deviation[~constant]
+        # Codes stay as they are.
+        codes = self.config.codes.to(constant.device)
+        self.mean.copy_(values.mean(0).masked_fill(codes, 0).to(dtype))
+        self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
+        varying = deviation[~constant & ~codes]
         if len(varying):
             spread = (deviation / varying.median()).clamp(1 / _MAX_SPREAD, _MAX_SPREAD).flatten()
+            if self.config.parts is not None:
+                # Features relative to the set have no own scale.
+                filled = torch.cat([spread, spread.new_ones(self.config.all_parts[-1].width)])
+                spread = compared_scales(self.config.all_parts, filled)
             for member in self.each():
                 if member.pairs is not None:
                     member.pairs.scale.copy_(spread)
@@ -266,6 +299,8 @@ class ChoiceModel(nn.Module):
         """Return the sets with standardised features, in the dtype of the weights."""
         items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
+        if self.relative is not None:
+            items = torch.cat([items, self.relative(sets).to(items.dtype)], 1)
         return sets.with_values(items.to(self.dtype))
 
     def bind(self, sets: Sets, known: tuple[Tensor, Tensor] | None = None) -> BoundAverage:

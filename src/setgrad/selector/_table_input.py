@@ -5,14 +5,17 @@ PyArrow is imported where a table is used.
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+import torch
 
+from setgrad._text_table import plain_table
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._table_schema import TableSchema
 from setgrad.sets import Choices, Sets, Table, segment_rank
@@ -20,6 +23,10 @@ from setgrad.sets import Choices, Sets, Table, segment_rank
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from setgrad.columns._columns import Columns
+    from setgrad.columns._describe import TableDescription
+    from setgrad.columns._fit import ColumnChoice
+    from setgrad.sets._read import Roles
     from setgrad.sets._sources import TableSource
 
 # Columns of picks beside those of the ids.
@@ -33,76 +40,175 @@ def is_table(data: Any) -> bool:
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(part, str | PathLike) for part in data)
 
 
-def as_choices(
-    sets: Any, subsets: Any, sample_weight: Any, columns: dict[str, Any]
-) -> tuple[Any, Any, Any, TableSchema | None]:
-    """Return sets, subsets and weights of what was passed to fit and, of a table, its columns.
+@final
+@dataclass(frozen=True, eq=False)
+class FitTable:
+    """What `fit` reads from a table.
 
-    Raises:
-        OptionError: If the arguments do not go together.
+    Attributes:
+        choices: Sets, subsets, ids and weights.
+        schema: Its columns.
+        description: What was understood of it; None if the columns of another model were used.
+        seed: The seed of the fit, which the split into training and validation sets follows from.
     """
-    named = [parameter(name) for name, value in columns.items() if value is not None]
-    if is_table(sets):
-        if subsets is not None:
+
+    choices: Choices
+    schema: TableSchema
+    description: TableDescription | None
+    seed: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TableArguments:
+    """The arguments of `fit` that name columns of a table."""
+
+    set_id: str | None = None
+    chosen: str | None = None
+    item_id: str | None = None
+    features: Iterable[str] | None = None
+    weight: str | None = None
+    columns: Mapping[str, str] | None = None
+    embed: Iterable[str] = ()
+
+    def names(self) -> list[str]:
+        """Return the names of the arguments that were given."""
+        return [part.name for part in fields(self) if getattr(self, part.name) not in (None, ())]
+
+    def check_no_table(self) -> None:
+        """Raise an OptionError if one is given, because there is no table."""
+        if self.names():
+            listed = " and ".join(map(parameter, self.names()))
+            raise OptionError(f"{listed} name columns of a table, but sets were passed; leave them out")
+
+    def roles(self, *, chosen: bool = True) -> Roles:
+        """Return the columns that are not features.
+
+        Args:
+            chosen: Whether the column of the choices must be named.
+
+        Raises:
+            OptionError: If the column of the sets or of the choices is not named.
+        """
+        from setgrad.sets._read import Roles
+
+        needed = ("set_id", "chosen") if chosen else ("set_id",)
+        missing = [parameter(name) for name in needed if getattr(self, name) is None]
+        if self.set_id is None or missing:
             raise OptionError(
-                f"a table holds the subsets too: leave them out, and name their column, {parameter('chosen')}"
+                f"a table needs {' and '.join(missing)}: the names of the columns with the set of a row, and with "
+                "whether its item was chosen"
             )
-        if sample_weight is not None:
-            raise OptionError(f"name the column of the weights, {parameter('weight')}, instead of sample_weight")
-        choices, schema = read_to_fit(sets, **columns)
-        return choices.sets, choices.subsets, choices.sample_weight, schema
-    if named:
-        raise OptionError(f"{' and '.join(named)} name columns of a table, but sets were passed; leave them out")
-    if isinstance(sets, Choices):
-        if subsets is not None:
-            raise OptionError("choices hold the subsets too; leave out the second argument")
-        return sets.sets, sets.subsets, sets.sample_weight if sample_weight is None else sample_weight, None
-    if subsets is None:
-        raise OptionError("pass the subsets that were chosen from the sets: fit(sets, subsets)")
-    return sets, subsets, sample_weight, None
+        for name in ("set_id", "chosen", "item_id", "weight"):
+            if not isinstance(getattr(self, name), str | None):
+                raise OptionError(f"{parameter(name)} must be the name of a column, not {getattr(self, name)!r}")
+        return Roles(self.set_id, self.chosen, self.item_id, self.weight)
 
 
 def read_to_fit(
     table: Any,
+    arguments: TableArguments,
+    split: Callable[[np.ndarray], np.ndarray],
     *,
-    set_id: str | None,
-    chosen: str | None,
-    item_id: str | None = None,
-    features: Iterable[str] | None = None,
-    weight: str | None = None,
-) -> tuple[Choices, TableSchema]:
-    """Read the table to fit on, and return its choices and its columns.
+    seed: int,
+    fitted: Columns | None = None,
+    show: bool = False,
+) -> FitTable:
+    """Read the table to fit on, and fit its columns to the training rows.
 
-    Columns that are not used are named in a warning.
+    Columns that are not used and what looks wrong are named in warnings.
+
+    Args:
+        table: The table.
+        arguments: The names of its columns.
+        split: Returns whether each set is trained on, from the sizes of the sets.
+        seed: The seed of the fit.
+        fitted: Columns of the model that training starts from; None to fit them to the table.
+        show: Whether to print what was understood.
 
     Raises:
         DataError: If the table cannot be read.
         OptionError: If a column is not named.
     """
-    from setgrad.sets import read_table
-    from setgrad.sets._sources import open_table
+    from setgrad.columns._fit import ColumnChoice, TrainingRows, fit_columns
+    from setgrad.sets._read import ItemReader, read_rows
 
-    missing = [parameter(name) for name, value in (("set_id", set_id), ("chosen", chosen)) if value is None]
-    if set_id is None or chosen is None:
+    choice = ColumnChoice.of(arguments.features, arguments.columns, arguments.embed)
+    source, roles = _open_to_fit(table, arguments, choice)
+    description = None
+    if fitted is None:
+        empty = read_rows(source, roles, ItemReader.nothing(roles.set_id), torch.float32)
+        lengths = empty.sets.layout.host_lengths
+        chosen = empty.subsets.values.numpy() if isinstance(empty, Choices) else None
+        fitted, description = fit_columns(source, roles, choice, TrainingRows(lengths, split(lengths), chosen))
+        if show:
+            print(plain_table(description.text_table), file=sys.stderr)
+        warn_about(description)
+    choices = read_rows(source, roles, fitted.reader(), None)
+    assert isinstance(choices, Choices)
+    dtype = TableSchema.dtype_name(choices.sets.dtype)
+    schema = TableSchema(roles.set_id, fitted.names, roles.item_id, roles.chosen, dtype, fitted)
+    return FitTable(choices, schema, description, seed)
+
+
+def check_no_subsets(subsets: Any, sample_weight: Any) -> None:
+    """Raise an OptionError if what a table holds was passed beside it."""
+    if subsets is not None:
         raise OptionError(
-            f"a table needs {' and '.join(missing)}: the names of the columns with the set of a row, and with whether "
-            "its item was chosen"
+            f"a table holds the subsets too: leave them out, and name their column, {parameter('chosen')}"
         )
-    source = open_table(table)
-    choices = read_table(source, set_id=set_id, features=features, chosen=chosen, item_id=item_id, weight=weight)
-    # All features by name, so that the order of columns in another table does not matter.
-    names, dtype = tuple(choices.features or ()), TableSchema.dtype_name(choices.sets.dtype)
-    if features is None:
-        used = {set_id, chosen, item_id, weight, *names}
-        unused = [f"{field.name} ({field.type})" for field in source.schema if field.name not in used]
-        if unused:
-            warnings.warn(
-                f"{source.name}: columns that are not numbers are not used: {', '.join(unused)}; encode them as "
-                "numbers, or name the features",
-                UserWarning,
-                stacklevel=3,
-            )
-    return choices, TableSchema(set_id, names, item_id, chosen, dtype)
+    if sample_weight is not None:
+        raise OptionError(f"name the column of the weights, {parameter('weight')}, instead of sample_weight")
+
+
+def as_choices(sets: Any, subsets: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Return sets, subsets and weights of what was passed to fit in place of a table.
+
+    Raises:
+        OptionError: If the subsets are missing, or there are two.
+    """
+    if isinstance(sets, Choices):
+        if subsets is not None:
+            raise OptionError("choices hold the subsets too; leave out the second argument")
+        return sets.sets, sets.subsets, sets.sample_weight if sample_weight is None else sample_weight
+    if subsets is None:
+        raise OptionError("pass the subsets that were chosen from the sets: fit(sets, subsets)")
+    return sets, subsets, sample_weight
+
+
+def _open_to_fit(table: Any, arguments: TableArguments, choice: ColumnChoice) -> tuple[TableSource, Roles]:
+    """Return the rows of a table in memory, those of a set adjacent, and its columns that are not features."""
+    from setgrad.sets._columns import check_names, check_roles
+    from setgrad.sets._sources import gather_sets, load_rows, open_table
+
+    roles, source = arguments.roles(), open_table(table)
+    # An id may be a feature too, if a vector is to be learned for it.
+    features = [name for name in choice.named if not (name == roles.item_id and name in choice.embed)]
+    check_roles(source.name, source.schema, roles._asdict(), features)
+    check_names(source.name, source.schema, source.schema.names)
+    source, order = gather_sets(load_rows(source), roles.set_id)
+    if order is not None:
+        warn_apart(source, roles.set_id)
+    return source, roles
+
+
+def warn_apart(source: TableSource, set_id: str) -> None:
+    """Warn that the rows of a set were not adjacent."""
+    warnings.warn(
+        f"{source.name}: rows with the same {set_id!r} are apart; they are taken together as one set",
+        UserWarning,
+        stacklevel=5,
+    )
+
+
+def warn_about(description: TableDescription) -> None:
+    """Warn about columns that are not used, and about what looks wrong."""
+    texts = list(description.warnings)
+    if description.unused:
+        unused = ", ".join(f"{column.name} ({column.use})" for column in description.unused)
+        texts.insert(0, f"columns that are not used: {unused}; name their kinds to use them, or ignore them")
+    for text in texts:
+        warnings.warn(f"{description.name}: {text}", UserWarning, stacklevel=5)
 
 
 def open_fitted(table: Any, schema: TableSchema | None) -> tuple[TableSource, TableSchema]:
@@ -138,11 +244,9 @@ def read_masks(table: Any, *columns: Any) -> tuple[Any, ...]:
 
 def read_sets(table: Any, schema: TableSchema) -> Table:
     """Read the sets of a table, whether or not it tells what was chosen."""
-    from setgrad.sets import read_table
-
-    return read_table(
-        table, set_id=schema.set_id, features=schema.features, item_id=schema.item_id, dtype=schema.torch_dtype
-    )
+    read = _read(table, schema, None)
+    assert isinstance(read, Table)
+    return read
 
 
 def read_choices(table: Any, schema: TableSchema) -> Choices:
@@ -151,18 +255,25 @@ def read_choices(table: Any, schema: TableSchema) -> Choices:
     Raises:
         OptionError: If the column that tells what was chosen is not known.
     """
-    from setgrad.sets import read_table
-
     if schema.chosen is None:
         raise OptionError(f"name the column that tells what was chosen: {parameter('chosen')}")
-    return read_table(
-        table,
-        set_id=schema.set_id,
-        features=schema.features,
-        item_id=schema.item_id,
-        chosen=schema.chosen,
-        dtype=schema.torch_dtype,
-    )
+    read = _read(table, schema, schema.chosen)
+    assert isinstance(read, Choices)
+    return read
+
+
+def _read(table: Any, schema: TableSchema, chosen: str | None) -> Table | Choices:
+    from setgrad.sets import read_table
+    from setgrad.sets._read import Roles, read_rows
+    from setgrad.sets._sources import open_table
+
+    set_id, item_id, dtype = schema.set_id, schema.item_id, schema.torch_dtype
+    if schema.columns is None:
+        features = schema.features
+        return read_table(table, set_id=set_id, features=features, chosen=chosen, item_id=item_id, dtype=dtype)
+    source, roles = open_table(table), Roles(set_id, chosen, item_id)
+    source.check_columns([*(name for name in roles if name is not None), *schema.columns.names])
+    return read_rows(source, roles, schema.columns.reader(), dtype)
 
 
 def picks_frame(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from setgrad.errors import FileFormatError
+
+if TYPE_CHECKING:
+    from setgrad.columns._columns import Columns
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -26,6 +29,7 @@ class TableSchema:
         item_id: Column with the name of an item.
         chosen: Column that tells whether an item was chosen.
         dtype: "float32" or "float64"; None to choose it from the values of each table.
+        columns: How the features become numbers; None if they are numbers.
 
     Examples:
         >>> TableSchema("basket", ("price", "stars")).torch_dtype is None
@@ -37,6 +41,7 @@ class TableSchema:
     item_id: str | None = None
     chosen: str | None = None
     dtype: str | None = None
+    columns: Columns | None = None
 
     @property
     def torch_dtype(self) -> torch.dtype | None:
@@ -50,7 +55,14 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain strings and lists."""
-        return {**asdict(self), "features": list(self.features)}
+        return {
+            "set_id": self.set_id,
+            "features": list(self.features),
+            "item_id": self.item_id,
+            "chosen": self.chosen,
+            "dtype": self.dtype,
+            "columns": None if self.columns is None else self.columns.to_json(),
+        }
 
     @staticmethod
     def from_json(data: Any, place: str) -> TableSchema:
@@ -74,7 +86,12 @@ class TableSchema:
         dtype = data.get("dtype")
         if dtype not in (None, *_DTYPES):
             raise FileFormatError(f"{place} is damaged: {dtype!r} is not one of the dtypes {', '.join(_DTYPES)}")
-        return TableSchema(data["set_id"], tuple(data["features"]), *optional, dtype)
+        columns = None
+        if data.get("columns") is not None:
+            from setgrad.columns._columns import Columns
+
+            columns = Columns.from_json(data["columns"], place)
+        return TableSchema(data["set_id"], tuple(data["features"]), *optional, dtype, columns)
 
 
 def _is_name(name: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -13,15 +13,23 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import OptionError, parameter, unknown_name
-from setgrad.selector._choice_gradient import FENCHEL_YOUNG, make_gradient
+from setgrad.selector._choice_gradient import FENCHEL_YOUNG, ChoiceGradient, make_gradient
 from setgrad.selector._choosing import AbstractChoosing
-from setgrad.selector._data import prepare_data
+from setgrad.selector._data import prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
 from setgrad.selector._recall import RecallCalibration
-from setgrad.selector._table_input import as_choices, is_table, read_choices
+from setgrad.selector._table_input import (
+    FitTable,
+    TableArguments,
+    as_choices,
+    check_no_subsets,
+    is_table,
+    read_choices,
+    read_to_fit,
+)
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import AnyConstraint
@@ -197,8 +205,6 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
 
     # ---- learning
 
-    # A fit needs gradients, also if the caller is in inference mode.
-    @torch.inference_mode(mode=False)
     def fit(
         self,
         sets: Any,
@@ -209,6 +215,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         item_id: str | None = None,
         features: Iterable[str] | None = None,
         weight: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        embed: Iterable[str] = (),
         validation: Any = None,
         sample_weight: Any = None,
         start: SubsetSelector | None = None,
@@ -225,8 +233,11 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             set_id: Column of the table with the set of a row.
             chosen: Column that says whether the item was chosen.
             item_id: Column with the id of the item.
-            features: Columns with the features of an item; None for all numeric ones without another role.
+            features: Columns with the features of an item; None for all that are understood and have no other role.
             weight: Column with the weight of the row in the loss.
+            columns: Kinds of columns that differ from those that are found: "number", "boolean", "category", "id",
+                "date", "text", "vector", or "ignore". See `setgrad.describe`.
+            embed: Columns of ids to learn a vector of each id for, which may be that of the items.
             validation: Held-out `(sets, subsets)` for early stopping and for the rule of sizes, or a table of the same
                 columns; None to split them off.
             sample_weight: Weight of each set `(b,)` or of each item `(total,)` in the loss; only ratios matter.
@@ -255,16 +266,75 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 kind = type(start).__name__
                 raise OptionError(f"{parameter('start')} must be a fitted SubsetSelector, not {kind}; see setgrad.load")
             start._check_fitted()
-        options = self.validate()
-        columns = {"set_id": set_id, "chosen": chosen, "item_id": item_id, "features": features, "weight": weight}
-        sets, subsets, sample_weight, schema = as_choices(sets, subsets, sample_weight, columns)
-        if schema is not None and is_table(validation):
-            validation = tuple(read_choices(validation, schema))
-        seed = options.random_state
-        seed = int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
+        arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
+        if is_table(sets):
+            check_no_subsets(subsets, sample_weight)
+            read = self.read_to_fit(sets, arguments, has_validation=validation is not None, start=start)
+            return self.fit_read(read, validation, constraint, training, start)
+        self.validate()
+        arguments.check_no_table()
+        sets, subsets, sample_weight = as_choices(sets, subsets, sample_weight)
+        return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, self._seed(), None)
+
+    def _seed(self) -> int:
+        seed = self.random_state
+        return int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
+
+    def read_to_fit(
+        self, table: Any, arguments: TableArguments, *, has_validation: bool, start: SubsetSelector | None = None
+    ) -> FitTable:
+        """Read the table to fit on, for `fit_read`; what was understood of it is shown if `verbose` is not 0.
+
+        Args:
+            table: The table.
+            arguments: The names of its columns.
+            has_validation: Whether there are separate validation sets, so that all sets are trained on.
+            start: The selector that training starts from; its columns are used.
+        """
+        options, seed = self.validate(), self._seed()
+
+        def split(lengths: np.ndarray) -> np.ndarray:
+            is_training = np.ones(len(lengths), dtype=bool)
+            if not has_validation:
+                is_training[split_sets(lengths, options.validation_fraction, seed)[1]] = False
+            return is_training
+
+        fitted = None if start is None or start.table_ is None else start.table_.columns
+        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, show=self.verbose > 0)
+
+    def fit_read(
+        self,
+        read: FitTable,
+        validation: Any,
+        constraint: AnyConstraint | None,
+        training: ChoiceGradient,
+        start: SubsetSelector | None,
+    ) -> SubsetSelector:
+        """Learn from a table that was read; arguments are those of `fit`."""
+        if is_table(validation):
+            validation = tuple(read_choices(validation, read.schema))
+        sets, subsets, weight = as_choices(read.choices, None, None)
+        return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
+
+    # A fit needs gradients, also if the caller is in inference mode.
+    @torch.inference_mode(mode=False)
+    def _fit(
+        self,
+        sets: Any,
+        subsets: Any,
+        sample_weight: Any,
+        validation: Any,
+        constraint: AnyConstraint | None,
+        training: ChoiceGradient,
+        start: SubsetSelector | None,
+        seed: int,
+        schema: TableSchema | None,
+    ) -> SubsetSelector:
+        options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_))
+        parts = None if schema is None or schema.columns is None else schema.columns.parts
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
         self.table_ = schema
         return self
 

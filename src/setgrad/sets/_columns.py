@@ -42,38 +42,55 @@ def resolve_features(
         raise OptionError(f"{parameter('features')} must be a list of columns; write [{features!r}]")
     # A list: an array has no truth value, and an iterator can be read only once.
     named = None if features is None else list(features)
+    role_of = check_roles(table, schema, roles, named or [])
+    free = [field for field in schema if field.name not in role_of]
+    columns = [field.name for field in free if _is_numeric(field.type)] if named is None else named
+    if not columns:
+        kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
+        raise DataError(f"{table}: no numeric column for {parameter('features')}; columns without a role: {kinds}")
+    index = next((name for name in columns if named is None and is_index(name)), None)
+    if index is not None:
+        raise DataError(
+            f"{table}: the column {index!r} looks like the index of a data frame, not like a feature; write the table "
+            f"without it (index=False in pandas), rename it, or name the {parameter('features')}"
+        )
+    check_names(table, schema, [*role_of, *columns])
+    return columns
+
+
+def check_roles(table: str, schema: pa.Schema, roles: dict[str, str | None], features: list[str]) -> dict[str, str]:
+    """Return the role of each column that the user named, after checking that it exists and has only that one.
+
+    Raises:
+        DataError: If columns are missing, one has no name, or one has two roles.
+    """
     requested = [(role, name) for role, name in roles.items() if name is not None]
-    requested += [("features", name) for name in named or []]
-    counts = Counter(schema.names)
-    missing = [name for _, name in requested if name not in counts]
+    requested += [("features", name) for name in features]
+    names = set(schema.names)
+    missing = [name for _, name in requested if name not in names]
     if missing:
-        raise DataError(f"{table}: {_describe_missing(missing, schema.names)}")
+        raise DataError(f"{table}: {describe_missing(list(dict.fromkeys(missing)), schema.names)}")
     role_of: dict[str, str] = {}
     for role, name in requested:
         if name in role_of:
             both = f"{parameter(role_of[name])} and as {parameter(role)}"
             raise DataError(f"{table}: column {name!r} is used as {both}; use it once")
         role_of[name] = role
-    free = [field for field in schema if field.name not in role_of]
-    columns = [field.name for field in free if _is_numeric(field.type)] if named is None else named
-    if not columns:
-        kinds = ", ".join(f"{field.name} ({field.type})" for field in free) or "none"
-        raise DataError(f"{table}: no numeric column for {parameter('features')}; columns without a role: {kinds}")
     if "" in role_of:
         raise DataError(f"{table}: the column for {parameter(role_of[''])} has no name; give it one in the table")
-    index = next((name for name in columns if named is None and _is_index(name)), None)
-    if index is not None:
-        raise DataError(
-            f"{table}: the column {index!r} looks like the index of a data frame, not like a feature; write the table "
-            f"without it (index=False in pandas), rename it, or name the {parameter('features')}"
-        )
-    for name in dict.fromkeys([*role_of, *columns]):
+    return role_of
+
+
+def check_names(table: str, schema: pa.Schema, names: list[str]) -> None:
+    """Raise a DataError if the table has one of these columns twice."""
+    counts = Counter(schema.names)
+    for name in dict.fromkeys(names):
         if counts[name] > 1:
             raise DataError(f"{table}: {counts[name]} columns are called {name!r}; rename them")
-    return columns
 
 
-def _describe_missing(missing: list[str], names: list[str]) -> str:
+def describe_missing(missing: list[str], names: list[str]) -> str:
+    """Return what to say about columns that do not exist."""
     parts = []
     for name in missing:
         close = get_close_matches(str(name), names, n=1)
@@ -82,7 +99,7 @@ def _describe_missing(missing: list[str], names: list[str]) -> str:
     return f"there is no column {' or '.join(parts)}; the columns are: {listed}"
 
 
-def _is_index(name: str) -> bool:
+def is_index(name: str) -> bool:
     """Return whether a column has the name that pandas gives to an unnamed index, in CSV and in Parquet."""
     return name == "" or name.startswith("__index_level_")
 
@@ -258,7 +275,7 @@ def check_adjacent(table: str, column: str, set_ids: pa.ChunkedArray, starts: np
         starts: The rows at which the sets start.
         lengths: The number of rows from each start to the next.
     """
-    codes = _factorize(set_ids)
+    codes = factorize(set_ids)
     unique, earliest = np.unique(codes, return_index=True)
     if len(unique) == len(codes):
         return
@@ -275,7 +292,7 @@ def check_unique(
     table: str, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
 ) -> None:
     """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
-    codes = _factorize(item_ids)
+    codes = factorize(item_ids)
     keys = np.repeat(np.arange(len(lengths)), lengths) * (int(codes.max()) + 1) + codes
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():
@@ -306,10 +323,10 @@ def ids_to_numpy(ids: pa.ChunkedArray) -> np.ndarray:
     # Equal ids share one object: the items of a catalogue appear in many sets.
     unique = np.empty(len(ids.unique()), dtype=object)
     unique[:] = ids.unique().to_pylist()
-    return unique[_factorize(ids)]
+    return unique[factorize(ids)]
 
 
-def _factorize(array: pa.ChunkedArray) -> np.ndarray:
+def factorize(array: pa.ChunkedArray) -> np.ndarray:
     """Return integer codes of the values, numbered from 0 in order of first appearance."""
     indices = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in array.dictionary_encode().chunks]
     return np.concatenate(indices).astype(np.int64)

@@ -5,7 +5,7 @@ Imported only when a table is read, so PyArrow may be imported at the top.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, final, overload
 
@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import types
-from torch import Tensor
 
 from setgrad.errors import DataError, OptionError, parameter
+from setgrad.sets._arrays import Float32LossCheck, GrowableArray
 from setgrad.sets._choices import Choices, Table
 from setgrad.sets._columns import (
     Column,
@@ -30,10 +30,7 @@ from setgrad.sets._columns import (
     resolve_features,
 )
 from setgrad.sets._sets import Sets
-from setgrad.sets._sources import open_table
-
-# An error above this share of a column's range is more than rounding.
-_RANGE_SHARE = 1e-4
+from setgrad.sets._sources import TableSource, open_table
 
 
 @overload
@@ -121,15 +118,53 @@ def read_table(
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise OptionError(f"features are real numbers, but dtype is {dtype!r}; use torch.float32 or torch.float64")
     source = open_table(table)
-    name, schema = source.name, source.schema
-    roles = {"set_id": set_id, "item_id": item_id, "chosen": chosen, "weight": weight}
-    columns = resolve_features(name, schema, features, roles)
-    needed = [role for role in roles.values() if role is not None] + columns
+    roles = Roles(set_id, chosen, item_id, weight)
+    columns = resolve_features(source.name, source.schema, features, roles._asdict())
     # The chunks of a CSV file are text; only the inferred schema says which columns are boolean.
-    boolean_columns = {column for column in columns if types.is_boolean(schema.field(column).type)}
+    boolean_columns = {column for column in columns if types.is_boolean(source.schema.field(column).type)}
 
+    def read(chunk: dict[str, Column], dtype: torch.dtype, check: Float32LossCheck | None) -> np.ndarray:
+        return _read_block([chunk[column] for column in columns], boolean_columns, dtype, check)
+
+    return read_rows(source, roles, ItemReader(columns, len(columns), read), dtype)
+
+
+@final
+class Roles(NamedTuple):
+    """The columns of a table that are not features."""
+
+    set_id: str
+    chosen: str | None = None
+    item_id: str | None = None
+    weight: str | None = None
+
+
+@final
+class ItemReader(NamedTuple):
+    """What reads the items of a table.
+
+    Attributes:
+        columns: The columns that it reads.
+        width: The numbers of an item.
+        read: From columns of a chunk to numbers `(rows, width)` of a dtype; it updates the check of the columns.
+    """
+
+    columns: list[str]
+    width: int
+    read: Callable[[dict[str, Column], torch.dtype, Float32LossCheck | None], np.ndarray]
+
+    @staticmethod
+    def nothing(rows_of: str) -> ItemReader:
+        """Return a reader of items without numbers, for tables with this column."""
+        return ItemReader([], 0, lambda chunk, dtype, check: np.empty((len(chunk[rows_of].array), 0), np.float32))
+
+
+def read_rows(source: TableSource, roles: Roles, reader: ItemReader, dtype: torch.dtype | None) -> Choices | Table:
+    """Read sets in one pass over the chunks of a table; arguments, result and errors are those of `read_table`."""
+    name, (set_id, chosen, item_id, weight) = source.name, roles
+    needed = list(dict.fromkeys([*(role for role in roles if role is not None), *reader.columns]))
     target = torch.float32 if dtype is None else dtype
-    check = Float32LossCheck(len(columns)) if dtype is None else None
+    check = Float32LossCheck(reader.width) if dtype is None else None
     storage = np.float64 if target == torch.float64 else np.float32
     items, weights = GrowableArray(storage, target), GrowableArray(storage, target)
     masks = GrowableArray(np.bool_, torch.bool)
@@ -143,7 +178,7 @@ def read_table(
         starts = find_starts(set_ids, previous)
         set_chunks.append(set_ids.take(pa.array(starts)))
         start_chunks.append(starts + rows)
-        items.append(_read_block([chunk[column] for column in columns], boolean_columns, target, check))
+        items.append(reader.read(chunk, target, check))
         if item_id is not None:
             item_chunks.append(read_ids(chunk[item_id]))
         if chosen is not None:
@@ -155,9 +190,7 @@ def read_table(
         raise DataError(f"{name}: the table has columns but no rows; write at least one item")
     if check is not None and check.needs_float64:
         # A second pass, because holding every table in float64 until its end is known would take twice the memory.
-        return read_table(
-            source, set_id=set_id, features=columns, chosen=chosen, item_id=item_id, weight=weight, dtype=torch.float64
-        )
+        return read_rows(source, roles, reader, torch.float64)
 
     starts = np.concatenate(start_chunks)
     lengths = np.diff(starts, append=rows)
@@ -173,8 +206,8 @@ def read_table(
     id_list = (all_set_ids if source.typed else integers_if_lossless(all_set_ids)).to_pylist()
     sample_weight = None if weight is None else weights.pop()
     if chosen is None:
-        return Table(sets, id_list, item_ids, sample_weight, columns)
-    return Choices(sets, sets.with_values(masks.pop()), id_list, item_ids, sample_weight, columns)
+        return Table(sets, id_list, item_ids, sample_weight, reader.columns)
+    return Choices(sets, sets.with_values(masks.pop()), id_list, item_ids, sample_weight, reader.columns)
 
 
 @final
@@ -283,79 +316,3 @@ def _read_weights(column: Column, dtype: torch.dtype) -> np.ndarray:
         position = np.flatnonzero(weights < 0)[0]
         raise column.error(position, f"the weight {weights[position]:g} is negative; a weight must be at least 0")
     return weights
-
-
-@final
-class Float32LossCheck:
-    """Collects the rounding errors of columns that are converted to float32 in chunks.
-
-    float64 is needed if a number changes by 1/2 or more, as integers above 2**24 do (times, counts, codes), or by more
-    than a small share of the range of its column, as numbers with a small spread far from 0 do.
-
-    Examples:
-        >>> check = Float32LossCheck(1)
-        >>> check.update(0, np.array([0.1, 1e6, 2.0**24]))
-        >>> check.needs_float64
-        False
-        >>> check.update(0, np.array([2**24 + 1]))
-        >>> check.needs_float64
-        True
-    """
-
-    def __init__(self, columns: int) -> None:
-        self._error = np.zeros(columns)
-        self._min, self._max = np.full(columns, np.inf), np.full(columns, -np.inf)
-
-    def update(self, column: int, values: np.ndarray) -> None:
-        """Add the next chunk of a column; its values must be finite."""
-        if not len(values) or np.can_cast(values.dtype, np.float32):
-            return
-        exact = values.astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            error = np.abs(exact - exact.astype(np.float32)).max()
-        self._error[column] = max(self._error[column], error)
-        self._min[column] = min(self._min[column], exact.min())
-        self._max[column] = max(self._max[column], exact.max())
-
-    @property
-    def needs_float64(self) -> bool:
-        """Whether at least one column loses too much precision in float32."""
-        # A constant column has no range to compare with; a column of a type that always fits has a range of -inf.
-        span = self._max - self._min
-        return bool((self._error >= 0.5).any() or ((span > 0) & (self._error > _RANGE_SHARE * span)).any())
-
-
-@final
-class GrowableArray:
-    """Collects rows in one array. Concatenating a list of chunks at the end would hold all rows twice.
-
-    Examples:
-        >>> array = GrowableArray(np.float32, torch.float32)
-        >>> for chunk in ([1.0, 2.0], [3.0]):
-        ...     array.append(np.array(chunk))
-        >>> array.pop().tolist()
-        [1.0, 2.0, 3.0]
-    """
-
-    def __init__(self, storage: type[np.generic], dtype: torch.dtype) -> None:
-        self._array = np.empty(0, storage)
-        self._rows = 0
-        self._dtype = dtype
-
-    def append(self, chunk: np.ndarray) -> None:
-        """Add rows at the end; all chunks must have rows of the same shape."""
-        rows = self._rows + len(chunk)
-        if rows > len(self._array):
-            # Resizing in place lets the allocator move large blocks without a copy. Growing by a quarter keeps the
-            # number of moves small.
-            capacity = max(rows, len(self._array) * 5 // 4)
-            self._array.resize((capacity, *chunk.shape[1:]), refcheck=False)
-        self._array[self._rows : rows] = chunk
-        self._rows = rows
-
-    def pop(self) -> Tensor:
-        """Return all rows as one tensor of type `dtype`, and release them."""
-        array, rows = self._array, self._rows
-        self._array, self._rows = np.empty(0, array.dtype), 0
-        array.resize((rows, *array.shape[1:]), refcheck=False)
-        return torch.from_numpy(array).to(self._dtype)

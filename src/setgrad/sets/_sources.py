@@ -6,7 +6,7 @@ Imported only when a table is read, so PyArrow may be imported at the top.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +14,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import dataset, fs
 
 from setgrad.errors import DataError
+from setgrad.sets._columns import Column, describe_missing, factorize
 from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format
 
 # The name that pandas gives to an index without a name: row numbers of an earlier table, not data.
@@ -40,6 +42,16 @@ class TableSource:
     typed: bool
     schema: pa.Schema
     batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Check that the columns exist.
+
+        Raises:
+            DataError: If some do not; the message names all of them.
+        """
+        missing = [name for name in dict.fromkeys(names) if name not in self.schema.names]
+        if missing:
+            raise DataError(f"{self.name}: {describe_missing(missing, self.schema.names)}")
 
     def read_chunks(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield these columns in chunks of rows, in order; of a file, only one chunk is in memory at a time."""
@@ -163,11 +175,38 @@ def _open_frame(frame: Any) -> TableSource:
     columns = [column for column in table.column_names if not _UNNAMED_INDEX.fullmatch(column)]
     if len(columns) < table.num_columns:
         table = table.select(columns)
+    return _hold(name, True, table.schema, table)
+
+
+def _hold(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSource:
+    """Return a source with its rows in memory."""
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from table.select(columns).to_batches(max_chunksize=chunk_rows(columns))
 
-    return TableSource(name, True, table.schema, batches)
+    return TableSource(name, typed, schema, batches)
+
+
+def load_rows(source: TableSource) -> TableSource:
+    """Return the same table with its rows in memory, so that it is read from its files only once."""
+    table = pa.Table.from_batches(source.read_chunks(source.schema.names))
+    return _hold(source.name, source.typed, source.schema, table)
+
+
+def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarray | None]:
+    """Return a table in which the rows of each set are adjacent, and the rows of the given table in that order.
+
+    Sets come in the order of their first rows. The order is None, and the table the same, if they were adjacent.
+    """
+    chunks = [Column.from_batch(source.name, batch, set_id, 0).array for batch in source.read_chunks([set_id])]
+    if not chunks:
+        return source, None
+    codes = factorize(pa.chunked_array(chunks))
+    if np.count_nonzero(np.diff(codes)) == codes.max():
+        return source, None
+    order = np.argsort(codes, kind="stable")
+    table = pa.Table.from_batches(source.read_chunks(source.schema.names)).take(pa.array(order))
+    return _hold(source.name, source.typed, source.schema, table), order
 
 
 @contextmanager

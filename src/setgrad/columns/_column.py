@@ -1,0 +1,89 @@
+"""What every kind of column has: the numbers that it gives an item, and what the model does with them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, final
+
+import numpy as np
+
+from setgrad.columns._part import Part
+
+if TYPE_CHECKING:
+    from setgrad.sets._columns import Column
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingColumn:
+    """A column of the rows that a model is trained on.
+
+    Attributes:
+        columns: The values; several columns for numbers that belong together.
+        sets: The number of the set of each row.
+        context: Whether the values are the same for all items of a set.
+    """
+
+    columns: Sequence[Column]
+    sets: np.ndarray
+    context: bool
+
+    @property
+    def first(self) -> Column:
+        """The only column, or the first of several."""
+        return self.columns[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedColumn(abc.ABC):
+    """How one column of a table becomes numbers, as the training rows decided it.
+
+    To add a kind, write a class and enter it in `KINDS`. Its fields are JSON values: texts, numbers, booleans, and
+    tuples of them.
+
+    Attributes:
+        name: The column of the table.
+        context: Whether it had one value in each set.
+    """
+
+    name: str
+    context: bool
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the table that are read."""
+        return (self.name,)
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> tuple[Part, ...]:
+        """What the numbers of an item are."""
+
+    @classmethod
+    @abc.abstractmethod
+    def fit(cls, name: str, training: TrainingColumn) -> Self:
+        """Return the column as these training rows decide it.
+
+        Raises:
+            DataError: If the values cannot be read as this kind.
+        """
+
+    @abc.abstractmethod
+    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+        """Return the numbers of the items of a chunk, `(rows, width)`.
+
+        Raises:
+            DataError: If a value cannot be read.
+        """
+
+    @property
+    def note(self) -> str:
+        """What was learned about the values, for people."""
+        return ""
+
+    @property
+    def width(self) -> int:
+        """How many numbers an item has."""
+        return sum(part.width for part in self.parts)

@@ -1,0 +1,218 @@
+"""Columns fitted to a table: what each is, what it becomes, and what looks wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._columns import Columns, joined
+from setgrad.columns._describe import LEFT_OUT, ColumnSummary, TableDescription
+from setgrad.columns._guess import Guess, guess_kind, look_at
+from setgrad.columns._kinds import IGNORE, KINDS
+from setgrad.columns._suspicions import TableSuspicions
+from setgrad.errors import DataError, OptionError, parameter, unknown_name
+from setgrad.sets._columns import Column
+from setgrad.sets._read import Roles
+from setgrad.sets._sources import TableSource
+
+# So many columns of numbers with one name and a running number are a vector.
+_FEWEST_NUMBERED = 8
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+# What each role is, for people.
+_ROLES = {"set_id": "the set", "chosen": "what was chosen", "item_id": "the item", "weight": "weight in the loss"}
+
+
+@final
+@dataclass(frozen=True)
+class ColumnChoice:
+    """What the user says about columns.
+
+    Attributes:
+        features: The columns to use; None for all without a role.
+        kinds: The kinds of columns, also "ignore".
+        embed: Columns of ids to learn a vector of each value for.
+    """
+
+    features: tuple[str, ...] | None = None
+    kinds: Mapping[str, str] | None = None
+    embed: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(features: Any, kinds: Any, embed: Any) -> ColumnChoice:
+        """Return what arguments of `fit` say.
+
+        Raises:
+            OptionError: If they cannot be read.
+        """
+        if kinds is not None and not isinstance(kinds, Mapping):
+            raise OptionError(f"{parameter('columns')} must map columns to kinds, as {{'brand': 'category'}}")
+        for kind in (kinds or {}).values():
+            if kind not in (*KINDS, IGNORE):
+                raise unknown_name("columns", kind, [*KINDS, IGNORE])
+        return ColumnChoice(
+            None if features is None else _names("features", features), kinds, _names("embed", embed or ())
+        )
+
+    @property
+    def named(self) -> list[str]:
+        """All columns that the user names."""
+        return list(dict.fromkeys([*(self.features or ()), *(self.kinds or {}), *self.embed]))
+
+    @property
+    def kind_of(self) -> dict[str, str]:
+        """The kinds that the user set, by column."""
+        return {**(self.kinds or {}), **dict.fromkeys(self.embed, "id")}
+
+
+def _names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise OptionError(f"{parameter(argument)} must be a list of columns; write [{names!r}]")
+    return tuple(dict.fromkeys(names))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """The sets of a table, and which of its rows the columns are fitted to.
+
+    Attributes:
+        lengths: Number of rows of each set.
+        training: Whether each set is trained on.
+        chosen: Whether the item of each row was chosen; None if that is not known.
+    """
+
+    lengths: np.ndarray
+    training: np.ndarray
+    chosen: np.ndarray | None
+
+
+def fit_columns(
+    source: TableSource, roles: Roles, choice: ColumnChoice, rows: TrainingRows
+) -> tuple[Columns, TableDescription]:
+    """Return the columns that items have, and what was understood of the table.
+
+    Args:
+        source: The table, in memory.
+        roles: The columns that are not features.
+        choice: What the user says about columns.
+        rows: Its sets.
+
+    Raises:
+        DataError: If no column can be used, or values cannot be read; the message has all faults.
+    """
+    names = _candidates(source, roles, choice)
+    table = pa.Table.from_batches(source.read_chunks(list(dict.fromkeys([*source.schema.names]))))
+    sets = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+    is_training = rows.training[sets]
+    suspicions = TableSuspicions(rows.lengths, rows.chosen)
+    fitted: list[FittedColumn] = []
+    summaries = [_role_summary(table, source, role, name) for role, name in roles._asdict().items() if name is not None]
+    faults: list[DataError] = []
+    for group in _grouped(names, source.schema, choice.kind_of):
+        try:
+            column, summary = _fit_one(source, table, group, choice, sets, is_training)
+            if column is not None:
+                block = column.encode([_whole(source, table, name) for name in column.sources])
+                is_context = suspicions.is_constant(block)
+                column = replace(column, context=is_context)
+                suspicions.look_at(column, block)
+                fitted.append(column)
+                if is_context:
+                    summary = replace(summary, use="; ".join(filter(None, ("the same in a set: context", summary.use))))
+            summaries.append(summary)
+        except DataError as error:
+            faults.append(error)
+    if faults:
+        raise joined(faults)
+    if not fitted:
+        seen = "; ".join(f"{s.name}: {s.use}" for s in summaries if not s.used) or "all have a role"
+        raise DataError(f"{source.name}: no column can be used as {parameter('features')} ({seen}); name their kinds")
+    description = TableDescription(
+        source.name,
+        len(rows.lengths),
+        int(rows.lengths.sum()),
+        None if rows.chosen is None else int(rows.chosen.sum()),
+        tuple(summaries),
+        suspicions.warnings(),
+    )
+    return Columns(tuple(fitted)), description
+
+
+def _candidates(source: TableSource, roles: Roles, choice: ColumnChoice) -> list[str]:
+    """Return the columns that may be features."""
+    columns = source.schema.names if choice.features is None else choice.features
+    return [name for name in dict.fromkeys([*columns, *choice.embed]) if name not in roles or name in choice.embed]
+
+
+def _grouped(names: Sequence[str], schema: pa.Schema, kinds: Mapping[str, str]) -> list[list[str]]:
+    """Return the columns one by one, those of a vector together."""
+
+    def key(name: str) -> tuple[str, bool]:
+        match = _NUMBERED.fullmatch(name)
+        is_number = types.is_floating(schema.field(name).type) and name not in kinds
+        return (match[1], True) if match and is_number else (name, False)
+
+    groups: list[list[str]] = []
+    for (_, is_numbered), group in groupby(names, key):
+        members = list(group)
+        groups += [members] if is_numbered and len(members) >= _FEWEST_NUMBERED else [[name] for name in members]
+    return groups
+
+
+def _fit_one(
+    source: TableSource,
+    table: pa.Table,
+    group: list[str],
+    choice: ColumnChoice,
+    sets: np.ndarray,
+    is_training: np.ndarray,
+) -> tuple[FittedColumn | None, ColumnSummary]:
+    """Return a column, None if it is not used, and what was understood of it."""
+    first, label = group[0], group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}"
+    dtype = table.schema.field(first).type
+    # Chunks of a CSV file are text, and its schema has the types that it looks like.
+    type_name = str(source.schema.field(first).type)
+    if choice.kind_of.get(first) == IGNORE:
+        return None, ColumnSummary(first, IGNORE, type_name, table[first].null_count, 0, LEFT_OUT, False)
+    columns = [_whole(source, table, name) for name in group]
+    look = look_at(columns[0])
+    if len(group) > 1:
+        guess = Guess("vector")
+    elif first in choice.kind_of:
+        guess = Guess(choice.kind_of[first], "as asked")
+    else:
+        guess = guess_kind(columns[0], look)
+        if guess.kind == IGNORE and choice.features is not None and guess.reason.startswith("looks like an id"):
+            # Named as a feature, it is one.
+            guess = Guess("number" if types.is_integer(dtype) else "category", "as asked")
+    if guess.kind == IGNORE:
+        return None, ColumnSummary(label, IGNORE, type_name, look.missing, look.distinct, guess.reason, False)
+    mask = pa.array(is_training)
+    parts = [replace(column, array=column.array.filter(mask)) for column in columns]
+    fitted = KINDS[guess.kind].fit(label, TrainingColumn(parts, sets[is_training], False))
+    use = "; ".join(filter(None, (guess.reason, fitted.note)))
+    return fitted, ColumnSummary(label, guess.kind, type_name, look.missing, look.distinct, use, True)
+
+
+def _whole(source: TableSource, table: pa.Table, name: str) -> Column:
+    """Return a whole column in one piece."""
+    column = table[name]
+    if types.is_string(column.type):
+        column = column.cast(pa.large_string())
+    array = column.combine_chunks()
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return Column.from_batch(source.name, pa.record_batch([array], names=[name]), name, 0)
+
+
+def _role_summary(table: pa.Table, source: TableSource, role: str, name: str) -> ColumnSummary:
+    look = look_at(_whole(source, table, name))
+    type_name = str(source.schema.field(name).type)
+    return ColumnSummary(name, role, type_name, look.missing, look.distinct, _ROLES[role], True)

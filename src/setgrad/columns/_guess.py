@@ -1,0 +1,146 @@
+"""Which kind a column is, if the user does not say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from setgrad.columns._kinds import IGNORE
+from setgrad.columns._values import as_texts, find_day_format, is_text, read_quantities, read_truth
+from setgrad.errors import DataError
+from setgrad.sets._columns import Column, is_index
+
+# Last word of the name of an id.
+_ID_NAME = re.compile(
+    r"(?:^|[\W_])(?:ids?|uid|uuid|guid|key|pk|sku|ean|gtin|upc|asin|isbn|index|idx|nr|code)$", re.IGNORECASE
+)
+_CAMEL_ID_NAME = re.compile(r"[a-z](?:Id|ID)$")
+# An id with few values that occur often, such as the number of a brand, is a category.
+_FEW_VALUES, _OFTEN = 100, 20
+# From so many different values of two words each, or of three, a column holds texts and not categories.
+_TEXTS_OF_TWO, _TEXTS_OF_THREE = 200, 20
+# Values of which nearly every row has its own describe nothing.
+_NEARLY_ALL = 0.8
+_LOOKS_LIKE_ID = "looks like an id"
+
+
+@final
+class Guess(NamedTuple):
+    """The kind of a column, and why it is that one or is not used."""
+
+    kind: str
+    reason: str = ""
+
+
+@final
+class Look(NamedTuple):
+    """What was counted in a column: missing values and different ones."""
+
+    missing: int
+    distinct: int
+
+
+def look_at(column: Column) -> Look:
+    """Count the gaps and the different values of a column; lists count as different."""
+    array = column.array
+    if types.is_nested(array.type):
+        return Look(array.null_count, len(array) - array.null_count)
+    if is_text(array.type):
+        array = as_texts(column)
+    elif types.is_floating(array.type):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    return Look(array.null_count, pc.count_distinct(array).as_py())
+
+
+def guess_kind(column: Column, look: Look) -> Guess:
+    """Return the kind of a column from its name, its type and its values."""
+    dtype = column.array.type
+    if is_index(column.name):
+        return Guess(IGNORE, "looks like the index of a data frame")
+    if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
+        return Guess("vector") if _is_number(dtype.value_type) else Guess(IGNORE, f"{dtype} is not a vector of numbers")
+    if not look.distinct:
+        return Guess(IGNORE, "has no values")
+    if types.is_nested(dtype) or types.is_binary(dtype) or types.is_large_binary(dtype):
+        return Guess(IGNORE, f"{dtype} has no kind")
+    if look.distinct == 1 and not look.missing:
+        return Guess(IGNORE, "has one value only")
+    if types.is_boolean(dtype):
+        return Guess("boolean")
+    if types.is_timestamp(dtype) or types.is_date(dtype):
+        return Guess("date")
+    if types.is_integer(dtype):
+        return _guess_whole(column, look)
+    if _is_number(dtype) or types.is_duration(dtype) or types.is_time(dtype):
+        return Guess("number")
+    return _guess_text(column, look)
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype))
+
+
+def _guess_whole(column: Column, look: Look) -> Guess:
+    if has_id_name(column.name):
+        return _id_or_category(column, look)
+    low, high = (value.as_py() for value in pc.min_max(column.array).values())
+    if (low, high) == (0, 1):
+        return Guess("boolean")
+    rows = len(column.array)
+    if look.distinct == rows and rows > 2 and high - low + 1 == rows and _is_sorted(column):
+        return Guess(IGNORE, "counts the rows")
+    if max(abs(low), abs(high)) > 2**53:
+        return Guess(IGNORE, f"{_LOOKS_LIKE_ID}: more digits than a number keeps")
+    return Guess("number")
+
+
+def _is_sorted(column: Column) -> bool:
+    values = column.array.to_numpy(zero_copy_only=False)
+    return bool((values[1:] > values[:-1]).all())
+
+
+def has_id_name(name: str) -> bool:
+    """Return whether a column has the name of an id."""
+    return bool(_ID_NAME.search(name) or _CAMEL_ID_NAME.search(name))
+
+
+def _id_or_category(column: Column, look: Look) -> Guess:
+    is_category = look.distinct <= _FEW_VALUES and len(column.array) >= _OFTEN * look.distinct
+    return Guess("category") if is_category else Guess(IGNORE, _LOOKS_LIKE_ID)
+
+
+def _guess_text(column: Column, look: Look) -> Guess:
+    if _reads(read_truth, column) and look.distinct <= 2:
+        return Guess("boolean")
+    if has_id_name(column.name):
+        return _id_or_category(column, look)
+    if _reads(read_quantities, column):
+        whole = read_quantities(column)
+        whole = whole[~np.isnan(whole)]
+        if (whole == np.trunc(whole)).all():
+            return _guess_whole(Column(column.table, column.name, pa.array(whole.astype(np.int64)), 0), look)
+        return Guess("number")
+    if find_day_format(column) is not None:
+        return Guess("date")
+    texts = as_texts(column).drop_null().unique()
+    words = pc.mean(pc.add(pc.count_substring_regex(texts, r"\s+"), 1)).as_py()
+    if (words >= 3 and look.distinct > _TEXTS_OF_THREE) or (words >= 2 and look.distinct > _TEXTS_OF_TWO):
+        return Guess("text")
+    rows = len(column.array) - look.missing
+    if look.distinct > _NEARLY_ALL * rows and look.distinct > _FEW_VALUES:
+        return Guess(IGNORE, f"{_LOOKS_LIKE_ID}: nearly every row has its own value")
+    return Guess("category")
+
+
+def _reads(reader: Callable[[Column], np.ndarray], column: Column) -> bool:
+    try:
+        reader(column)
+    except DataError:
+        return False
+    return True

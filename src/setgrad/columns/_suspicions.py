@@ -1,0 +1,109 @@
+"""What looks wrong in a table: labels among the features, sets that teach nothing, equal items."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from setgrad.columns._column import FittedColumn
+
+# A column that separates what was chosen in this share of the sets is hardly known before the choice.
+_SEPARATED = 0.99
+# Fewer sets than this do not show a pattern.
+_FEW_SETS = 20
+# Codes that occur less often than this on average separate by chance.
+_ROWS_A_CODE = 5
+
+
+@final
+class TableSuspicions:
+    """Looks at the columns of a table one after the other, and collects warnings.
+
+    Args:
+        lengths: Number of rows of each set.
+        chosen: Whether the item of each row was chosen; None if that is not known.
+    """
+
+    def __init__(self, lengths: np.ndarray, chosen: np.ndarray | None) -> None:
+        filled = lengths[lengths > 0]
+        self._lengths, self._starts = filled, np.cumsum(filled) - filled
+        self._chosen = chosen
+        self._first = np.zeros(int(filled.sum()), dtype=bool)
+        self._first[self._starts] = True
+        # A number for each row that equal rows share.
+        self._rows = np.zeros(len(self._first))
+        self._rng = np.random.default_rng(0)
+        self._separating: list[str] = []
+
+    def is_constant(self, block: np.ndarray) -> bool:
+        """Return whether every set has one value, and some have others; `block` is `(rows, width)`."""
+        same = (block[1:] == block[:-1]).all(1) | self._first[1:]
+        return bool(same.all() and (self._lengths > 1).any() and len(self._lengths) > 1)
+
+    def look_at(self, column: FittedColumn, block: np.ndarray) -> None:
+        """Look at the numbers of a column, `(rows, width)`."""
+        if column.context:
+            return
+        self._rows += block @ self._rng.random(block.shape[1])
+        if self._chosen is not None and block.shape[1] <= 2 and self._separates(column, block[:, 0]):
+            self._separating.append(column.name)
+
+    def _separates(self, column: FittedColumn, values: np.ndarray) -> bool:
+        chosen = self._chosen
+        assert chosen is not None
+        mixed = np.add.reduceat(chosen, self._starts, dtype=np.int64)
+        mixed_sets = (mixed > 0) & (mixed < self._lengths)
+        if mixed_sets.sum() < _FEW_SETS:
+            return False
+        if column.parts[0].codes:
+            counts = np.bincount(values.astype(np.int64))
+            hits = np.bincount(values.astype(np.int64), weights=chosen)
+            right = np.maximum(hits, counts - hits).sum() / len(values)
+            return bool(right >= _SEPARATED and len(values) >= _ROWS_A_CODE * (counts > 0).sum())
+        low, high = (
+            (
+                np.minimum.reduceat(np.where(chosen, values, np.inf), self._starts),
+                np.maximum.reduceat(np.where(chosen, -np.inf, values), self._starts),
+            ),
+            (
+                np.minimum.reduceat(np.where(chosen, np.inf, values), self._starts),
+                np.maximum.reduceat(np.where(chosen, values, -np.inf), self._starts),
+            ),
+        )
+        shares = [(least > most)[mixed_sets].mean() for least, most in (low, high)]
+        # A quantity may decide by itself; one with two values in all is the label.
+        return bool(max(shares) >= _SEPARATED and len(np.unique(values)) <= 2)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what looks wrong."""
+        found = []
+        if self._separating:
+            names = ", ".join(self._separating)
+            found.append(
+                f"{names}: tells nearly by itself what was chosen; leave it out if it is not known before the choice"
+            )
+        if len(self._lengths) < _FEW_SETS:
+            found.append(f"there are only {len(self._lengths)} sets with items; expect little")
+        if self._chosen is not None:
+            found += self._about_chosen(self._chosen)
+        sets = np.repeat(np.arange(len(self._lengths)), self._lengths)
+        order = np.lexsort((self._rows, sets))
+        equal = (np.diff(sets[order]) == 0) & (np.diff(self._rows[order]) == 0)
+        if equal.any():
+            found.append(
+                f"{int(equal.sum())} items are equal to another item of their set in all features; they get the same "
+                "probability"
+            )
+        return tuple(found)
+
+    def _about_chosen(self, chosen: np.ndarray) -> list[str]:
+        counts = np.add.reduceat(chosen, self._starts, dtype=np.int64)
+        if not counts.any():
+            return ["nothing was chosen from any set, so there is nothing to learn; check the column of the choices"]
+        if (counts == self._lengths).all():
+            return ["everything was chosen from every set, so there is nothing to learn; add the items that were not"]
+        trivial = int(((counts == 0) | (counts == self._lengths)).sum())
+        if 2 * trivial > len(counts):
+            return [f"from {trivial} of {len(counts)} sets nothing or everything was chosen; these teach little"]
+        return []

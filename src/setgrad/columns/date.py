@@ -1,0 +1,82 @@
+"""Dates and times: the days since the first one, and the place in the year, the week and the day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+
+from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._part import Part
+from setgrad.columns._values import find_day_format, is_text, read_days
+from setgrad.columns.number import with_flag
+from setgrad.sets._columns import Column
+
+_YEAR = 365.2425
+# 1970 began on a Thursday.
+_FIRST_WEEKDAY = 3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DateColumn(FittedColumn):
+    """A column of dates or times.
+
+    Attributes:
+        day_format: How texts write a day; empty for the standard way.
+        first: The first day of the training rows, counted from 1970.
+        fill: What stands for a missing one, the median, in days since the first.
+        flag: Whether a number says that the value is missing.
+        periods: Lengths in days of the cycles within which the place counts: those that training rows tell apart.
+    """
+
+    day_format: str
+    first: float
+    fill: float
+    flag: bool
+    periods: tuple[float, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The days since the first, the flag, and sine and cosine of each place."""
+        return (Part(1 + self.flag + 2 * len(self.periods), context=self.context, compared=1),)
+
+    @property
+    def note(self) -> str:
+        """How texts are read."""
+        return f"read as {self.day_format}" if self.day_format else ""
+
+    @classmethod
+    def fit(cls, name: str, training: TrainingColumn) -> Self:
+        """Return the column as these training rows decide it."""
+        column = training.first
+        # Texts that are no dates raise in the standard format.
+        day_format = (find_day_format(column) or "") if is_text(column.array.type) else ""
+        days = read_days(column, day_format)
+        known = days[~np.isnan(days)]
+        first, last = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+        periods = []
+        if last - first > _YEAR / 4:
+            periods.append(_YEAR)
+        if last - first >= 1:
+            periods.append(7.0)
+        if (known % 1 != 0).any():
+            periods.append(1.0)
+        return cls(
+            name=name,
+            context=training.context,
+            day_format=day_format,
+            first=first,
+            fill=float(np.median(known)) - first if len(known) else 0.0,
+            flag=len(known) < len(days),
+            periods=tuple(periods),
+        )
+
+    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+        """Return the numbers of a chunk; the cycles of a gap are at 0."""
+        days = read_days(columns[0], self.day_format)
+        angles = 2 * np.pi * (days[:, None] + _FIRST_WEEKDAY) / np.array(self.periods)
+        cycles = np.nan_to_num(np.concatenate([np.sin(angles), np.cos(angles)], 1))
+        return np.concatenate([with_flag(days - self.first, self.fill, flag=self.flag), cycles], 1)
