@@ -14,6 +14,7 @@ import torch
 
 import setgrad as sg
 from setgrad.cli import main
+from setgrad.selector import _table_input
 
 ROLES: dict[str, Any] = {"set_id": "basket", "item_id": "product", "features": ["price", "stars"]}
 
@@ -182,18 +183,19 @@ def test_tables_are_read_in_the_dtype_of_the_fit(
 ) -> None:
     model, whole, alone = times
     calls = []
-    read = sg.sets.read_table
+    read = _table_input.read_choices
 
-    def recorded(path: Path, **arguments: Any) -> Any:
-        result = read(path, **arguments)
+    def recorded(path: Path, schema: Any) -> Any:
+        result = read(path, schema)
         calls.append((path, result.sets.dtype))
         return result
 
-    monkeypatch.setattr("setgrad.sets._read.read_table", recorded)
+    monkeypatch.setattr("setgrad.cli._evaluate.read_choices", recorded)
+    monkeypatch.setattr("setgrad.cli._fit.read_choices", recorded)
     assert run("evaluate", model, alone).code == 0
     words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought"]
     assert run("fit", whole, "--validation", alone, *words, "-o", tmp_path / "m", *tiny).code == 0
-    assert [dtype for path, dtype in calls if path == alone] == [torch.float64] * 2
+    assert calls == [(alone, torch.float64)] * 2
     # A model of an older setgrad does not know the dtype, which then depends on the table.
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert config["table"].pop("dtype") == "float64"
@@ -253,8 +255,14 @@ def test_report_with_and_without_a_table(run: Callable, model: Path, table: Path
 
 
 def test_the_model_knows_the_columns(model: Path) -> None:
-    schema = sg.selector.TableSchema("basket", ("price", "stars"), "product", "bought", "float32")
-    assert sg.load(model).table_ == schema
+    table = sg.load(model).table_
+    assert (table.set_id, table.features, table.item_id, table.chosen) == (
+        "basket",
+        ("price", "stars"),
+        "product",
+        "bought",
+    )
+    assert [type(column).__name__ for column in table.columns.columns] == ["NumberColumn", "NumberColumn"]
     assert sorted(path.name for path in model.iterdir()) == ["config.json", "weights.safetensors"]
 
 

@@ -57,10 +57,18 @@ def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:
         return TableSchema(args.set_id, tuple(args.features), args.item_id, getattr(args, "chosen", None))
     # The columns of the model keep its order, however they are listed; other columns replace them one by one.
     is_same = args.features is None or sorted(args.features) == sorted(stored.features)
+    features = stored.features if is_same else tuple(args.features)
+    if len(features) != len(stored.features):
+        raise OptionError(
+            f"{args.model} was fitted on the features {', '.join(stored.features)}; name as many columns in their "
+            "place: --features"
+        )
+    columns = stored.columns
     return replace(
         stored,
         set_id=args.set_id or stored.set_id,
-        features=stored.features if is_same else tuple(args.features),
+        features=features,
+        columns=columns and columns.renamed(dict(zip(stored.features, features, strict=True))),
         item_id=args.item_id or _stored_item_id(stored, args.table),
         chosen=getattr(args, "chosen", None) or stored.chosen,
     )

@@ -28,6 +28,8 @@ _TEXTS_OF_TWO, _TEXTS_OF_THREE = 200, 20
 # Values of which nearly every row has its own describe nothing.
 _NEARLY_ALL = 0.8
 _LOOKS_LIKE_ID = "looks like an id"
+# A column of so many numbers holds numbers, and the others are errors.
+_NEARLY_NUMBERS = 0.95
 
 
 @final
@@ -128,6 +130,9 @@ def _guess_text(column: Column, look: Look) -> Guess:
         return Guess("number")
     if find_day_format(column) is not None:
         return Guess("date")
+    if _share_of_numbers(column) >= _NEARLY_NUMBERS:
+        # Reading it names the values that are none.
+        return Guess("number")
     texts = as_texts(column).drop_null().unique()
     words = pc.mean(pc.add(pc.count_substring_regex(texts, r"\s+"), 1)).as_py()
     if (words >= 3 and look.distinct > _TEXTS_OF_THREE) or (words >= 2 and look.distinct > _TEXTS_OF_TWO):
@@ -136,6 +141,12 @@ def _guess_text(column: Column, look: Look) -> Guess:
     if look.distinct > _NEARLY_ALL * rows and look.distinct > _FEW_VALUES:
         return Guess(IGNORE, f"{_LOOKS_LIKE_ID}: nearly every row has its own value")
     return Guess("category")
+
+
+def _share_of_numbers(column: Column) -> float:
+    """Return the share of the texts that are numbers, without gaps."""
+    texts = as_texts(column).drop_null()
+    return pc.mean(pc.match_substring_regex(texts, r"^[-+]?[\d.]+([eE][-+]?\d+)?$").cast(pa.int8())).as_py() or 0.0
 
 
 def _reads(reader: Callable[[Column], np.ndarray], column: Column) -> bool:

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# Longer vectors have no axes that mean something by themselves.
+_MOST_COMPARED = 32
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -23,6 +26,7 @@ class Part:
         dim: Length of the vectors.
         context: Whether the numbers are the same for all items of a set.
         compared: How many of the numbers, the first ones, are quantities that are compared with those of other items.
+        words: How many of the numbers, the first ones, are codes of words, which may occur in other items too.
         scales: Length of the vector of each code before training; None for 1.
     """
 
@@ -31,7 +35,13 @@ class Part:
     dim: int = 0
     context: bool = False
     compared: int = 0
+    words: int = 0
     scales: np.ndarray | None = None
+
+    @staticmethod
+    def vector(length: int, *, context: bool = False) -> Part:
+        """Return a vector of quantities, which are compared with those of other items if there are few."""
+        return Part(length, context=context, compared=length if length <= _MOST_COMPARED else 0)
 
     @property
     def features(self) -> int:
@@ -49,10 +59,11 @@ def compared_scales(parts: Sequence[Part], scales: Tensor) -> Tensor:
 
     Args:
         parts: What the numbers of an item are.
-        scales: Factors of quantities, one for each number.
+        scales: Factors of quantities, one for each number; those of the last parts may be missing.
     """
-    pieces = []
-    for part, own in zip(parts, scales.split([part.width for part in parts]), strict=True):
-        factor = own.new_ones(part.dim) if part.codes else own
+    pieces, start = [], 0
+    for part in parts:
+        own, start = scales[start : start + part.width], start + part.width
+        factor = own if len(own) == part.width and not part.codes else scales.new_ones(part.features)
         pieces.append(torch.zeros_like(factor) if part.context else factor)
     return torch.cat(pieces)

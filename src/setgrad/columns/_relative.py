@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.columns._part import Part
-from setgrad.sets import Sets
+from setgrad.sets import Sets, segment_max
 
-# More quantities than this are compared within the whole set only, and more than twice as many not at all.
-_MOST_GROUPED = 16
+# More quantities than this are compared within the whole set only, and more than the other number not at all.
+_MOST_GROUPED, _MOST_QUANTITIES = 16, 64
 # A distance from the mean is at most so many standard deviations.
 _FARTHEST = 4.0
+# Of so many words of a text, those that occur most, it is told how often.
+_LARGEST = 3
 # More than the largest code of a column.
 _CODES = 2**24
 # The rank of an item has this standard deviation, if all ranks are equally frequent.
@@ -40,7 +42,7 @@ class RelativeFeatures(nn.Module):
     - For each quantity: its rank in the set, and its distance from the mean in standard deviations. Both also among the
       items of the set that have the same category, for each column of categories.
     - For each category: how much more often it occurs among the other items of the set than in all sets, in standard
-      deviations of a draw; for a text the same for its words, the largest and the mean.
+      deviations of a draw; for a text the same for its words, the three largest.
     - The logarithm of the size of the set.
 
     Args:
@@ -60,15 +62,15 @@ class RelativeFeatures(nn.Module):
         for part in parts:
             if not part.context:
                 self.quantities += range(start, start + part.compared)
-                self.codes += [_Codes(start, part.width, offset)] if part.codes else []
+                self.codes += [_Codes(start, part.words or part.width, offset)] if part.codes else []
             start, offset = start + part.width, offset + part.codes
-        if len(self.quantities) > 2 * _MOST_GROUPED:
+        if len(self.quantities) > _MOST_QUANTITIES:
             self.quantities = []
         is_grouped = len(self.quantities) <= _MOST_GROUPED
         self.groups = [place.start for place in self.codes if place.width == 1 and is_grouped]
         # How often each code occurs among all items.
         self.register_buffer("rates", torch.zeros(offset))
-        of_codes = sum(1 if place.width == 1 else 2 for place in self.codes)
+        of_codes = sum(min(_LARGEST, place.width) + 1 for place in self.codes)
         self.out_dim = 2 * len(self.quantities) * (1 + len(self.groups)) + of_codes + 1
 
     def fit(self, sets: Sets) -> None:
@@ -90,12 +92,10 @@ class RelativeFeatures(nn.Module):
                 features += compare_within(quantities.double(), keys)
         for place in self.codes:
             codes = items[:, place.start : place.start + place.width].long()
-            excess = self._excess(codes, place.offset, sets)
-            known = codes > 0
-            largest = excess.masked_fill(~known, 0).amax(1, keepdim=True)
-            features.append(largest)
-            if place.width > 1:
-                features.append((excess * known).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1))
+            excess = self._excess(codes, place.offset, sets).masked_fill(codes == 0, 0)
+            largest = excess.topk(min(_LARGEST, place.width), 1).values
+            top = segment_max(largest[:, 0], sets)
+            features += [largest, largest[:, :1] - top[ids, None]]
         return torch.cat([feature.to(self.rates.dtype) for feature in features], 1)
 
     def _excess(self, codes: Tensor, offset: int, sets: Sets) -> Tensor:

@@ -17,8 +17,8 @@ from setgrad.sets._columns import Column
 
 # Letters of a group. Groups make words alike that share a stem.
 _LETTERS = 3
-# Codes of a table, at most, and of one text.
-_CODES, _MOST_TOKENS = 2**14, 96
+# Codes of a table, and at most so many of a text.
+_CODES, _MOST_WORDS, _MOST_GROUPS = 2**14, 32, 64
 # Length of the vectors.
 _DIM = 64
 # Nearly all texts fit into as many codes as this share of them has.
@@ -31,46 +31,57 @@ class TextColumn(FittedColumn):
     """A column of texts.
 
     Attributes:
-        length: Codes of one text; what is beyond is cut off, groups of letters first.
+        words: Codes of the words of one text; what is beyond is cut off.
+        groups: Codes of its groups of letters.
         codes: Size of the table of vectors.
         scales: Length of each vector before training: words that few training texts have count more.
     """
 
-    length: int
+    words: int
+    groups: int
     codes: int
     scales: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The codes; 0 fills up."""
-        return (Part(self.length, self.codes, _DIM, self.context, scales=self.scales),)
+        """The codes of words, and those of groups of letters; 0 fills up."""
+        width = self.words + self.groups
+        return (Part(width, self.codes, _DIM, self.context, words=self.words, scales=self.scales),)
 
     @property
     def note(self) -> str:
         """How much of a text is read."""
-        return f"words and groups of {_LETTERS} letters, up to {self.length} of a text"
+        return f"up to {self.words} words of a text, and {self.groups} groups of {_LETTERS} letters"
 
     @classmethod
     def fit(cls, name: str, training: TrainingColumn) -> Self:
         """Return the column as these training rows decide it."""
         words = _Words.of(training.first)
-        rows, tokens, _ = words.tokens(_CODES)
-        counts = np.bincount(rows, minlength=words.rows)
-        length = int(np.clip(np.quantile(counts, _SHARE, method="higher") if len(counts) else 1, 1, _MOST_TOKENS))
+        rows, tokens, is_word, _ = words.tokens(_CODES)
+        widths = []
+        for kept, most in ((is_word, _MOST_WORDS), (~is_word, _MOST_GROUPS)):
+            counts = np.bincount(rows[kept], minlength=max(1, words.rows))
+            widths.append(int(np.clip(np.quantile(counts, _SHARE, method="higher"), 1, most)))
         # Texts that are equal, as the title of a product in many sets, count once for each set.
         pairs = np.unique(training.sets[rows] * _CODES + tokens)
         frequency = np.bincount(pairs % _CODES, minlength=_CODES)
-        groups = len(np.unique(training.sets))
-        scales = np.log((1 + groups) / (1 + frequency)) + 0.1
-        return cls(name=name, context=training.context, length=length, codes=_CODES, scales=scales / scales.mean())
+        scales = np.log((1 + len(np.unique(training.sets))) / (1 + frequency)) + 0.1
+        return cls(
+            name=name,
+            context=training.context,
+            words=widths[0],
+            groups=widths[1],
+            codes=_CODES,
+            scales=scales / scales.mean(),
+        )
 
     def encode(self, columns: Sequence[Column]) -> np.ndarray:
-        """Return the codes of a chunk, `(rows, length)`."""
+        """Return the codes of a chunk, `(rows, words + groups)`."""
         words = _Words.of(columns[0])
-        rows, tokens, places = words.tokens(self.codes)
-        block = np.zeros((words.rows, self.length))
-        kept = places < self.length
-        block[rows[kept], places[kept]] = tokens[kept]
+        rows, tokens, is_word, places = words.tokens(self.codes)
+        block = np.zeros((words.rows, self.words + self.groups))
+        kept = places < np.where(is_word, self.words, self.groups)
+        block[rows[kept], (places + np.where(is_word, 0, self.words))[kept]] = tokens[kept]
         return block
 
 
@@ -101,8 +112,8 @@ class _Words:
         empty = different.index("") if "" in different else -1
         return _Words(len(texts), row[word != empty], word[word != empty], different)
 
-    def tokens(self, codes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the row, the code and the place of each token; words come before groups of letters."""
+    def tokens(self, codes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return of each token the row, the code, whether it is a word, and its place among those of its kind."""
         table = [list(_hashes(word, codes)) for word in self.different]
         lengths = np.array([len(entry) for entry in table], dtype=np.int64)
         flat = np.array([code for entry in table for code in entry], dtype=np.int64)
@@ -117,8 +128,9 @@ class _Words:
         _, kept = np.unique(rows * codes + tokens, return_index=True)
         rows, tokens, inside = rows[kept], tokens[kept], inside[kept]
         order = np.lexsort((kept, inside > 0, rows))
-        rows, tokens = rows[order], tokens[order]
-        return rows, tokens, np.arange(len(rows)) - np.searchsorted(rows, rows)
+        rows, tokens, is_word = rows[order], tokens[order], inside[order] == 0
+        kinds = 2 * rows + ~is_word
+        return rows, tokens, is_word, np.arange(len(rows)) - np.searchsorted(kinds, kinds)
 
 
 def _hashes(word: str, codes: int) -> Iterator[int]:

@@ -38,7 +38,7 @@ class VectorColumn(FittedColumn):
     @property
     def parts(self) -> tuple[Part, ...]:
         """The numbers."""
-        return (Part(self.length, context=self.context),)
+        return (Part.vector(self.length, context=self.context),)
 
     @property
     def note(self) -> str:

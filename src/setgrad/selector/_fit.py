@@ -186,6 +186,7 @@ def resolve_model(
         members=_members(options, sets, start, constrained),
         relation=_relation(options, start, len(sets)),
         pairs=_pairs(options, start, len(sets)),
+        relative=_is_relative(options, start, sets, parts),
         half=default_half(options, len(sets)) if options.half is None else bool(options.half),
         samples=options.resolved_samples,
         loss=options.resolved_loss,
@@ -266,6 +267,18 @@ def _pairs(options: SelectorOptions, start: ModelConfig | None, count: int) -> b
     if options.pairs is not None:
         return bool(options.pairs)
     return default_pairs(options, count) if start is None else start.pairs
+
+
+def _is_relative(
+    options: SelectorOptions, start: ModelConfig | None, sets: Sets, parts: tuple[Part, ...] | None
+) -> bool:
+    if options.relative is not None:
+        return bool(options.relative)
+    if start is not None:
+        return bool(start.options.relative)
+    if options.method != CONDITIONAL or options.phi != CONTEXT:
+        return False
+    return parts is not None or (sets.values.dim() == 2 and Part.vector(sets.values.shape[1]).compared > 0)
 
 
 def copy_module(phi: str | nn.Module | None) -> nn.Module | None:

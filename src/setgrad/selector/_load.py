@@ -50,8 +50,8 @@ def load(
     try:
         _check_phi(config["options_in_use"]["phi"], phi, folder)
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
-        # Models of earlier versions had no term for pairs.
-        in_use = _options({"pairs": False, **config["options_in_use"]}, phi, str(place))
+        # Models of earlier versions had no term for pairs, and no features relative to the set.
+        in_use = _options({"pairs": False, "relative": False, **config["options_in_use"]}, phi, str(place))
         schema = None
         if config["table"] is not None:
             schema = TableSchema.from_json(config["table"], f"the table in {folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -62,13 +63,21 @@ class ModelConfig:
     @property
     def feature_shape(self) -> tuple[int, ...]:
         """Shape of the features of an item: its numbers, with vectors in place of codes."""
-        return self.item_shape if self.parts is None else (count_features(self.all_parts),)
+        return self.item_shape if self.all_parts is None else (count_features(self.all_parts),)
+
+    @property
+    def relative(self) -> tuple[Part, ...] | None:
+        """What the numbers of an item are, if it also has features relative to its set."""
+        if not self.options.relative:
+            return None
+        return self.parts or (Part.vector(math.prod(self.item_shape)),)
 
     @cached_property
-    def all_parts(self) -> tuple[Part, ...]:
-        """What the numbers of an item are, with its features relative to the set."""
-        parts = self.parts or ()
-        return (*parts, Part(RelativeFeatures(parts).out_dim, context=True))
+    def all_parts(self) -> tuple[Part, ...] | None:
+        """What the numbers of an item and its features relative to the set are; None for quantities alone."""
+        if self.relative is None:
+            return self.parts
+        return (*self.relative, Part(RelativeFeatures(self.relative).out_dim, context=True))
 
     @property
     def codes(self) -> Tensor:
@@ -141,7 +150,7 @@ class Member(nn.Module):
 
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
-        self.columns = None if config.parts is None else ColumnItems(config.all_parts)
+        self.columns = None if config.all_parts is None else ColumnItems(config.all_parts)
         encoder = _make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
@@ -243,7 +252,7 @@ class ChoiceModel(nn.Module):
         # In float64, so that features with a small spread far from 0, such as times, keep their digits.
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
-        self.relative = None if config.parts is None else RelativeFeatures(config.parts)
+        self.relative = None if config.relative is None else RelativeFeatures(config.relative)
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
@@ -277,10 +286,8 @@ class ChoiceModel(nn.Module):
         varying = deviation[~constant & ~codes]
         if len(varying):
             spread = (deviation / varying.median()).clamp(1 / _MAX_SPREAD, _MAX_SPREAD).flatten()
-            if self.config.parts is not None:
-                # Features relative to the set have no own scale.
-                filled = torch.cat([spread, spread.new_ones(self.config.all_parts[-1].width)])
-                spread = compared_scales(self.config.all_parts, filled)
+            if self.config.all_parts is not None:
+                spread = compared_scales(self.config.all_parts, spread)
             for member in self.each():
                 if member.pairs is not None:
                     member.pairs.scale.copy_(spread)

@@ -163,6 +163,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     relation: NonNegativeInt | None = None
     pairs: bool | None = None
     half: bool | None = None
+    relative: bool | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
     samples: PositiveInt | None = None
@@ -261,6 +262,8 @@ class SelectorOptions(AbstractOptions):
             problem = (
                 f"{{function}}={self.function!r} has no relation; leave out {{relation}}, or use {{function}}='deepset'"
             )
+        elif self.relative and not (isinstance(self.phi, str) and self.phi == "context"):
+            problem = "{relative} needs {phi}='context'; leave out {relative}, or use that phi"
         elif self.method == "direct" and self.pairs:
             problem = "{method}='direct' scores every item by itself; leave out {pairs}, or choose another method"
         elif self.method == "direct" and (self.resolved_scale is not None or self.function != "deepset"):

@@ -5,7 +5,6 @@ PyArrow is imported where a table is used.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from setgrad._text_table import plain_table
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._table_schema import TableSchema
 from setgrad.sets import Choices, Sets, Table, segment_rank
@@ -112,7 +110,6 @@ def read_to_fit(
     *,
     seed: int,
     fitted: Columns | None = None,
-    show: bool = False,
 ) -> FitTable:
     """Read the table to fit on, and fit its columns to the training rows.
 
@@ -124,7 +121,6 @@ def read_to_fit(
         split: Returns whether each set is trained on, from the sizes of the sets.
         seed: The seed of the fit.
         fitted: Columns of the model that training starts from; None to fit them to the table.
-        show: Whether to print what was understood.
 
     Raises:
         DataError: If the table cannot be read.
@@ -141,8 +137,6 @@ def read_to_fit(
         lengths = empty.sets.layout.host_lengths
         chosen = empty.subsets.values.numpy() if isinstance(empty, Choices) else None
         fitted, description = fit_columns(source, roles, choice, TrainingRows(lengths, split(lengths), chosen))
-        if show:
-            print(plain_table(description.text_table), file=sys.stderr)
         warn_about(description)
     choices = read_rows(source, roles, fitted.reader(), None)
     assert isinstance(choices, Choices)

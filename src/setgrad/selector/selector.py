@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._text_table import plain_table
 from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.selector._choice_gradient import FENCHEL_YOUNG, ChoiceGradient, make_gradient
 from setgrad.selector._choosing import AbstractChoosing
@@ -65,6 +67,9 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             method="conditional" has a relation by default.
         half: Whether one of the subsets of a training step of method="conditional" is a random half of the set. None is
             yes with fewer than 800 training sets, where it keeps F from learning the subsets by heart.
+        relative: Whether an item also has features relative to its set: ranks, distances from the mean, and how often
+            its categories and words occur. None is yes for method="conditional" with phi="context", and items from a
+            table or with at most 32 numbers.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
@@ -284,7 +289,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     def read_to_fit(
         self, table: Any, arguments: TableArguments, *, has_validation: bool, start: SubsetSelector | None = None
     ) -> FitTable:
-        """Read the table to fit on, for `fit_read`; what was understood of it is shown if `verbose` is not 0.
+        """Read the table to fit on, for `fit_read`.
 
         Args:
             table: The table.
@@ -301,7 +306,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             return is_training
 
         fitted = None if start is None or start.table_ is None else start.table_.columns
-        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, show=self.verbose > 0)
+        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted)
 
     def fit_read(
         self,
@@ -311,7 +316,9 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         training: ChoiceGradient,
         start: SubsetSelector | None,
     ) -> SubsetSelector:
-        """Learn from a table that was read; arguments are those of `fit`."""
+        """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
+        if read.description is not None and self.verbose > 0:
+            print(plain_table(read.description.text_table), file=sys.stderr)
         if is_table(validation):
             validation = tuple(read_choices(validation, read.schema))
         sets, subsets, weight = as_choices(read.choices, None, None)

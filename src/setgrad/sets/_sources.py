@@ -188,9 +188,15 @@ def _hold(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSo
 
 
 def load_rows(source: TableSource) -> TableSource:
-    """Return the same table with its rows in memory, so that it is read from its files only once."""
-    table = pa.Table.from_batches(source.read_chunks(source.schema.names))
-    return _hold(source.name, source.typed, source.schema, table)
+    """Return the same table with its rows in memory, so that it is read from its files only once.
+
+    Raises:
+        DataError: If it has no rows.
+    """
+    batches = list(source.read_chunks(source.schema.names))
+    if not batches:
+        raise DataError(f"{source.name}: the table has columns but no rows; write at least one item")
+    return _hold(source.name, source.typed, source.schema, pa.Table.from_batches(batches))
 
 
 def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarray | None]:
