@@ -39,7 +39,7 @@ def parsed(frame: Frame) -> Frame:
     colour = frame.title.str.lower().str.extract(rf"\b({'|'.join(COLOURS)})\b")[0]
     visited = frame.visited.dt
     age = (frame.visited - frame.listed) / _DAY
-    return raw(frame).assign(colour=colour, age=age, weekday=visited.weekday, hour=visited.hour)
+    return raw(frame).assign(colour=colour, age=age, weekday=visited.day_of_week, hour=visited.hour)
 
 
 def in_context(frame: Frame) -> Frame:

@@ -52,8 +52,10 @@ def fit_method(name: str, shop: Shop, *, seed: int, options: dict[str, Any], dev
 
 def fit_oracle(shop: Shop) -> Predict:
     """Return the choice of one who knows the worth of every offer, but not the noise."""
-    worth = {len(frame): values for frame, values in zip((shop.train, shop.test), shop.worth, strict=True)}
-    return _with_sizes(lambda frame: worth[len(frame)], shop.train, shop.train)
+    worth: dict[str, float] = {}
+    for frame, values in zip((shop.train, shop.test), shop.worth, strict=True):
+        worth |= zip(frame[OFFER], values.tolist(), strict=True)
+    return _with_sizes(lambda frame: frame[OFFER].map(worth).to_numpy(), shop.train, shop.train)
 
 
 def score_method(predict: Predict, frame: Frame, sizes: np.ndarray | None) -> float:
