@@ -33,6 +33,7 @@ from benchmarks.selection import (
     utility,
 )
 from benchmarks.speed import discrete_speed, members_speed, method_speed, speed_meanfield
+from benchmarks.tables import shop_tables
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "given": given,
     "utility": utility,
     "recall": recall,
+    "shop-tables": shop_tables,
     "estimator-error": estimator_error,
     "encoder-memory": encoder_memory,
     "clustering": clustering,

@@ -1,0 +1,1 @@
+"""Mixed tables as people have them."""
