@@ -27,7 +27,12 @@ from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_to
 from setgrad.selector._draws import fit_stop_logit
 from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._partial_validation import calibrate_completion, calibrate_from_nothing
+from setgrad.selector._partial_validation import (
+    calibrate_completion,
+    calibrate_from_nothing,
+    sets_to_calibrate,
+    take_choices,
+)
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT
@@ -123,11 +128,17 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
     limit = None if data.constraints is None else partial(_limit, data.constraints[1])
     recall = RecallCalibration.of(logits, held_out.subsets)
-    if config.options.method == CONDITIONAL:
-        rule, scores = calibrate_from_nothing(exact, held_out, logits, min_size, limit)
+    if config.options.method == CONDITIONAL and limit is None:
+        rows = sets_to_calibrate(held_out, seed)
+        some = take_choices(held_out, rows)
+        some_logits = held_out.sets.with_values(logits).take(rows).values
+        rule, scores = calibrate_from_nothing(exact, some, some_logits, min_size, None)
+        completion_rule = calibrate_completion(exact, some, min_size, seed)
+        stop_logit = fit_stop_logit(exact, some, seed)
+    elif config.options.method == CONDITIONAL:
         # A constraint is for sets from which nothing is chosen yet.
-        completion_rule = rule if limit is not None else calibrate_completion(exact, held_out, min_size, seed)
-        stop_logit = fit_stop_logit(exact, held_out, seed)
+        rule, scores = calibrate_from_nothing(exact, held_out, logits, min_size, limit)
+        completion_rule, stop_logit = rule, fit_stop_logit(exact, held_out, seed)
     else:
         rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
         completion_rule, stop_logit = rule, 0.0

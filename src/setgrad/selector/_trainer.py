@@ -26,7 +26,7 @@ from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradie
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._device import seed_torch
 from setgrad.selector._model import ChoiceModel, resolved
-from setgrad.selector._partial_validation import validate_completion
+from setgrad.selector._partial_validation import sets_to_validate, validate_completion
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
 from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
@@ -102,7 +102,11 @@ class Trainer:
         # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
         self.items = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
-        self.validation_sizes = subset_sizes(validation.subsets)
+        self.watched = validation
+        if constraints is None and self._partial_loss is not None:
+            trained = resolved(options.samples) * train.sets.layout.total
+            self.watched = sets_to_validate(validation, trained, self.seed)
+        self.watched_sizes = subset_sizes(self.watched.subsets)
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
             constraints is None
@@ -234,9 +238,32 @@ class Trainer:
         return self.trainable.step(batch, noise, rate, decay)
 
     def _validate(self) -> tuple[float, float]:
-        sets, subsets = self.validation
         self.model.eval()
-        logits = self.trainable.infer(sets)
+        partial_loss = self._partial_loss
+        if self.constraints is None and partial_loss is not None:
+            score, loss = self.trainable.evaluate(
+                lambda model: validate_completion(model, self.watched, self.watched_sizes, partial_loss, self.seed)
+            )
+            if not math.isfinite(loss):
+                self._check_logits(self.trainable.infer(self.validation.sets))
+                raise self._divergence("gains on the validation sets are not finite")
+            # Rounded, so that among equally good epochs the one with the smaller loss wins.
+            return round(score, 5), -loss
+        sets, subsets = self.validation
+        logits = self._check_logits(self.trainable.infer(sets))
+        if self.constraints is None:
+            picks = pick_top(logits, sets, self.watched_sizes)
+            value = AllItems()(logits, subsets, None, None)
+        else:
+            picks = self.constraints[1].choose(logits, sets)
+            # The same noise in every epoch, so that losses can be compared.
+            loss_function = FenchelYoungLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
+            value = loss_function(logits, subsets, None, None)
+        return round(float(jaccard(picks, subsets).mean()), 5), -float(value)
+
+    def _check_logits(self, logits: Tensor) -> Tensor:
+        """Return the logits of the validation sets if they are finite; else find out whether the data are the cause."""
+        sets = self.validation.sets
         if not bool(logits.isfinite().all()):
             largest, usual = (
                 float(self.model.standardised(s).values.abs().max()) for s in (sets, self.train_data.sets)
@@ -244,21 +271,4 @@ class Trainer:
             if largest <= _EXTREME * usual:
                 raise self._divergence("logits of the validation sets are not finite")
             check_finite(logits, sets, self.name_of)
-        partial_loss = self._partial_loss
-        if self.constraints is None and partial_loss is not None:
-            score, partial = self.trainable.evaluate(
-                lambda model: validate_completion(
-                    model, self.validation, self.validation_sizes, partial_loss, self.seed
-                )
-            )
-            return round(score, 5), -partial
-        if self.constraints is None:
-            picks = pick_top(logits, sets, self.validation_sizes)
-            loss = AllItems()(logits, subsets, None, None)
-        else:
-            picks = self.constraints[1].choose(logits, sets)
-            # The same noise in every epoch, so that losses can be compared.
-            loss_function = FenchelYoungLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
-            loss = loss_function(logits, subsets, None, None)
-        # Rounded, so that among equally good epochs the one with the smaller loss wins.
-        return round(float(jaccard(picks, subsets).mean()), 5), -float(loss)
+        return logits

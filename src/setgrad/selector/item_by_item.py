@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -49,6 +50,8 @@ def choose_item_by_item(
     min_size: int = 0,
     start: Tensor | None = None,
     excluded: Tensor | None = None,
+    first: Tensor | None = None,
+    steps: int | None = None,
 ) -> Path:
     """Add the items with the largest gains until a subset has its size, or no gain exceeds the cut.
 
@@ -60,6 +63,9 @@ def choose_item_by_item(
         min_size: Number of items that join also below the cut.
         start: Items that are in the subset from the beginning, `(total,)`.
         excluded: Items that never join, `(total,)`. An item with a gain of minus infinity does not join either.
+        first: The gains at the start, `(total,)`, if they are known already.
+        steps: Largest number of steps, each of which then adds several items; None for a step for each item. A smaller
+            subset is then no longer the beginning of a larger one.
 
     Returns:
         The path of each set.
@@ -84,15 +90,19 @@ def choose_item_by_item(
     sizes = whole.lengths if sizes is None else sizes
     scores = torch.where(picks, torch.inf, -torch.inf).double()
     level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
+    least = torch.ones_like(sizes)
+    if steps is not None:
+        least = (-((segment_sum(picks, whole) - sizes) // steps)).clamp(min=1)
     # The sets that still grow, and where their items are. Finished sets leave the batch when they are half of it.
     rows, items = torch.arange(len(whole), device=device), torch.arange(whole.layout.total, device=device)
     while len(items):
         sets, ids = bound.sets, bound.sets.layout.ids
         chosen, is_closed = picks[items], closed[items]
-        gains = bound.gains(chosen[None])[0].double().masked_fill(is_closed, -torch.inf)
+        gains = bound.gains(chosen[None])[0] if first is None else first
+        gains, first = gains.double().masked_fill(is_closed, -torch.inf), None
         check_gains(gains, rows[ids])
         rank, count = segment_rank(gains, sets), segment_sum(chosen, sets)
-        block = (count // _BLOCK).clamp(min=1)
+        block = (count // _BLOCK).maximum(least[rows])
         joins = gains.isfinite() & (rank < block.minimum(sizes[rows] - count)[ids])
         before = level[rows]
         step = _STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
@@ -113,6 +123,16 @@ def choose_item_by_item(
             if part is not None:
                 bound, rows, items = part, rows[remaining], items[positions.values]
     return Path(whole.with_values(picks), scores)
+
+
+def path_steps(size: int) -> int:
+    """Return about how many steps a path to a subset of this size takes.
+
+    Examples:
+        >>> path_steps(20), path_steps(2000)
+        (20, 165)
+    """
+    return size if size <= _BLOCK else _BLOCK + math.ceil(_BLOCK * math.log(size / _BLOCK))
 
 
 def draw_item_by_item(
