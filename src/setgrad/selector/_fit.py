@@ -7,40 +7,33 @@ import math
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from setgrad._progress import progress_bar
+from setgrad._progress import showing
 from setgrad.errors import OptionError, parameter
-from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
+from setgrad.selector._batched_inference import CONVERGED_SHARE
+from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
-from setgrad.selector._constrained_choice import choose_allowed
+from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
-from setgrad.selector._draws import fit_stop_logit
 from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
+from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._partial_validation import (
-    calibrate_completion,
-    calibrate_from_nothing,
-    sets_to_calibrate,
-    take_choices,
-)
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT
 from setgrad.selector._trainer import Trainer
 from setgrad.selector._training import Training
-from setgrad.selector.sizes import SizeRule, calibrate
-from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.selector.sizes import SizeRule
+from setgrad.sets import Choices, Sets
 
 # Sets larger than this get induced attention with attention="auto".
 _FULL_ATTENTION_LIMIT = 1024
@@ -84,6 +77,7 @@ class FitResult:
     stop_logit: float
     history: list[dict[str, float]]
     best_epoch: int
+    stopped: bool = False
 
 
 def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start: ChoiceModel | None) -> FitResult:
@@ -115,51 +109,28 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        trainer = _make_training(model, train, held_out, data)
+        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
+        trainer = _make_training(model, train, held_out, data, monitor)
         save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
-        with progress_bar("fitting", trainer.max_epochs, enabled=options.verbose > 0) as update:
-
-            def report(record: dict[str, float]) -> None:
-                text = f"loss {record['loss']:.4f}  Jaccard {100 * record['validation_jaccard']:.2f}"
-                update(int(record["epoch"]), text)
-
-            trainer.run(report, save)
+        with monitor.watching(len(trainer.history)):
+            trainer.run(save)
     _warn_unconverged(trainer.history)
     model.eval()
-    # In float64, as in prediction: a cut may lie between two scores that float32 confuses.
-    exact = copy.deepcopy(model).double()
-    samples = config.options.resolved_predict_samples
-    logits = check_finite(infer_logits(exact, held_out.sets, samples=samples), held_out.sets, data.validation_name)
-    min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
-    limit = None if data.constraints is None else partial(_limit, data.constraints[1])
-    recall = RecallCalibration.of(logits, held_out.subsets)
-    if config.options.method == CONDITIONAL and limit is None:
-        rows = sets_to_calibrate(held_out, seed)
-        some = take_choices(held_out, rows)
-        some_logits = held_out.sets.with_values(logits).take(rows).values
-        rule, scores = calibrate_from_nothing(exact, some, some_logits, min_size, None)
-        completion_rule = calibrate_completion(exact, some, min_size, seed)
-        stop_logit = fit_stop_logit(exact, some, seed)
-    elif config.options.method == CONDITIONAL:
-        # A constraint is for sets from which nothing is chosen yet.
-        rule, scores = calibrate_from_nothing(exact, held_out, logits, min_size, limit)
-        completion_rule, stop_logit = rule, fit_stop_logit(exact, held_out, seed)
-    else:
-        rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
-        completion_rule, stop_logit = rule, 0.0
+    seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
+    with showing(options.verbose > 0):
+        calibration = calibrate_model(model, train, held_out, data, seed, seconds)
+    if monitor.is_stopped:
+        _warn_stopped(trainer)
     return FitResult(
-        model, rule, completion_rule, scores, min_size, recall, stop_logit, trainer.history, trainer.best_epoch
+        model, **vars(calibration), history=trainer.history, best_epoch=trainer.best_epoch, stopped=monitor.is_stopped
     )
 
 
-def _make_training(model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData) -> Training:
+def _make_training(
+    model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData, monitor: Monitor
+) -> Training:
     """Return the training run: of all members together, or of each by itself."""
-    seed = resolved(model.config.options.random_state)
-
-    def make(model: ChoiceModel, seed: int) -> Trainer:
-        return Trainer(
-            model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient, seed=seed
-        )
+    seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
 
     # Under a constraint the members share the state of the gradient.
     is_separate = (
@@ -168,11 +139,23 @@ def _make_training(model: ChoiceModel, train: Choices, held_out: Choices, data: 
         and len(train) < _SEPARATE_SETS
         and data.constraints is None
     )
+    shares = model.config.members if is_separate else 1
+
+    def make(model: ChoiceModel, seed: int) -> Trainer:
+        return Trainer(
+            model,
+            train,
+            held_out,
+            data.weights,
+            data.constraints,
+            data.validation_name,
+            data.gradient,
+            seed=seed,
+            clock=Clock(limit, shares=shares),
+            monitor=monitor,
+        )
+
     return SeparateMembers(model, seed, make) if is_separate else make(model, seed)
-
-
-def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:
-    return choose_allowed(constraint, free, scores=scores, free=free, cut=rule.level)
 
 
 def resolve_model(
@@ -309,11 +292,6 @@ def _check_dtypes(model: ChoiceModel, sets: Sets) -> None:
             ) from error
 
 
-def _smallest_size(subsets: Sets) -> int:
-    """Return the size of the smallest subset; sets without items do not count."""
-    return int(subset_sizes(subsets)[subsets.layout.host_lengths > 0].min())
-
-
 def _warn_unconverged(history: list[dict[str, float]]) -> None:
     share = history[-1]["converged"] if history else 1.0
     if share < CONVERGED_SHARE:
@@ -323,6 +301,15 @@ def _warn_unconverged(history: list[dict[str, float]]) -> None:
             RuntimeWarning,
             stacklevel=5,
         )
+
+
+def _warn_stopped(training: Training) -> None:
+    warnings.warn(
+        f"the fit was stopped in epoch {len(training.history)}: the model is the best one so far, of epoch "
+        f"{training.best_epoch}, and more training may make it better",
+        RuntimeWarning,
+        stacklevel=5,
+    )
 
 
 def _load_weights(model: ChoiceModel, start: ChoiceModel) -> None:

@@ -177,6 +177,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     weight_decay: NonNegativeFloat = 0.1
     batch_size: PositiveInt | None = None
     max_epochs: PositiveInt | None = None
+    max_time: PositiveFloat | None = None
     patience: PositiveInt | None = None
     clip: PositiveFloat = 1.0
     average: DecayRate = 0.98

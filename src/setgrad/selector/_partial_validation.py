@@ -24,7 +24,7 @@ _SAMPLES = 4
 _STEPS = 4
 # Evaluations of gains in a validation, and in one pass of calibration. With more validation sets than that, random ones
 # stand for all; never fewer than this number.
-_VALIDATION_GAINS, _CALIBRATION_GAINS, _LEAST_SETS = 2**18, 2**19, 100
+_VALIDATION_GAINS, CALIBRATION_GAINS, _LEAST_SETS = 2**18, 2**19, 100
 # In validation, also as many as are this share of those of an epoch.
 _VALIDATION_SHARE = 0.1
 # The logit of an item that is given.
@@ -45,9 +45,15 @@ def sets_to_validate(choices: Choices, trained: int, seed: int) -> Choices:
     )
 
 
-def sets_to_calibrate(choices: Choices, seed: int) -> np.ndarray:
-    """Return the indices of the sets from which the rules for the number of items are learned, in ascending order."""
-    return _some(choices, path_steps(_largest_size(choices)), _CALIBRATION_GAINS, seed)
+def sets_to_calibrate(choices: Choices, gains: int, seed: int) -> np.ndarray:
+    """Return the indices of the sets from which the rules for the number of items are learned, in ascending order.
+
+    Args:
+        choices: All validation sets.
+        gains: Number of gains that one pass may evaluate, at most `CALIBRATION_GAINS` if time does not matter.
+        seed: Seed of the choice of sets.
+    """
+    return _some(choices, path_steps(_largest_size(choices)), gains, seed)
 
 
 def take_choices(choices: Choices, rows: np.ndarray) -> Choices:

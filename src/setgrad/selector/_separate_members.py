@@ -37,7 +37,7 @@ class SeparateMembers(Training):
         first = self.trainers[0]
         self.model, self.train_data, self.validation = model, first.train_data, first.validation
         self.weights, self.constraints, self.gradient = first.weights, first.constraints, first.gradient
-        self.max_epochs = first.max_epochs
+        self.max_epochs, self.monitor = first.max_epochs, first.monitor
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -57,7 +57,8 @@ class SeparateMembers(Training):
     def run_epoch(self) -> dict[str, float]:
         """Train every unfinished member for one epoch."""
         for trainer in self.trainers:
-            if not trainer.is_finished:
+            # Every member needs an epoch, at least of one batch.
+            if not (trainer.is_finished or (self.monitor.is_stopped and trainer.best_epoch)):
                 trainer.run_epoch()
         return self._mean_record(self._epochs - 1)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._monitor import Monitor
 from setgrad.sets import Choices
 
 
@@ -25,6 +26,7 @@ class Training(abc.ABC):
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         gradient: How training under a constraint is differentiated.
         max_epochs: Largest number of epochs.
+        monitor: Is told about every batch and epoch, and may stop training.
     """
 
     model: ChoiceModel
@@ -34,6 +36,7 @@ class Training(abc.ABC):
     constraints: tuple[BatchConstraint, BatchConstraint] | None
     gradient: ChoiceGradient
     max_epochs: int
+    monitor: Monitor
 
     @property
     @abc.abstractmethod
@@ -71,18 +74,18 @@ class Training(abc.ABC):
         """Continue from the tensors and values that `state` returned."""
 
     @final
-    def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Training], None] | None) -> None:
-        """Train to the end, then load the best weights into the model.
+    def run(self, save: Callable[[Training], None] | None) -> None:
+        """Train to the end, or until the monitor stops training, then load the best weights into the model.
 
         Args:
-            report: Called with the record of each epoch.
-            save: Called with the run after each epoch.
+            save: Called with the run after each whole epoch.
 
         Raises:
             TrainingError: If the loss or the logits are not finite.
         """
-        while not self.is_finished:
-            report(self.run_epoch())
-            if save is not None:
+        while not self.is_finished and not (self.monitor.is_stopped and self.best_epoch):
+            self.monitor.epoch(self.run_epoch())
+            # A resumed run continues after a whole epoch.
+            if save is not None and not self.monitor.is_stopped:
                 save(self)
         self.load_best()

@@ -78,6 +78,9 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
             sets.
         max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
+        max_time: Seconds that a fit may take, without the reading of a file; None for no limit. Steps become smaller
+            towards the end, and the best model is kept. How many epochs fit into the time, and so the result, depends
+            on the machine.
         patience: Epochs after which training stops if the validation score has not gained 0.1 points and the validation
             loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more.
         clip: Largest norm of the gradient; a longer one is scaled down.
@@ -87,12 +90,14 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         checkpoint: File for the state of training after every epoch. An interrupted fit resumes from it.
         device: "cpu", "cuda" or "cuda:1". None is a GPU if there is one.
         random_state: Seed. The same seed gives the same result, bit for bit on a CPU with the same number of threads.
-        verbose: 1 shows a progress bar, 0 shows nothing.
+        verbose: 1 shows how far it is: a bar in a terminal, elsewhere a line every ten seconds. 2 writes a line after
+            every epoch, 0 nothing. The lines also go to the logger "setgrad" of Python's logging, at level INFO.
 
     Attributes:
         options_: The options in use: each None is replaced by the value that fit chose for it.
         model_: The trained model.
         history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
+        stopped_: Whether Ctrl-C ended the fit, so that more training may make the model better.
         best_epoch_: The epoch whose weights are used, counted from 1.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
@@ -121,6 +126,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     min_size_: int = field(init=False)
     recall_: RecallCalibration | None = field(init=False)
     stop_logit_: float = field(init=False)
+    stopped_: bool = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -240,7 +246,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 or a function from chosen and target, floats `(k, n)`, to `(k,)`.
 
         Returns:
-            The fitted selector itself.
+            The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
+            warning says so. A second Ctrl-C ends the fit at once, without a model.
 
         Raises:
             DataError: If the data cannot be used, or the constraint does not allow a chosen subset.
@@ -316,6 +323,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
         self.size_scores_, self.min_size_ = result.size_scores, result.min_size
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit
+        self.stopped_ = result.stopped
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 
