@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._progress import slow_bar
 from setgrad.errors import DataError
 from setgrad.functions import ItemNoise
 from setgrad.functions.average import BoundAverage
@@ -49,7 +50,8 @@ def map_sets(
     """Call `work` with each batch and the indices of its sets; return the results `(total, ...)` in the item order."""
     device, layout = model.mean.device, sets.layout
     out: Tensor | None = None
-    with torch.no_grad():
+    done = 0
+    with torch.no_grad(), slow_bar("choosing", len(sets), "sets") as progress:
         for indices in plan_batches(sets, budget):
             batch = sets.take(indices).to(device)
             result = work(batch, indices).to(sets.device)
@@ -58,6 +60,8 @@ def map_sets(
             lengths = layout.host_lengths[indices]
             starts = np.repeat(layout.host_offsets[indices] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
             out[layout.to_device(starts + np.arange(lengths.sum()))] = result
+            done += len(indices)
+            progress.update(done)
     return out if out is not None else torch.zeros(layout.total, dtype=model.dtype, device=sets.device)
 
 

@@ -90,7 +90,7 @@ def validate_completion(
     scores, losses, counts = [], [], []
     for indices in plan_batches(choices.sets):
         sets, subsets = (part.take(indices).to(device) for part in choices)
-        bound, wanted = model.bind(sets), torch.as_tensor(sizes[indices], device=device)
+        bound, wanted = model.bind(sets).prepared(), torch.as_tensor(sizes[indices], device=device)
         one, partial = _draw_one(subsets, noise), draw_partial_subsets(subsets, _SAMPLES, noise)
         gains = bound.gains(partial)
         if not bool(gains.isfinite().all()):
@@ -137,7 +137,7 @@ def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None) -> 
 
     def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
         start = None if known is None else known.masks(rows, batch.device)[0]
-        return choose_item_by_item(bound, sizes=batch.lengths.clamp(max=largest), start=start).scores
+        return choose_item_by_item(bound.prepared(), sizes=batch.lengths.clamp(max=largest), start=start).scores
 
     return map_batches(model, choices.sets, work)
 
