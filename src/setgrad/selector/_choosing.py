@@ -341,19 +341,20 @@ class AbstractChoosing(abc.ABC):
         known: Known | None,
         scores: Sets | None,
         name_of: Callable[[int], str] | None = None,
-    ) -> tuple[Sets, Sets]:
-        """Return the chosen subsets and the logits of the items."""
+    ) -> tuple[Sets, Sets | None]:
+        """Return the chosen subsets, and the logits of the items if the choice needed them."""
         if scores is not None:
             check_scores(scores, sets)
         if request.recall is not None:
             level = self._recall_level(request.recall, known)
-            logits = self._logits(sets, None, scores)
-            return sets.with_values(logits.double() >= level), sets.with_values(logits)
+            found = sets.with_values(self._logits(sets, None, scores))
+            return sets.with_values(found.values.double() >= level), found
         chooser = Chooser(
             sets,
             lambda: self._logits(sets, known, scores),
             _logit_dtype(sets),
             self._precise(),
+            self.model_,
             self.size_rule_,
             self.completion_rule_,
             self.min_size_,
@@ -365,7 +366,7 @@ class AbstractChoosing(abc.ABC):
         if request.decide is not None:
             draws = self._draw(sets, DRAWS, 0, known)
             picks = closest_to_draws(torch.cat([picks.values[None], draws]), draws, sets)
-        return picks, sets.with_values(logits)
+        return picks, None if logits is None else sets.with_values(logits)
 
     def _recall_level(self, recall: float, known: Known | None) -> float:
         """Return the logit from which on items are chosen for this recall."""

@@ -26,9 +26,12 @@ from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
 from setgrad.selector.search import SEARCHES, Priced, best_completion, constrained_search, local_search
 from setgrad.selector.sizes import SizeRule, StopBelow, requested_sizes, sizes_above
-from setgrad.sets import Sets, segment_sum
+from setgrad.sets import Sets, segment_max, segment_sum
 
 DECISIONS = ("expected-jaccard",)
+# By how much gains in single precision may be wrong, relative to the largest one of a set: about a hundred times what
+# they differ between batches.
+_MARGIN = 2e-4
 
 
 @final
@@ -71,6 +74,11 @@ class SubsetRequest:
                 listed = " and ".join(parameter(other) for other in others)
                 raise OptionError(f"{parameter(name)} determines the whole subset; leave out {listed}")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the subset follows from the gains alone."""
+        return not any(self._is_given(name) for name in ("threshold", "search", "constraint", "recall"))
+
     def _is_given(self, name: str) -> bool:
         return getattr(self, name) is not None
 
@@ -85,6 +93,7 @@ class Chooser:
         logits: Computes the logits of all items `(total,)`, given what is known.
         dtype: Dtype of the logits.
         model: The model in double precision, for choices on F.
+        fast_model: The same model in single precision, for choices that are clear enough.
         size_rule: The rule for the number of items.
         completion_rule: The same for sets with given items.
         min_size: The smallest number of items that the rule gives.
@@ -96,14 +105,18 @@ class Chooser:
     logits: Callable[[], Tensor]
     dtype: torch.dtype
     model: ChoiceModel
+    fast_model: ChoiceModel
     size_rule: SizeRule
     completion_rule: SizeRule
     min_size: int
     known: Known | None = None
     name_of: Callable[[int], str] | None = None
 
-    def choose(self, request: SubsetRequest) -> tuple[Sets, Tensor]:
-        """Return the chosen subsets, a `Sets` of booleans, and the logits of the items."""
+    def choose(self, request: SubsetRequest) -> tuple[Sets, Tensor | None]:
+        """Return the chosen subsets, a `Sets` of booleans, and the logits of the items, if they were computed."""
+        if self._is_conditional and request.is_plain and self.fast_model.dtype != torch.float64:
+            limits = None if request.size is None else self._limits(request, None)
+            return self.sets.with_values(self._choose_quickly(request, limits)), None
         # Wrong constraints raise before any inference.
         allowed = None if request.constraint is None else BatchConstraint.of(self._constraint(request), self.sets)
         top, scores, logits = self._choose_by_score(request)
@@ -184,6 +197,50 @@ class Chooser:
 
         picks, scores, logits = map_batches(self.model, self.sets, work).reshape(-1, 3).unbind(1)
         return self.sets.with_values(picks.bool()), scores, logits.to(self.dtype)
+
+    def _choose_quickly(self, request: SubsetRequest, limits: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return the items that `_follow_path` chooses, `(total,)`, in single precision where that is precise enough.
+
+        Results of single precision depend a little on the other sets of a batch. A set for which any decision is so
+        close that this could matter is chosen from again in double precision.
+        """
+
+        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+            part = self._part(batch, rows)
+            bound, (start, excluded) = bound.prepared(), self._known_masks(bound, rows)
+            first = bound.gains(start[None])[0]
+            check_finite(first, batch, lambda number: f"set {rows[number]}")
+            if limits is None:
+                sizes, cuts = part._limits(request, part._filled(first))
+                slack = (_MARGIN * segment_max(first.abs(), batch, empty=0.0).clamp(min=1.0))[batch.layout.ids]
+                others = [part._limits(request, part._filled(x))[0] for x in (first - slack, first + slack)]
+                is_sure = (others[0] == sizes) & (others[1] == sizes)
+            else:
+                sizes, cuts = (x[torch.as_tensor(rows)].to(batch.device) for x in limits)
+                is_sure = torch.ones_like(sizes, dtype=torch.bool)
+            path = choose_item_by_item(
+                bound,
+                sizes=sizes,
+                cut=cuts,
+                min_size=self.min_size,
+                start=start,
+                excluded=excluded,
+                first=first,
+                margin=_MARGIN,
+            )
+            is_sure = (is_sure & path.is_sure)[batch.layout.ids]
+            return torch.stack([path.subsets.values, is_sure], 1)
+
+        picks, is_sure = map_batches(self.fast_model, self.sets, work).bool().reshape(-1, 2).unbind(1)
+        unsure = np.unique(self.sets.layout.ids[~is_sure].cpu().numpy())
+        if not len(unsure):
+            return picks
+        items = self.sets.with_values(torch.arange(self.sets.layout.total, device=self.sets.device)).take(unsure)
+        part = replace(self, sets=self.sets.take(unsure), known=None if self.known is None else self.known.take(unsure))
+        # The limits are those of all sets, because a request may name a size for each.
+        some = None if limits is None else (limits[0][torch.as_tensor(unsure)], limits[1][torch.as_tensor(unsure)])
+        chosen, _, _ = part._follow_path(request, some, self.min_size)
+        return picks.index_put((items.values,), chosen.values)
 
     def _part(self, batch: Sets, rows: np.ndarray) -> Chooser:
         """Return the chooser for some of the sets, on the device of the model."""

@@ -36,10 +36,12 @@ class Path:
         scores: For each item `(total,)`, in float64, the smallest gain on the path up to it. Scores fall along the path
             and are lower still for items that did not join, so the items with the best scores are the beginning of the
             path. Items that it started from have infinity, and items that may not join have minus infinity.
+        is_sure: For each set `(b,)`, whether gains that differ by less than the margin would give the same subset.
     """
 
     subsets: Sets
     scores: Tensor
+    is_sure: Tensor
 
 
 def choose_item_by_item(
@@ -52,6 +54,7 @@ def choose_item_by_item(
     excluded: Tensor | None = None,
     first: Tensor | None = None,
     steps: int | None = None,
+    margin: float = 0.0,
 ) -> Path:
     """Add the items with the largest gains until a subset has its size, or no gain exceeds the cut.
 
@@ -66,6 +69,7 @@ def choose_item_by_item(
         first: The gains at the start, `(total,)`, if they are known already.
         steps: Largest number of steps, each of which then adds several items; None for a step for each item. A smaller
             subset is then no longer the beginning of a larger one.
+        margin: By how much gains may be wrong, relative to the largest one of their set.
 
     Returns:
         The path of each set.
@@ -90,6 +94,7 @@ def choose_item_by_item(
     sizes = whole.lengths if sizes is None else sizes
     scores = torch.where(picks, torch.inf, -torch.inf).double()
     level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
+    is_sure = torch.ones(len(whole), dtype=torch.bool, device=device)
     least = torch.ones_like(sizes)
     if steps is not None:
         least = (-((segment_sum(picks, whole) - sizes) // steps)).clamp(min=1)
@@ -107,6 +112,8 @@ def choose_item_by_item(
         before = level[rows]
         step = _STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
         reached = torch.minimum(gains, before[ids] - (rank + 1) * step[ids])
+        if margin:
+            is_sure[rows] &= _is_clear(gains, reached - cuts[rows][ids], joins, sets, margin)
         joins &= (reached > cuts[rows][ids]) | (count[ids] + rank < min_size)
         scores[items] = torch.where(is_closed, scores[items], reached)
         level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
@@ -122,7 +129,25 @@ def choose_item_by_item(
             part = bound.restrict(remaining, positions)
             if part is not None:
                 bound, rows, items = part, rows[remaining], items[positions.values]
-    return Path(whole.with_values(picks), scores)
+    return Path(whole.with_values(picks), scores, is_sure)
+
+
+def _is_clear(gains: Tensor, above: Tensor, joins: Tensor, sets: Sets, margin: float) -> Tensor:
+    """Return for each set `(b,)` whether the items that may join are the same for gains that differ a little.
+
+    Args:
+        gains: The gains; minus infinity for items that may not join.
+        above: By how much the scores of the items are above the cut.
+        joins: The items with the largest gains, which join if they are above the cut.
+        sets: The sets.
+        margin: As in `choose_item_by_item`.
+    """
+    largest = segment_max(torch.where(gains.isfinite(), gains.abs(), 0.0), sets, empty=0.0).clamp(min=1.0)
+    slack = margin * largest
+    worst = -segment_max(torch.where(joins, -gains, -torch.inf), sets)
+    best_other = segment_max(torch.where(joins, -torch.inf, gains), sets)
+    nearest = -segment_max(torch.where(joins, -above.abs(), -torch.inf), sets)
+    return ~(worst - best_other < slack) & (nearest > slack)
 
 
 def path_steps(size: int) -> int:
