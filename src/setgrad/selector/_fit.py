@@ -50,9 +50,6 @@ MEMBERS = 8
 # 750, +1.4. The term for pairs alone is the better start with few sets (bundles given one item: +3), the worse one with
 # 1,000 and more (digits: -1).
 RELATION, _FEW_SETS = 64, 800
-# With few training sets the members of the conditional method are trained by themselves. Members that share batches and
-# stop together err together, and there a single fit depends on chance most. On a CPU it takes no longer.
-_SEPARATE_SETS = 2400
 # Aligned images are compared pixel by pixel too, unless there are many sets: on faces (2,000 sets) that is worth 15
 # points in validation; digits with 6,000 sets need no help.
 _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
@@ -150,11 +147,12 @@ def _make_training(model: ChoiceModel, train: Choices, held_out: Choices, data: 
             model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient, seed=seed
         )
 
-    # Under a constraint the members share the state of the gradient.
+    # Members that share batches and stop together err together, and with few sets a fit depends on chance most. Under a
+    # constraint they share the state of the gradient.
     is_separate = (
         model.config.options.method == CONDITIONAL
         and model.config.members > 1
-        and len(train) < _SEPARATE_SETS
+        and len(train) < _FEW_SETS
         and data.constraints is None
     )
     return SeparateMembers(model, seed, make) if is_separate else make(model, seed)

@@ -58,7 +58,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         half: Whether one of the subsets of a training step of method="conditional" is a random half of the set. None is
             yes with fewer than 800 training sets, where it keeps F from learning the subsets by heart.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
-            trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
+            trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
+            method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
             enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
             which needs a smooth one, else "bernoulli".
@@ -93,7 +94,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         options_: The options in use: each None is replaced by the value that fit chose for it.
         model_: The trained model.
         history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
-        best_epoch_: The epoch whose weights are used, counted from 1.
+            Of members that end apart it has the mean, where one that has ended counts with its best epoch.
+        best_epoch_: The epoch whose weights are used, counted from 1; of members that end apart, the last of theirs.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
