@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from setgrad.errors import FileFormatError
 from setgrad.selector import SizeRange, SubsetSelector
 from setgrad.selector._separate_members import SeparateMembers
 from tests.selector.conftest import TINY
@@ -90,3 +91,13 @@ def test_other_fits_train_their_members_together(choices, runs, monkeypatch, opt
     monkeypatch.setattr("setgrad.selector._fit._FEW_SETS", limit)
     fit(choices, **{"max_epochs": 1, **options})
     assert not runs
+
+
+def test_a_checkpoint_of_members_together_is_not_resumed_apart(choices, tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    monkeypatch.setattr("setgrad.selector._fit._FEW_SETS", 0)
+    options = {"max_epochs": 1, "checkpoint": path, "relation": 0, "pairs": False, "half": False}
+    fit(choices, **options)
+    monkeypatch.undo()
+    with pytest.raises(FileFormatError, match="belongs to other data or other options"):
+        fit(choices, **options)
