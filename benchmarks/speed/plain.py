@@ -41,6 +41,9 @@ class PlainFit:
 class PlainSetTransformer(nn.Module):
     """Standardised items, two layers of attention, a logit for each item."""
 
+    mean: Tensor
+    deviation: Tensor
+
     def __init__(self, items: Tensor) -> None:
         super().__init__()
         self.register_buffer("mean", items.mean(0))

@@ -53,7 +53,7 @@ def measure(name: str, task: Task, seed: int, *, quick: bool) -> dict[str, Any]:
     """Fit all three and return times and scores."""
     epochs = 2 if quick else 100
     started = time.process_time()
-    options = {"max_epochs": epochs, "dim": 16, "hidden": (16,)} if quick else {}
+    options: dict[str, Any] = {"max_epochs": epochs, "dim": 16, "hidden": (16,)} if quick else {}
     selector = SubsetSelector(device="cpu", members=1, random_state=seed, verbose=0, **options)
     selector.fit(*task.train, validation=tuple(task.validation))
     own = time.process_time() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,9 @@ def load_speed_task(name: str, data_dir: Path | None, *, quick: bool) -> Task:
     if name == TABLE:
         count, held_out = (60, 20) if quick else (5000, 1000)
         return Task(TABLE, "", make_table(count, 1), make_table(held_out, 2), make_table(held_out, 3), "drawn here")
-    sizes = {"n_train": 60, "n_validation": 20, "n_test": 20} if quick and not name.startswith("amazon") else {}
+    sizes: dict[str, Any] = (
+        {"n_train": 60, "n_validation": 20, "n_test": 20} if quick and not name.startswith("amazon") else {}
+    )
     return load_task(name, data_dir=data_dir, **sizes)
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from setgrad.errors import FileFormatError
 from setgrad.selector import SizeRange, SubsetSelector
 from setgrad.selector._separate_members import SeparateMembers
 from tests.selector.conftest import TINY
@@ -82,11 +83,21 @@ def test_a_run_that_is_resumed_after_some_members_ended_gives_the_same_result(ch
 
 @pytest.mark.parametrize(
     ("options", "limit"),
-    [({"members": 1}, 2400), ({"method": "unrolled"}, 2400), ({"constraint": SizeRange(1, 6)}, 2400), ({}, 48)],
+    [({"members": 1}, 800), ({"method": "unrolled"}, 800), ({"constraint": SizeRange(1, 6)}, 800), ({}, 48)],
     ids=["one member", "another method", "a constraint", "many training sets"],
 )
 def test_other_fits_train_their_members_together(choices, runs, monkeypatch, options, limit):
     # 48 of the 60 sets are for training.
-    monkeypatch.setattr("setgrad.selector._fit._SEPARATE_SETS", limit)
+    monkeypatch.setattr("setgrad.selector._fit._FEW_SETS", limit)
     fit(choices, **{"max_epochs": 1, **options})
     assert not runs
+
+
+def test_a_checkpoint_of_members_together_is_not_resumed_apart(choices, tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    monkeypatch.setattr("setgrad.selector._fit._FEW_SETS", 0)
+    options = {"max_epochs": 1, "checkpoint": path, "relation": 0, "pairs": False, "half": False}
+    fit(choices, **options)
+    monkeypatch.undo()
+    with pytest.raises(FileFormatError, match="belongs to other data or other options"):
+        fit(choices, **options)

@@ -77,7 +77,13 @@ def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:
     config, both = trainer.model.config, (trainer.train_data, trainer.validation)
     options = {name: value for name, value in config.options.get_params().items() if name not in _FREE_OPTIONS}
     parts: list[Any] = [
-        {**options, "phi": config.phi, "item_shape": config.item_shape, "slots": config.slots},
+        {
+            **options,
+            "phi": config.phi,
+            "item_shape": config.item_shape,
+            "slots": config.slots,
+            "run": type(trainer).__name__,
+        },
         {name: list(value.shape) for name, value in trainer.model.state_dict().items()},
         [choices.sets.layout.host_lengths.tolist() for choices in both],
         *(tensor for choices in both for tensor in (choices.sets.values, choices.subsets.values)),

@@ -41,6 +41,8 @@ _SLOTS = 32
 # If an epoch has few steps, the score stays the same for many epochs before it improves again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
+# With many steps in an epoch the conditional method needs less patience.
+_LEAST_PATIENCE, _MANY_STEPS = 5, 200
 # Chosen by validation on four Amazon categories: 0.3 points above four members, which take hardly less time.
 MEMBERS = 8
 # With few training sets, comparing an item with the mean of its set helps attention; with many it hurts. By validation:
@@ -48,15 +50,20 @@ MEMBERS = 8
 # 750, +1.4. The term for pairs alone is the better start with few sets (bundles given one item: +3), the worse one with
 # 1,000 and more (digits: -1).
 RELATION, _FEW_SETS = 64, 800
-# With few training sets the members of the conditional method are trained by themselves. Members that share batches and
-# stop together err together, and there a single fit depends on chance most. On a CPU it takes no longer.
-_SEPARATE_SETS = 2400
 # Aligned images are compared pixel by pixel too, unless there are many sets: on faces (2,000 sets) that is worth 15
 # points in validation; digits with 6,000 sets need no help.
 _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
 # With few sets, smaller batches are better: by validation, over five splits of digits (1,000 sets) +1.3, on average of
 # the small Amazon categories +0.3; with 1,450 sets (toys) -0.2. Other methods gain nothing.
 _BATCH, _SMALL_BATCH, _SMALL_BATCH_SETS = 64, 32, 1200
+# A CPU takes small batches as fast as large ones, and needs fewer epochs with them.
+_SMALL_BATCH_SETS_ON_CPU = 10000
+# Subsets of a step on a CPU, where each costs as much as the encoder does: with many sets fewer are enough. With two,
+# 5,000 sets of 30 items end with the same score after a third of the time; digits (1,000 sets) lose at their own size.
+_FEWER, _FEWEST, _MANY_SETS = 3, 2, 2000
+# A subset of items with few features needs no wide perceptron: on 20 features the same score for half of the time; on
+# the 64 of digits it costs half a point.
+_HIDDEN, _NARROW, _FEW_FEATURES = (512, 256), (256, 128), 32
 # Encoders of plain vectors have short steps. Networks of images keep a GPU busy, and those of letters have buffers.
 _SHORT_STEP_PHIS = ("context", "mlp", "paper")
 # Largest number of steps of the implicit method, which stops when it has converged; rarely reached.
@@ -132,11 +139,12 @@ def _make_training(
     """Return the training run: of all members together, or of each by itself."""
     seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
 
-    # Under a constraint the members share the state of the gradient.
+    # Members that share batches and stop together err together, and with few sets a fit depends on chance most. Under a
+    # constraint they share the state of the gradient.
     is_separate = (
         model.config.options.method == CONDITIONAL
         and model.config.members > 1
-        and len(train) < _SEPARATE_SETS
+        and len(train) < _FEW_SETS
         and data.constraints is None
     )
     shares = model.config.members if is_separate else 1
@@ -179,7 +187,7 @@ def resolve_model(
     """
     is_large = sets.layout.longest > _FULL_ATTENTION_LIMIT
     is_induced = options.attention == "induced" or (options.attention == "auto" and is_large)
-    batch_size = options.batch_size or default_batch_size(options, len(sets))
+    batch_size = options.batch_size or default_batch_size(options, sets)
     steps_per_epoch = max(1, math.ceil(len(sets) / batch_size))
     in_use = replace(
         options,
@@ -187,12 +195,13 @@ def resolve_model(
         relation=_relation(options, start, len(sets)),
         pairs=_pairs(options, start, len(sets)),
         half=default_half(options, len(sets)) if options.half is None else bool(options.half),
-        samples=options.resolved_samples,
+        samples=options.samples or default_samples(options, sets),
+        hidden=options.hidden or (default_hidden(options, sets) if start is None else start.options.hidden),
         loss=options.resolved_loss,
         **_mean_field(options),
         batch_size=batch_size,
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),
-        patience=options.patience or max(_PATIENCE, math.ceil(_PATIENCE_STEPS / steps_per_epoch)),
+        patience=options.patience or default_patience(options, steps_per_epoch),
         device=str(device),
         random_state=seed,
     )
@@ -210,9 +219,31 @@ def _mean_field(options: SelectorOptions) -> dict[str, Any]:
     }
 
 
-def default_batch_size(options: SelectorOptions, count: int) -> int:
-    """Return the sets of a batch for `batch_size=None` and this number of training sets."""
-    return _SMALL_BATCH if options.method == CONDITIONAL and count < _SMALL_BATCH_SETS else _BATCH
+def default_batch_size(options: SelectorOptions, sets: Sets) -> int:
+    """Return the sets of a batch for `batch_size=None`."""
+    limit = _SMALL_BATCH_SETS_ON_CPU if sets.device.type == "cpu" else _SMALL_BATCH_SETS
+    return _SMALL_BATCH if options.method == CONDITIONAL and len(sets) < limit else _BATCH
+
+
+def default_samples(options: SelectorOptions, sets: Sets) -> int:
+    """Return the subsets of a step for `samples=None`."""
+    if options.method != CONDITIONAL or sets.device.type != "cpu" or len(sets) < _FEW_SETS or options.half:
+        return options.resolved_samples
+    return _FEWER if len(sets) < _MANY_SETS else _FEWEST
+
+
+def default_hidden(options: SelectorOptions, sets: Sets) -> tuple[int, ...]:
+    """Return the units of the hidden layers for `hidden=None`."""
+    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi == CONTEXT
+    return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
+
+
+def default_patience(options: SelectorOptions, steps: int) -> int:
+    """Return the patience for `patience=None` and this number of steps in an epoch."""
+    usual = _PATIENCE
+    if options.method == CONDITIONAL:
+        usual = min(usual, max(_LEAST_PATIENCE, math.ceil(_MANY_STEPS / steps)))
+    return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 
 
 def default_members(options: SelectorOptions, sets: Sets) -> int:
@@ -317,7 +348,7 @@ def _load_weights(model: ChoiceModel, start: ChoiceModel) -> None:
     names = ("method", "function", "dim", "layers", "heads", "relation", "pairs", "members", "standardize", "scale")
     ours, theirs = (
         {name: getattr(config.options, name) for name in names}
-        | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.options.hidden}
+        | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.hidden}
         for config in (model.config, start.config)
     )
     differences = [

@@ -72,6 +72,11 @@ class ModelConfig:
         return resolved(self.options.relation)
 
     @property
+    def hidden(self) -> tuple[int, ...]:
+        """Units of the hidden layers of F."""
+        return tuple(resolved(self.options.hidden))
+
+    @property
     def pairs(self) -> bool:
         """Whether F has a term for pairs."""
         return resolved(self.options.pairs)
@@ -134,7 +139,7 @@ class Member(nn.Module):
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
             second = _make_phi(config) if phi is None else make_item_encoder(config.item_shape, copy.deepcopy(phi))
-            self.recognition = RECOGNITIONS[config.options.method](second, config.options.hidden)
+            self.recognition = RECOGNITIONS[config.options.method](second, config.hidden)
 
     def bind(self, items: Sets) -> BoundSetFunction:
         """Return F for sets of standardised items."""
