@@ -17,6 +17,8 @@ from typing import Any, TypeVar, final
 Item = TypeVar("Item")
 # Seconds between two lines, and seconds after which work is long enough to be shown.
 _EVERY, _DELAY = 10.0, 3.0
+# Seconds before which a rate means nothing.
+_SOONEST = 0.5
 _LOGGER = logging.getLogger("setgrad")
 # Whether prediction may show how far it is; a function deep inside does not know who called it.
 _shown: ContextVar[bool] = ContextVar("shown", default=False)
@@ -81,10 +83,10 @@ class Progress:
 
     def _pace(self, done: float, now: float, left: float | None) -> str:
         """Return the rate and the time that is left, as far as they are known."""
-        rate = done / max(now - self.started, 1e-9)
-        if left is None and self.total is not None and done > 0:
+        rate = done / (now - self.started) if now - self.started >= _SOONEST else 0.0
+        if left is None and self.total is not None and rate > 0:
             left = (self.total - done) / rate
-        speed = f"{rate:,.0f} {self.unit}/s" if self.unit and done > 0 else ""
+        speed = f"{rate:,.0f} {self.unit}/s" if self.unit and rate > 0 else ""
         return ", ".join(part for part in (speed, "" if left is None else f"at most {duration(left)} left") if part)
 
     def _draw(self, done: float, text: str) -> None:

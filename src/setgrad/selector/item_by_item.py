@@ -154,10 +154,10 @@ def path_steps(size: int) -> int:
     """Return about how many steps a path to a subset of this size takes.
 
     Examples:
-        >>> path_steps(20), path_steps(2000)
-        (20, 165)
+        >>> path_steps(20), path_steps(64), path_steps(640)
+        (20, 64, 146)
     """
-    return size if size <= _BLOCK else _BLOCK + math.ceil(_BLOCK * math.log(size / _BLOCK))
+    return min(size, _BLOCK) + math.ceil(sum(_BLOCK / block for block in range(1, size // _BLOCK)))
 
 
 def draw_item_by_item(
