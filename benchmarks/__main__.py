@@ -32,7 +32,7 @@ from benchmarks.selection import (
     time_to_score,
     utility,
 )
-from benchmarks.speed import discrete_speed, members_speed, method_speed, speed_meanfield
+from benchmarks.speed import discrete_speed, members_speed, method_speed, speed_fit, speed_meanfield, speed_predict
 from benchmarks.tables import shop_tables
 from setgrad.errors import SetgradError
 
@@ -41,6 +41,8 @@ BENCHMARKS: dict[str, ModuleType] = {
     "speed-meanfield": speed_meanfield,
     "members-speed": members_speed,
     "method-speed": method_speed,
+    "speed-fit": speed_fit,
+    "speed-predict": speed_predict,
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,

@@ -200,7 +200,7 @@ def _flip_logits(model: Any) -> Callable[[Sets], Tensor]:
 def _mask_logits(model: Any) -> Callable[[Sets], Tensor]:
     function: Any = model.each()[0].function
     # The rival has no modular term: it gets the same phi and rho without it, and the term is added here.
-    core = DeepSetFunction(model.config.item_shape, function.phi, hidden=model.config.options.hidden, skip=False)
+    core = DeepSetFunction(model.config.item_shape, function.phi, hidden=model.config.hidden, skip=False)
     core.rho = function.rho
     rival = MaskTensorMeanField(core, samples=model.config.options.samples)
 

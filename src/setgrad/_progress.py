@@ -1,61 +1,184 @@
-"""The one progress bar: on the standard error, by rich where it is installed."""
+"""How far a long piece of work is: a bar in a terminal, elsewhere a line every ten seconds.
+
+The lines are also the messages of the logger "setgrad" at level INFO. They are printed to the standard error only where
+no handler of Python's `logging` takes them.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Any, TypeVar, final
 
 Item = TypeVar("Item")
-# Called with the number of finished steps and a text to show behind the bar.
-Update = Callable[[int, str], None]
+# Seconds between two lines, and seconds after which work is long enough to be shown.
+_EVERY, _DELAY = 10.0, 3.0
+# Seconds before which a rate means nothing.
+_SOONEST = 0.5
+_LOGGER = logging.getLogger("setgrad")
+# Whether prediction may show how far it is; a function deep inside does not know who called it.
+_shown: ContextVar[bool] = ContextVar("shown", default=False)
 
 
-@contextmanager
-def progress_bar(description: str, total: int | None, *, enabled: bool = True, keep: bool = True) -> Iterator[Update]:
-    """Yield a function that updates the bar; without rich it prints one line for each update.
+@final
+class Progress:
+    """How far one piece of work is. `progress_bar` makes one.
 
     Args:
         description: What is being done.
         total: Number of steps; None if it is not known.
-        enabled: Whether to show anything.
+        unit: What a step is, for the rate, as in "sets".
+        shown: Whether to show anything; the logger gets its messages anyway.
         keep: Whether the finished bar stays on the screen.
+        delay: Seconds after which the work is shown.
+        bars: Whether a terminal gets a bar; lines if not.
+    """
+
+    def __init__(
+        self, description: str, total: float | None, *, unit: str, shown: bool, keep: bool, delay: float, bars: bool
+    ) -> None:
+        self.description, self.total, self.unit, self.shown, self.keep = description, total, unit, shown, keep
+        self.started = time.monotonic()
+        self.first, self.next_line = self.started + delay, self.started + delay
+        self.use_bar = shown and bars and sys.stderr is not None and sys.stderr.isatty()
+        self.bar: Any = None
+        self.unsaid = ""
+
+    def update(self, done: float, text: str = "", left: float | None = None) -> None:
+        """Tell how many steps are done.
+
+        Args:
+            done: Steps that are done.
+            text: What to show behind the numbers.
+            left: Most seconds that are left; None to compute them from the steps.
+        """
+        now = time.monotonic()
+        self.unsaid = self._line(done, text, now, left)
+        if self.use_bar and now >= self.first:
+            self._draw(done, ", ".join(part for part in (self._pace(done, now, left), text) if part))
+        if now >= self.next_line:
+            self.say()
+
+    def say(self) -> None:
+        """Write the last line now, if it was not written yet."""
+        if self.unsaid:
+            announce(self.unsaid, shown=self.shown and self.bar is None)
+            self.unsaid, self.next_line = "", time.monotonic() + _EVERY
+
+    def close(self) -> None:
+        """Write the last line of work that was shown, and leave the bar."""
+        if self.next_line > self.first or time.monotonic() >= self.first:
+            self.say()
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _line(self, done: float, text: str, now: float, left: float | None) -> str:
+        count = f"{done:.0f}" if self.total is None else f"{100 * done / max(self.total, 1):.0f} %"
+        parts = [part for part in (count, text, self._pace(done, now, left)) if part]
+        return f"{self.description}: {', '.join(parts)}"
+
+    def _pace(self, done: float, now: float, left: float | None) -> str:
+        """Return the rate and the time that is left, as far as they are known."""
+        rate = done / (now - self.started) if now - self.started >= _SOONEST else 0.0
+        if left is None and self.total is not None and rate > 0:
+            left = (self.total - done) / rate
+        speed = f"{rate:,.0f} {self.unit}/s" if self.unit and rate > 0 else ""
+        return ", ".join(part for part in (speed, "" if left is None else f"at most {duration(left)} left") if part)
+
+    def _draw(self, done: float, text: str) -> None:
+        if self.bar is None:
+            try:
+                from rich.console import Console
+                from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+                from rich.progress import Progress as Bar
+            except ImportError:
+                self.use_bar = False
+                return
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[text]}"),
+            )
+            self.bar = Bar(*columns, console=Console(stderr=True), transient=not self.keep)
+            self.bar.start()
+            self.bar.add_task(self.description, total=self.total, text="")
+        self.bar.update(self.bar.task_ids[0], completed=done, text=text)
+
+
+@contextmanager
+def progress_bar(
+    description: str,
+    total: float | None,
+    *,
+    unit: str = "",
+    enabled: bool = True,
+    keep: bool = True,
+    delay: float = 0.0,
+    bars: bool = True,
+) -> Iterator[Progress]:
+    """Yield what shows the progress, and close it at the end; the arguments are those of `Progress`.
 
     Examples:
-        >>> with progress_bar("fitting", 2, enabled=False) as update:
-        ...     update(1, "loss 0.5")
+        >>> with progress_bar("fitting", 2, enabled=False) as progress:
+        ...     progress.update(1, "loss 0.5")
     """
-    if not enabled:
-        yield lambda completed, text: None
-        return
+    progress = Progress(description, total, unit=unit, shown=enabled, keep=keep, delay=delay, bars=bars)
     try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:
-        of = "" if total is None else f"/{total}"
-        yield lambda completed, text: print(f"{description} {completed}{of}  {text}".rstrip(), file=sys.stderr)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[text]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=not keep) as bar:
-        task = bar.add_task(description, total=total, text="")
-        yield lambda completed, text: bar.update(task, completed=completed, text=text)
+        yield progress
+    finally:
+        progress.close()
+
+
+@contextmanager
+def showing(shown: bool) -> Iterator[None]:
+    """Let `slow_bar` show its work inside, or not."""
+    token = _shown.set(shown)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+@contextmanager
+def slow_bar(description: str, total: float, unit: str) -> Iterator[Progress]:
+    """Yield a `Progress` of work that is shown inside `showing(True)`, if it takes more than a few seconds."""
+    with progress_bar(description, total, unit=unit, enabled=_shown.get(), keep=False, delay=_DELAY) as progress:
+        yield progress
+
+
+def announce(line: str, *, shown: bool = True) -> None:
+    """Send a line to the logger, and print it to the standard error if no handler takes it."""
+    is_handled = _LOGGER.isEnabledFor(logging.INFO) and _LOGGER.hasHandlers()
+    _LOGGER.info(line)
+    if shown and not is_handled:
+        print(line, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as minutes and seconds, or hours and minutes.
+
+    Examples:
+        >>> duration(75), duration(3725)
+        ('1:15', '1 h 02 min')
+    """
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def track(items: Iterable[Item], description: str, total: int | None, *, enabled: bool = True) -> Iterator[Item]:
-    """Iterate over items; a bar shows how far it is, if the standard error is a terminal.
+    """Iterate over items; shows how far it is, where the standard error is no terminal only if it takes long.
 
     Examples:
         >>> list(track(range(3), "counting", 3))
         [0, 1, 2]
     """
-    with progress_bar(description, total, enabled=enabled and sys.stderr.isatty(), keep=False) as update:
+    delay = 0.0 if sys.stderr is not None and sys.stderr.isatty() else _EVERY
+    with progress_bar(description, total, enabled=enabled, keep=False, delay=delay) as progress:
         for count, item in enumerate(items):
-            update(count, "")
+            progress.update(count)
             yield item

@@ -17,7 +17,14 @@ from setgrad.selector import Budget, SizeRange, SubsetSelector, _fit, jaccard
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import GRADIENTS
 from setgrad.selector._constrained_choice import find_levels
-from setgrad.selector._fit import default_batch_size, default_pairs, default_relation
+from setgrad.selector._fit import (
+    default_batch_size,
+    default_hidden,
+    default_pairs,
+    default_patience,
+    default_relation,
+    default_samples,
+)
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._partial_validation import validate_completion
 from setgrad.selector._tables import FUNCTIONS, PARTIAL_LOSSES
@@ -459,11 +466,22 @@ def test_options_in_use(choices):
     }
     assert ranks == {"conditional": [64, 64], "unrolled": [64, 0]}
     batches = {
-        method: [default_batch_size(SelectorOptions(method=method), count) for count in (1199, 1200)]
+        method: [default_batch_size(SelectorOptions(method=method), empty_sets(count)) for count in (9999, 10000)]
         for method in ("conditional", "unrolled")
     }
     assert batches == {"conditional": [32, 64], "unrolled": [64, 64]}
+    samples = [default_samples(SelectorOptions(), empty_sets(count)) for count in (799, 800, 1999, 2000)]
+    assert samples == [4, 3, 3, 2]
+    assert default_samples(SelectorOptions(half=True), empty_sets(800)) == 4
+    assert default_samples(SelectorOptions(method="unrolled"), empty_sets(2000)) == 5
+    assert [default_hidden(SelectorOptions(), empty_sets(1, d)) for d in (31, 32)] == [(256, 128), (512, 256)]
+    assert default_hidden(SelectorOptions(method="direct"), empty_sets(1, 2)) == (512, 256)
+    assert [default_patience(SelectorOptions(), steps) for steps in (2, 20, 30, 100)] == [30, 10, 7, 5]
     assert (options.batch_size, fit(choices, max_epochs=1, batch_size=8).options_.batch_size) == (32, 8)
+
+
+def empty_sets(count, features=2):
+    return Sets.from_lengths(torch.zeros(0, features), [0] * count)
 
 
 def test_pairs_of_letters_raise():

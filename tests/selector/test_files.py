@@ -249,7 +249,7 @@ def edit_in(folder, part, **changes):
         (lambda f: edit_in(f, "options_in_use", estimator="gaussian", scale="l3"), "unknown scale"),
         (lambda f: edit(f, item_shape=2), "do not fit together"),
         (lambda f: edit_in(f, "options", samples="x"), "samples must be"),
-        (lambda f: edit_in(f, "options", hidden=None), "do not fit together"),
+        (lambda f: edit_in(f, "options", hidden=3), "hidden must be"),
         (lambda f: (f / "weights.safetensors").write_bytes(b"12"), "changed or damaged"),
         (lambda f: (f / "weights.safetensors").write_bytes((f / "weights.safetensors").read_bytes()[:-1]), "damaged"),
     ],

@@ -9,14 +9,24 @@ from typing import Any, final
 
 from setgrad._text_table import TextTable
 
+# The exit code after Ctrl-C.
+STOPPED = 130
+
 
 @final
 @dataclass(frozen=True)
 class CommandResult:
-    """The result of a command: plain JSON values for programs, text and tables for people."""
+    """The result of a command.
+
+    Attributes:
+        data: Plain JSON values for programs.
+        parts: Text and tables for people.
+        code: The exit code, if the result can be written.
+    """
 
     data: dict[str, Any]
     parts: tuple[TextTable | str, ...]
+    code: int = 0
 
 
 @final

@@ -7,8 +7,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from setgrad._text_table import TextTable
 from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns
-from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._command import STOPPED, Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._output import printed_warnings
@@ -85,7 +86,8 @@ def _run(args: Namespace) -> CommandResult:
     validation = None if args.validation is None else _read_validation(args, read.schema)
     training = make_gradient(args.gradient, args.choice_loss, constrained=constraint is not None)
     started = time.perf_counter()
-    selector.fit_read(read, validation, constraint, training, start)
+    with printed_warnings(RuntimeWarning):
+        selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
     selector.save(args.output)
     names = read.schema.features
@@ -133,9 +135,10 @@ def _result(
         "size_rule": rule,
         "size_scores": selector.size_scores_,
         "seconds": seconds,
+        "stopped": selector.stopped_,
     }
     condition = "within the limits" if has_limits else "true size given"
-    parts = (
+    parts: tuple[TextTable | str, ...] = (
         f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
         f"validation Jaccard, {condition}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
@@ -143,7 +146,9 @@ def _result(
         f"saved to {folder}",
         f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",
     )
-    return CommandResult(data, parts)
+    if selector.stopped_:
+        parts += ("stopped: the folder holds the best model so far; with --checkpoint the same command goes on",)
+    return CommandResult(data, parts, STOPPED if selector.stopped_ else 0)
 
 
 FIT = Command(

@@ -12,7 +12,7 @@ from textwrap import fill
 from typing import Any, NoReturn, final
 
 import setgrad
-from setgrad.cli._command import Command
+from setgrad.cli._command import STOPPED, Command
 from setgrad.cli._datasets import DATASETS
 from setgrad.cli._demo import DEMO
 from setgrad.cli._evaluate import EVALUATE
@@ -62,9 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with redirect_to_stderr():
             result = COMMANDS[args.command].run(args)
-        return _print_json(result.data) if args.json else write_result(lambda stream: show(result.parts, stream))
+        if args.json:
+            return _print_json(result.data) or result.code
+        return write_result(lambda stream: show(result.parts, stream)) or result.code
     except KeyboardInterrupt:
-        return _fail("stopped; a fit with --checkpoint resumes when it is started again", args.json, 130)
+        return _fail("stopped; a fit with --checkpoint resumes when it is started again", args.json, STOPPED)
     except SetgradError as error:
         return _fail(error.as_flags(), args.json, 1)
     except OSError as error:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._progress import showing
 from setgrad.errors import NotFittedError, OptionError, parameter
 from setgrad.functions import SetFunction
 from setgrad.functions.average import BoundAverage
@@ -32,6 +33,7 @@ from setgrad.selector._table_input import (
     read_sets,
 )
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.metrics import mean_jaccard
 from setgrad.selector.sizes import SizeRule, probability
@@ -48,6 +50,7 @@ class AbstractChoosing(abc.ABC):
     recall_: RecallCalibration | None
     stop_logit_: float
     table_: TableSchema | None
+    verbose: int
     _exact_model: ChoiceModel | None
 
     @property
@@ -284,8 +287,9 @@ class AbstractChoosing(abc.ABC):
         sets = self._check_sets(read.sets)
         given, excluded = read_masks(source, given, excluded)
         known = Known.of(given, excluded, sets)
-        scores = self._infer(sets, known)
-        picks = self._choose(sets, request, known, scores, lambda index: f"set {(read.set_ids or ())[index]!r}")
+        picks, scores = self._choose_scored(
+            sets, request, known, None, lambda index: f"set {(read.set_ids or ())[index]!r}"
+        )
         probability = sets.with_values(self._probabilities(sets, known, scores))
         return picks_frame(table, source, schema, read, picks=picks, probability=probability, carried=carried)
 
@@ -307,10 +311,9 @@ class AbstractChoosing(abc.ABC):
         return Choices(sets, as_subsets(subsets, sets))
 
     def _infer(self, sets: Sets, known: Known | None = None) -> Sets:
-        # At least float32, because half precision would give different items the same logit.
-        dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
-        logits = infer_logits(self._precise(), sets, samples=self._predict_samples, warn=True, known=known)
-        return sets.with_values(check_finite(logits, sets).to(torch.promote_types(sets.dtype, dtype)))
+        with showing(self.verbose > 0):
+            logits = infer_logits(self._precise(), sets, samples=self._predict_samples, warn=True, known=known)
+        return sets.with_values(check_finite(logits, sets).to(_logit_dtype(sets)))
 
     def _logits(self, sets: Sets, known: Known | None, scores: Any) -> Tensor:
         return (self._infer(sets, known) if scores is None else check_scores(scores, sets)).values
@@ -320,37 +323,53 @@ class AbstractChoosing(abc.ABC):
         return p if known is None else known.fill(p, inside=1.0, outside=0.0)
 
     def _draw(self, sets: Sets, n: int, seed: int, known: Known | None) -> Tensor:
-        p = self._probabilities(sets, known)
-        stop_logit = self.stop_logit_
-        return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
+        # Only independent items are drawn by their probabilities.
+        p = None if self.model_.config.options.method == CONDITIONAL else self._probabilities(sets, known)
+        with showing(self.verbose > 0):
+            stop_logit = self.stop_logit_
+            return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
 
     def _choose(
+        self, sets: Sets, request: SubsetRequest, known: Known | None = None, scores: Sets | None = None
+    ) -> Sets:
+        return self._choose_scored(sets, request, known, scores)[0]
+
+    def _choose_scored(
         self,
         sets: Sets,
         request: SubsetRequest,
-        known: Known | None = None,
-        scores: Sets | None = None,
+        known: Known | None,
+        scores: Sets | None,
         name_of: Callable[[int], str] | None = None,
-    ) -> Sets:
+    ) -> tuple[Sets, Sets | None]:
+        """Return the chosen subsets, and the logits of the items if the choice needed them."""
+        if scores is not None:
+            check_scores(scores, sets)
+        if request.recall is not None:
+            level = self._recall_level(request.recall, known)
+            found = sets.with_values(self._logits(sets, None, scores))
+            return sets.with_values(found.values.double() >= level), found
         chooser = Chooser(
             sets,
             lambda: self._logits(sets, known, scores),
+            _logit_dtype(sets),
             self._precise(),
+            self.model_,
             self.size_rule_,
             self.completion_rule_,
             self.min_size_,
             known,
             name_of,
         )
-        if request.recall is not None:
-            return self._recall(sets, request.recall, known, scores)
-        picks = chooser.choose(request)
-        if request.decide is None:
-            return picks
-        draws = self._draw(sets, DRAWS, 0, known)
-        return closest_to_draws(torch.cat([picks.values[None], draws]), draws, sets)
+        with showing(self.verbose > 0):
+            picks, logits = chooser.choose(request)
+        if request.decide is not None:
+            draws = self._draw(sets, DRAWS, 0, known)
+            picks = closest_to_draws(torch.cat([picks.values[None], draws]), draws, sets)
+        return picks, None if logits is None else sets.with_values(logits)
 
-    def _recall(self, sets: Sets, recall: float, known: Known | None, scores: Sets | None) -> Sets:
+    def _recall_level(self, recall: float, known: Known | None) -> float:
+        """Return the logit from which on items are chosen for this recall."""
         if known is not None:
             raise OptionError(
                 f"{parameter('recall')} is calibrated for sets of which nothing is known; leave out "
@@ -361,14 +380,19 @@ class AbstractChoosing(abc.ABC):
                 f"{parameter('recall')} needs a calibration, which models of earlier versions do not have; call "
                 "calibrate_recall(sets, subsets) first"
             )
-        level = self.recall_.threshold(recall)
-        return sets.with_values(self._logits(sets, None, scores).double() >= level)
+        return self.recall_.threshold(recall)
 
     def _precise(self) -> ChoiceModel:
         # In float64, rounding is far below what float32 results can show, so batches make no difference.
         if self._exact_model is None:
             self._exact_model = copy.deepcopy(self.model_).eval().double()
         return self._exact_model
+
+
+def _logit_dtype(sets: Sets) -> torch.dtype:
+    """Return the dtype of logits: at least float32, because half precision would give different items the same one."""
+    dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
+    return torch.promote_types(sets.dtype, dtype)
 
 
 def _named_masks(data: Any, *known: Any) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ _PARTS, _WIDEST = 8, 60.0
 def draw_subsets(
     model: ChoiceModel,
     sets: Sets,
-    probabilities: Tensor,
+    probabilities: Tensor | None,
     *,
     count: int,
     seed: int,
@@ -39,7 +39,7 @@ def draw_subsets(
     Args:
         model: The model in double precision.
         sets: The sets.
-        probabilities: The probability of each item, given what is known, `(total,)`.
+        probabilities: The probability of each item, given what is known, `(total,)`; the conditional method needs none.
         count: Number of draws.
         seed: Seed. The numbers follow from it and the items, so the draws of a set are the same in every batch.
         stop_logit: The logit of the end of a draw; see `fit_stop_logit`.
@@ -47,7 +47,7 @@ def draw_subsets(
     """
 
     def item_by_item(batch: Sets, rows: np.ndarray) -> Tensor:
-        bound = model.bind(batch)
+        bound = model.bind(batch).prepared()
         nothing = torch.zeros(batch.layout.total, dtype=torch.bool, device=batch.device)
         inside, outside = (nothing, nothing) if known is None else known.masks(rows, batch.device)
         start = inside.expand(count, -1)
@@ -58,6 +58,7 @@ def draw_subsets(
         return draw_item_by_item(bound, noise, start, outside, stop_logit).T
 
     def independent(batch: Sets, rows: np.ndarray) -> Tensor:
+        assert probabilities is not None
         p = sets.with_values(probabilities).take(rows).values.to(batch.device)
         return (ItemNoise(batch, _seed(seed, 0)).uniform(batch.layout, count) < p).T
 

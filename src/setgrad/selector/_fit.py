@@ -7,34 +7,34 @@ import math
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from setgrad._progress import progress_bar
+from setgrad._progress import showing
 from setgrad.columns import Part
 from setgrad.errors import OptionError, parameter
-from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
+from setgrad.selector._batched_inference import CONVERGED_SHARE
+from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
-from setgrad.selector._constrained_choice import choose_allowed
+from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
-from setgrad.selector._draws import fit_stop_logit
-from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
+from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._partial_validation import calibrate_completion, calibrate_from_nothing
 from setgrad.selector._recall import RecallCalibration
+from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT
 from setgrad.selector._trainer import Trainer
-from setgrad.selector.sizes import SizeRule, calibrate
-from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.selector._training import Training
+from setgrad.selector.sizes import SizeRule
+from setgrad.sets import Choices, Sets
 
 # Sets larger than this get induced attention with attention="auto".
 _FULL_ATTENTION_LIMIT = 1024
@@ -42,6 +42,8 @@ _SLOTS = 32
 # If an epoch has few steps, the score stays the same for many epochs before it improves again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
+# With many steps in an epoch the conditional method needs less patience.
+_LEAST_PATIENCE, _MANY_STEPS = 5, 200
 # Chosen by validation on four Amazon categories: 0.3 points above four members, which take hardly less time.
 MEMBERS = 8
 # With few training sets, comparing an item with the mean of its set helps attention; with many it hurts. By validation:
@@ -55,6 +57,14 @@ _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
 # With few sets, smaller batches are better: by validation, over five splits of digits (1,000 sets) +1.3, on average of
 # the small Amazon categories +0.3; with 1,450 sets (toys) -0.2. Other methods gain nothing.
 _BATCH, _SMALL_BATCH, _SMALL_BATCH_SETS = 64, 32, 1200
+# A CPU takes small batches as fast as large ones, and needs fewer epochs with them.
+_SMALL_BATCH_SETS_ON_CPU = 10000
+# Subsets of a step on a CPU, where each costs as much as the encoder does: with many sets fewer are enough. With two,
+# 5,000 sets of 30 items end with the same score after a third of the time; digits (1,000 sets) lose at their own size.
+_FEWER, _FEWEST, _MANY_SETS = 3, 2, 2000
+# A subset of items with few features needs no wide perceptron: on 20 features the same score for half of the time; on
+# the 64 of digits it costs half a point.
+_HIDDEN, _NARROW, _FEW_FEATURES = (512, 256), (256, 128), 32
 # Encoders of plain vectors have short steps. Networks of images keep a GPU busy, and those of letters have buffers.
 _SHORT_STEP_PHIS = ("context", "mlp", "paper")
 # Largest number of steps of the implicit method, which stops when it has converged; rarely reached.
@@ -75,6 +85,7 @@ class FitResult:
     stop_logit: float
     history: list[dict[str, float]]
     best_epoch: int
+    stopped: bool = False
 
 
 def fit_selector(
@@ -121,39 +132,54 @@ def fit_selector(
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        trainer = Trainer(model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient)
+        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
+        trainer = _make_training(model, train, held_out, data, monitor)
         save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
-        with progress_bar("fitting", trainer.max_epochs, enabled=options.verbose > 0) as update:
-
-            def report(record: dict[str, float]) -> None:
-                text = f"loss {record['loss']:.4f}  Jaccard {100 * record['validation_jaccard']:.2f}"
-                update(int(record["epoch"]), text)
-
-            progress = trainer.run(report, save)
-    _warn_unconverged(progress.history)
+        with monitor.watching(len(trainer.history)):
+            trainer.run(save)
+    _warn_unconverged(trainer.history)
     model.eval()
-    # In float64, as in prediction: a cut may lie between two scores that float32 confuses.
-    exact = copy.deepcopy(model).double()
-    samples = config.options.resolved_predict_samples
-    logits = check_finite(infer_logits(exact, held_out.sets, samples=samples), held_out.sets, data.validation_name)
-    min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
-    limit = None if data.constraints is None else partial(_limit, data.constraints[1])
-    recall = RecallCalibration.of(logits, held_out.subsets)
-    if config.options.method == CONDITIONAL:
-        rule, scores = calibrate_from_nothing(exact, held_out, logits, min_size, limit)
-        # A constraint is for sets from which nothing is chosen yet.
-        completion_rule = rule if limit is not None else calibrate_completion(exact, held_out, min_size, seed)
-        stop_logit = fit_stop_logit(exact, held_out, seed)
-    else:
-        rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
-        completion_rule, stop_logit = rule, 0.0
+    seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
+    with showing(options.verbose > 0):
+        calibration = calibrate_model(model, train, held_out, data, seed, seconds)
+    if monitor.is_stopped:
+        _warn_stopped(trainer)
     return FitResult(
-        model, rule, completion_rule, scores, min_size, recall, stop_logit, progress.history, progress.best_epoch
+        model, **vars(calibration), history=trainer.history, best_epoch=trainer.best_epoch, stopped=monitor.is_stopped
     )
 
 
-def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:
-    return choose_allowed(constraint, free, scores=scores, free=free, cut=rule.level)
+def _make_training(
+    model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData, monitor: Monitor
+) -> Training:
+    """Return the training run: of all members together, or of each by itself."""
+    seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
+
+    # Members that share batches and stop together err together, and with few sets a fit depends on chance most. Under a
+    # constraint they share the state of the gradient.
+    is_separate = (
+        model.config.options.method == CONDITIONAL
+        and model.config.members > 1
+        and len(train) < _FEW_SETS
+        and data.constraints is None
+    )
+    shares = model.config.members if is_separate else 1
+
+    def make(model: ChoiceModel, seed: int) -> Trainer:
+        return Trainer(
+            model,
+            train,
+            held_out,
+            data.weights,
+            data.constraints,
+            data.validation_name,
+            data.gradient,
+            seed=seed,
+            clock=Clock(limit, shares=shares),
+            monitor=monitor,
+        )
+
+    return SeparateMembers(model, seed, make) if is_separate else make(model, seed)
 
 
 def resolve_model(
@@ -179,7 +205,7 @@ def resolve_model(
     """
     is_large = sets.layout.longest > _FULL_ATTENTION_LIMIT
     is_induced = options.attention == "induced" or (options.attention == "auto" and is_large)
-    batch_size = options.batch_size or default_batch_size(options, len(sets))
+    batch_size = options.batch_size or default_batch_size(options, sets)
     steps_per_epoch = max(1, math.ceil(len(sets) / batch_size))
     in_use = replace(
         options,
@@ -188,12 +214,13 @@ def resolve_model(
         pairs=_pairs(options, start, len(sets)),
         relative=_is_relative(options, start, sets, parts),
         half=default_half(options, len(sets)) if options.half is None else bool(options.half),
-        samples=options.resolved_samples,
+        samples=options.samples or default_samples(options, sets),
+        hidden=options.hidden or (default_hidden(options, sets) if start is None else start.options.hidden),
         loss=options.resolved_loss,
         **_mean_field(options),
         batch_size=batch_size,
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),
-        patience=options.patience or max(_PATIENCE, math.ceil(_PATIENCE_STEPS / steps_per_epoch)),
+        patience=options.patience or default_patience(options, steps_per_epoch),
         device=str(device),
         random_state=seed,
     )
@@ -211,9 +238,31 @@ def _mean_field(options: SelectorOptions) -> dict[str, Any]:
     }
 
 
-def default_batch_size(options: SelectorOptions, count: int) -> int:
-    """Return the sets of a batch for `batch_size=None` and this number of training sets."""
-    return _SMALL_BATCH if options.method == CONDITIONAL and count < _SMALL_BATCH_SETS else _BATCH
+def default_batch_size(options: SelectorOptions, sets: Sets) -> int:
+    """Return the sets of a batch for `batch_size=None`."""
+    limit = _SMALL_BATCH_SETS_ON_CPU if sets.device.type == "cpu" else _SMALL_BATCH_SETS
+    return _SMALL_BATCH if options.method == CONDITIONAL and len(sets) < limit else _BATCH
+
+
+def default_samples(options: SelectorOptions, sets: Sets) -> int:
+    """Return the subsets of a step for `samples=None`."""
+    if options.method != CONDITIONAL or sets.device.type != "cpu" or len(sets) < _FEW_SETS or options.half:
+        return options.resolved_samples
+    return _FEWER if len(sets) < _MANY_SETS else _FEWEST
+
+
+def default_hidden(options: SelectorOptions, sets: Sets) -> tuple[int, ...]:
+    """Return the units of the hidden layers for `hidden=None`."""
+    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi == CONTEXT
+    return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
+
+
+def default_patience(options: SelectorOptions, steps: int) -> int:
+    """Return the patience for `patience=None` and this number of steps in an epoch."""
+    usual = _PATIENCE
+    if options.method == CONDITIONAL:
+        usual = min(usual, max(_LEAST_PATIENCE, math.ceil(_MANY_STEPS / steps)))
+    return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 
 
 def default_members(options: SelectorOptions, sets: Sets) -> int:
@@ -305,11 +354,6 @@ def _check_dtypes(model: ChoiceModel, sets: Sets) -> None:
             ) from error
 
 
-def _smallest_size(subsets: Sets) -> int:
-    """Return the size of the smallest subset; sets without items do not count."""
-    return int(subset_sizes(subsets)[subsets.layout.host_lengths > 0].min())
-
-
 def _warn_unconverged(history: list[dict[str, float]]) -> None:
     share = history[-1]["converged"] if history else 1.0
     if share < CONVERGED_SHARE:
@@ -321,12 +365,21 @@ def _warn_unconverged(history: list[dict[str, float]]) -> None:
         )
 
 
+def _warn_stopped(training: Training) -> None:
+    warnings.warn(
+        f"the fit was stopped in epoch {len(training.history)}: the model is the best one so far, of epoch "
+        f"{training.best_epoch}, and more training may make it better",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+
+
 def _load_weights(model: ChoiceModel, start: ChoiceModel) -> None:
     """Load the weights of another model, and the scale of the features that they were trained with."""
     names = ("method", "function", "dim", "layers", "heads", "relation", "pairs", "members", "standardize", "scale")
     ours, theirs = (
         {name: getattr(config.options, name) for name in names}
-        | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.options.hidden}
+        | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.hidden}
         for config in (model.config, start.config)
     )
     differences = [

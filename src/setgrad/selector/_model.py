@@ -102,6 +102,11 @@ class ModelConfig:
         return resolved(self.options.relation)
 
     @property
+    def hidden(self) -> tuple[int, ...]:
+        """Units of the hidden layers of F."""
+        return tuple(resolved(self.options.hidden))
+
+    @property
     def pairs(self) -> bool:
         """Whether F has a term for pairs."""
         return resolved(self.options.pairs)
@@ -165,7 +170,7 @@ class Member(nn.Module):
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
             second = _make_phi(config) if phi is None else make_item_encoder(config.feature_shape, copy.deepcopy(phi))
-            self.recognition = RECOGNITIONS[config.options.method](second, config.options.hidden)
+            self.recognition = RECOGNITIONS[config.options.method](second, config.hidden)
 
     def bind(self, items: Sets) -> BoundSetFunction:
         """Return F for sets of standardised items."""
@@ -297,6 +302,14 @@ class ChoiceModel(nn.Module):
         for member in self.each():
             if member.pairs is not None:
                 start_at_zero(member.function)
+
+    def alone(self, number: int) -> ChoiceModel:
+        """Return a model with one of the members, which shares all weights with this one."""
+        other = copy.copy(self)
+        other.config = replace(self.config, options=replace(self.config.options, members=1))
+        # A copied module shares the dictionary of its parts.
+        other._modules = {"members": nn.ModuleList([self.members[number]])}
+        return other
 
     def each(self) -> list[Member]:
         """Return the members."""

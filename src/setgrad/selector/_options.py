@@ -159,7 +159,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     layers: NonNegativeInt = 2
     heads: PositiveInt = 4
     attention: AttentionName = "auto"
-    hidden: PositiveInts = (512, 256)
+    hidden: PositiveInts | None = None
     relation: NonNegativeInt | None = None
     pairs: bool | None = None
     half: bool | None = None
@@ -178,6 +178,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     weight_decay: NonNegativeFloat = 0.1
     batch_size: PositiveInt | None = None
     max_epochs: PositiveInt | None = None
+    max_time: PositiveFloat | None = None
     patience: PositiveInt | None = None
     clip: PositiveFloat = 1.0
     average: DecayRate = 0.98
@@ -221,7 +222,7 @@ class SelectorOptions(AbstractOptions):
         for declared in declared_options():
             declared.check(getattr(self, declared.name))
         # A list could be changed, and has no hash.
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "hidden", None if self.hidden is None else tuple(self.hidden))
         self._check_combinations()
 
     def __setattr__(self, name: str, value: Any) -> None:

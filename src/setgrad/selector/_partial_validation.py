@@ -13,25 +13,71 @@ from setgrad.inference import PartialSubsetLoss, draw_partial_subsets
 from setgrad.selector._batched_inference import infer_logits, map_batches, plan_batches
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
-from setgrad.selector.item_by_item import choose_item_by_item
+from setgrad.selector.item_by_item import choose_item_by_item, path_steps
 from setgrad.selector.metrics import jaccard
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, segment_rank, subset_sizes
 
 # Partial subsets of each validation set in the loss.
 _SAMPLES = 4
+# Steps of a path in validation, each of which adds several items: enough to tell good weights from bad ones.
+_STEPS = 4
+# Evaluations of gains in a validation, and in one pass of calibration. With more validation sets than that, random ones
+# stand for all; never fewer than this number.
+_VALIDATION_GAINS, CALIBRATION_GAINS, _LEAST_SETS = 2**18, 2**19, 100
+# In validation, also as many as are this share of those of an epoch.
+_VALIDATION_SHARE = 0.1
 # The logit of an item that is given.
 _CERTAIN = 40.0
+
+
+def sets_to_validate(choices: Choices, trained: int, seed: int) -> Choices:
+    """Return the sets on which each epoch is validated.
+
+    Args:
+        choices: All validation sets.
+        trained: Number of gains that an epoch of training evaluates.
+        seed: Seed of the choice of sets.
+    """
+    return take_choices(
+        choices,
+        _some(choices, _SAMPLES + 2 * _STEPS - 1, max(_VALIDATION_GAINS, int(_VALIDATION_SHARE * trained)), seed),
+    )
+
+
+def sets_to_calibrate(choices: Choices, gains: int, seed: int) -> np.ndarray:
+    """Return the indices of the sets from which the rules for the number of items are learned, in ascending order.
+
+    Args:
+        choices: All validation sets.
+        gains: Number of gains that one pass may evaluate, at most `CALIBRATION_GAINS` if time does not matter.
+        seed: Seed of the choice of sets.
+    """
+    return _some(choices, path_steps(_largest_size(choices)), gains, seed)
+
+
+def take_choices(choices: Choices, rows: np.ndarray) -> Choices:
+    """Return some of the sets with their subsets."""
+    return Choices(choices.sets.take(rows), choices.subsets.take(rows))
+
+
+def _some(choices: Choices, steps: int, budget: int, seed: int) -> np.ndarray:
+    """Return indices of random sets for which so many steps cost at most this number of gains, or all of them."""
+    count = max(_LEAST_SETS, int(budget / max(1.0, steps * choices.sets.layout.total / len(choices))))
+    if count >= len(choices):
+        return np.arange(len(choices))
+    return np.sort(np.random.default_rng(seed).permutation(len(choices))[:count])
 
 
 @torch.no_grad()
 def validate_completion(
     model: ChoiceModel, choices: Choices, sizes: np.ndarray, loss: PartialSubsetLoss, seed: int
 ) -> tuple[float, float]:
-    """Return the mean Jaccard score of choosing item by item, and the loss at random partial subsets.
+    """Return the mean Jaccard score of choosing in a few steps, and the loss at random partial subsets.
 
     The score is the mean of two: from nothing, and from one random item of the true subset. Both have its size. The
-    random numbers are the same in every epoch, so that scores can be compared.
+    random numbers are the same in every epoch, so that scores can be compared. The loss is NaN or infinity, and the
+    score 0, if a gain is.
 
     Args:
         model: The model.
@@ -44,12 +90,16 @@ def validate_completion(
     scores, losses, counts = [], [], []
     for indices in plan_batches(choices.sets):
         sets, subsets = (part.take(indices).to(device) for part in choices)
-        bound, wanted = model.bind(sets), torch.as_tensor(sizes[indices], device=device)
-        one = _draw_one(subsets, noise)
-        paths = [choose_item_by_item(bound, sizes=wanted, start=start) for start in (None, one)]
+        bound, wanted = model.bind(sets).prepared(), torch.as_tensor(sizes[indices], device=device)
+        one, partial = _draw_one(subsets, noise), draw_partial_subsets(subsets, _SAMPLES, noise)
+        gains = bound.gains(partial)
+        if not bool(gains.isfinite().all()):
+            return 0.0, float(gains.sum())
+        # The first part is empty.
+        starts = ((None, gains[0]), (one, None))
+        paths = [choose_item_by_item(bound, sizes=wanted, start=x, first=y, steps=_STEPS) for x, y in starts]
         scores.append(torch.stack([jaccard(path.subsets, subsets) for path in paths]).mean(0))
-        partial = draw_partial_subsets(subsets, _SAMPLES, noise)
-        losses.append(loss(bound.gains(partial), partial, subsets, None))
+        losses.append(loss(gains, partial, subsets, None))
         counts.append(len(indices))
     weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
     return float(torch.cat(scores).mean()), float((torch.stack(losses).double().cpu() * weights).sum())
@@ -83,13 +133,18 @@ def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None) -> 
 
     So a rule that would choose too many items shows it.
     """
-    largest = 2 * int(subset_sizes(choices.subsets).max())
+    largest = _largest_size(choices)
 
     def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
         start = None if known is None else known.masks(rows, batch.device)[0]
-        return choose_item_by_item(bound, sizes=batch.lengths.clamp(max=largest), start=start).scores
+        return choose_item_by_item(bound.prepared(), sizes=batch.lengths.clamp(max=largest), start=start).scores
 
     return map_batches(model, choices.sets, work)
+
+
+def _largest_size(choices: Choices) -> int:
+    """Return the length of the paths of calibration."""
+    return 2 * int(subset_sizes(choices.subsets).max())
 
 
 def _draw_one(subsets: Sets, noise: FreshNoise) -> Tensor:

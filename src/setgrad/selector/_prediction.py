@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from setgrad.errors import DataError, OptionError, ShapeError, parameter, unknown_name
 from setgrad.functions import BoundSetFunction
 from setgrad.selector._batch_constraint import BatchConstraint
-from setgrad.selector._batched_inference import map_batches
+from setgrad.selector._batched_inference import check_finite, map_batches
 from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed, find_levels
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
@@ -26,9 +26,12 @@ from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
 from setgrad.selector.search import SEARCHES, Priced, best_completion, constrained_search, local_search
 from setgrad.selector.sizes import SizeRule, StopBelow, requested_sizes, sizes_above
-from setgrad.sets import Sets, segment_sum
+from setgrad.sets import Sets, segment_max, segment_sum
 
 DECISIONS = ("expected-jaccard",)
+# By how much gains in single precision may be wrong, relative to the largest one of a set: about a hundred times what
+# they differ between batches.
+_MARGIN = 2e-4
 
 
 @final
@@ -71,6 +74,11 @@ class SubsetRequest:
                 listed = " and ".join(parameter(other) for other in others)
                 raise OptionError(f"{parameter(name)} determines the whole subset; leave out {listed}")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the subset follows from the gains alone."""
+        return not any(self._is_given(name) for name in ("threshold", "search", "constraint", "recall"))
+
     def _is_given(self, name: str) -> bool:
         return getattr(self, name) is not None
 
@@ -83,7 +91,9 @@ class Chooser:
     Attributes:
         sets: The sets.
         logits: Computes the logits of all items `(total,)`, given what is known.
+        dtype: Dtype of the logits.
         model: The model in double precision, for choices on F.
+        fast_model: The same model in single precision, for choices that are clear enough.
         size_rule: The rule for the number of items.
         completion_rule: The same for sets with given items.
         min_size: The smallest number of items that the rule gives.
@@ -93,26 +103,31 @@ class Chooser:
 
     sets: Sets
     logits: Callable[[], Tensor]
+    dtype: torch.dtype
     model: ChoiceModel
+    fast_model: ChoiceModel
     size_rule: SizeRule
     completion_rule: SizeRule
     min_size: int
     known: Known | None = None
     name_of: Callable[[int], str] | None = None
 
-    def choose(self, request: SubsetRequest) -> Sets:
-        """Return the chosen subsets, a `Sets` of booleans."""
+    def choose(self, request: SubsetRequest) -> tuple[Sets, Tensor | None]:
+        """Return the chosen subsets, a `Sets` of booleans, and the logits of the items, if they were computed."""
+        if self._is_conditional and request.is_plain and self.fast_model.dtype != torch.float64:
+            limits = None if request.size is None else self._limits(request, None)
+            return self.sets.with_values(self._choose_quickly(request, limits)), None
         # Wrong constraints raise before any inference.
         allowed = None if request.constraint is None else BatchConstraint.of(self._constraint(request), self.sets)
-        top, scores, sizes = self._choose_by_score(request)
-        found = self._search_freely(request, top, sizes)
+        top, scores, logits = self._choose_by_score(request)
+        found = self._search_freely(request, top)
         if allowed is None:
-            return top if found is None else found
+            return top if found is None else found, logits
         # Known items have infinite scores, which do not move the cut. The constraint decides about them.
         levels = find_levels(scores, top, self._cuts(request))
         scores = scores if self.known is None else self.known.fill(scores, inside=0.0, outside=0.0)
         is_on_function = self._is_conditional or found is not None
-        return choose_allowed(
+        chosen = choose_allowed(
             allowed,
             self.sets,
             scores=scores,
@@ -123,6 +138,7 @@ class Chooser:
             on_failure=request.on_failure,
             name_of=self.name_of,
         )
+        return chosen, logits
 
     def _constraint(self, request: SubsetRequest) -> AnyConstraint:
         """Return the constraint together with the requested sizes and what is known."""
@@ -137,28 +153,112 @@ class Chooser:
         return self.model.config.options.method == CONDITIONAL
 
     def _choose_by_score(self, request: SubsetRequest) -> tuple[Sets, Tensor, Tensor]:
-        """Return the choice without a search or a constraint, the scores of the items that it follows, and its sizes.
+        """Return the choice without a search or a constraint, the scores of the items that it follows, and the logits.
 
         Scores are logits or, where items are chosen one by one on F, those of the path.
         """
-        logits, sets = self.logits(), self.sets
-        if self.known is not None:
-            logits = self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
-        sizes, cuts = self._limits(request, logits)
-        is_path = self._is_conditional and request.threshold is None
-        if not is_path and request.search != "greedy":
-            return pick_top(logits, sets, sizes), logits, sizes
-        least = self.min_size if is_path else 0
-        scores = self._path(sizes, cuts, least)
-        joined = segment_sum(scores > cuts[sets.layout.ids], sets).clamp(min=least).minimum(sizes)
-        sizes = torch.where(cuts > -torch.inf, self._within_known(joined), sizes)
-        return pick_top(scores, sets, sizes), scores, sizes
+        if self._is_conditional and request.threshold is None:
+            limits = None if request.size is None else self._limits(request, None)
+            return self._follow_path(request, limits, self.min_size)
+        logits = self.logits()
+        filled = self._filled(logits)
+        limits = sizes, _ = self._limits(request, filled)
+        if request.search == "greedy":
+            top, scores, _ = self._follow_path(request, limits, 0)
+            return top, scores, logits
+        return pick_top(filled, self.sets, sizes), filled, logits
 
-    def _search_freely(self, request: SubsetRequest, top: Sets, sizes: Tensor) -> Sets | None:
+    def _follow_path(
+        self, request: SubsetRequest, limits: tuple[Tensor, Tensor] | None, least: int
+    ) -> tuple[Sets, Tensor, Tensor]:
+        """Choose item by item on F.
+
+        Args:
+            request: The request.
+            limits: The result of `_limits`; None to compute it from the gains at the start, which are the logits.
+            least: Number of items that join also below the cut.
+        """
+
+        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+            part = self._part(batch, rows)
+            bound, (start, excluded) = bound.prepared(), self._known_masks(bound, rows)
+            first = bound.gains(start[None])[0]
+            check_finite(first, batch, lambda number: f"set {rows[number]}")
+            if limits is None:
+                sizes, cuts = part._limits(request, part._filled(first.to(self.dtype)))
+            else:
+                sizes, cuts = (x[torch.as_tensor(rows)].to(batch.device) for x in limits)
+            path = choose_item_by_item(
+                bound, sizes=sizes, cut=cuts, min_size=least, start=start, excluded=excluded, first=first
+            )
+            joined = segment_sum(path.scores > cuts[batch.layout.ids], batch).clamp(min=least).minimum(sizes)
+            sizes = torch.where(cuts > -torch.inf, part._within_known(joined), sizes)
+            return torch.stack([pick_top(path.scores, batch, sizes).values.double(), path.scores, first.double()], 1)
+
+        picks, scores, logits = map_batches(self.model, self.sets, work).reshape(-1, 3).unbind(1)
+        return self.sets.with_values(picks.bool()), scores, logits.to(self.dtype)
+
+    def _choose_quickly(self, request: SubsetRequest, limits: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return the items that `_follow_path` chooses, `(total,)`, in single precision where that is precise enough.
+
+        Results of single precision depend a little on the other sets of a batch. A set for which any decision is so
+        close that this could matter is chosen from again in double precision.
+        """
+
+        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+            part = self._part(batch, rows)
+            bound, (start, excluded) = bound.prepared(), self._known_masks(bound, rows)
+            first = bound.gains(start[None])[0]
+            check_finite(first, batch, lambda number: f"set {rows[number]}")
+            if limits is None:
+                sizes, cuts = part._limits(request, part._filled(first))
+                slack = (_MARGIN * segment_max(first.abs(), batch, empty=0.0).clamp(min=1.0))[batch.layout.ids]
+                others = [part._limits(request, part._filled(x))[0] for x in (first - slack, first + slack)]
+                is_sure = (others[0] == sizes) & (others[1] == sizes)
+            else:
+                sizes, cuts = (x[torch.as_tensor(rows)].to(batch.device) for x in limits)
+                is_sure = torch.ones_like(sizes, dtype=torch.bool)
+            path = choose_item_by_item(
+                bound,
+                sizes=sizes,
+                cut=cuts,
+                min_size=self.min_size,
+                start=start,
+                excluded=excluded,
+                first=first,
+                margin=_MARGIN,
+            )
+            is_sure = (is_sure & path.is_sure)[batch.layout.ids]
+            return torch.stack([path.subsets.values, is_sure], 1)
+
+        picks, is_sure = map_batches(self.fast_model, self.sets, work).bool().reshape(-1, 2).unbind(1)
+        unsure = np.unique(self.sets.layout.ids[~is_sure].cpu().numpy())
+        if not len(unsure):
+            return picks
+        items = self.sets.with_values(torch.arange(self.sets.layout.total, device=self.sets.device)).take(unsure)
+        part = replace(self, sets=self.sets.take(unsure), known=None if self.known is None else self.known.take(unsure))
+        # The limits are those of all sets, because a request may name a size for each.
+        some = None if limits is None else (limits[0][torch.as_tensor(unsure)], limits[1][torch.as_tensor(unsure)])
+        chosen, _, _ = part._follow_path(request, some, self.min_size)
+        return picks.index_put((items.values,), chosen.values)
+
+    def _part(self, batch: Sets, rows: np.ndarray) -> Chooser:
+        """Return the chooser for some of the sets, on the device of the model."""
+        if self.known is None:
+            return replace(self, sets=batch)
+        known = self.known.take(rows)
+        return replace(self, sets=batch, known=Known(known.inside.to(batch.device), known.outside.to(batch.device)))
+
+    def _filled(self, logits: Tensor) -> Tensor:
+        """Return the logits with those of known items replaced by infinity."""
+        return logits if self.known is None else self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
+
+    def _search_freely(self, request: SubsetRequest, top: Sets) -> Sets | None:
         """Return the result of a search without a constraint that starts from the choice by score; None for none."""
         if request.search in (None, "greedy"):
             return None
         keep_size = self._is_conditional or request.size is not None or request.threshold is not None
+        sizes = segment_sum(top.values, self.sets)
 
         def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
             inside, outside = self._known_masks(bound, rows)
@@ -169,14 +269,18 @@ class Chooser:
 
         return self.sets.with_values(map_batches(self.model, self.sets, work).bool())
 
-    def _limits(self, request: SubsetRequest, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest number of items of each subset, and the gain below which a path on F ends, `(b,)` each."""
+    def _limits(self, request: SubsetRequest, logits: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the largest number of items of each subset, and the gain below which a path on F ends, `(b,)` each.
+
+        With a size in the request no logits are needed.
+        """
         sizes, cuts = self.sets.lengths, torch.full((len(self.sets),), -torch.inf, dtype=torch.float64)
         cuts = cuts.to(self.sets.device)
+        if request.size is not None:
+            return self._check_sizes(requested_sizes(request.size, self.sets)), cuts
+        assert logits is not None
         if request.threshold is not None:
             sizes = sizes_above(request.threshold, logits, self.sets)
-        elif request.size is not None:
-            return self._check_sizes(requested_sizes(request.size, self.sets)), cuts
         elif request.search == "greedy" and not self._is_conditional:
             # Greedy search on other functions stops where F does not grow any more.
             cuts = torch.zeros_like(cuts)
@@ -209,17 +313,6 @@ class Chooser:
                 f"{parameter('size')}={int(sizes[first])}; the given items count in the size"
             )
         return self.known.clamp(sizes)
-
-    def _path(self, sizes: Tensor, cuts: Tensor, min_size: int) -> Tensor:
-        """Return the scores of choosing item by item, `(total,)`."""
-
-        def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
-            start, excluded = self._known_masks(bound, rows)
-            wanted, cut = (part[torch.as_tensor(rows)].to(bound.sets.device) for part in (sizes, cuts))
-            path = choose_item_by_item(bound, sizes=wanted, cut=cut, min_size=min_size, start=start, excluded=excluded)
-            return path.scores
-
-        return map_batches(self.model, self.sets, work)
 
     def _known_masks(self, bound: BoundSetFunction, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         sets = bound.sets

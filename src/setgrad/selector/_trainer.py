@@ -24,12 +24,15 @@ from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import check_finite
 from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradient
 from setgrad.selector._choice_loss import FenchelYoungLoss
+from setgrad.selector._clock import Clock
 from setgrad.selector._device import seed_torch
 from setgrad.selector._model import ChoiceModel, resolved
-from setgrad.selector._partial_validation import validate_completion
+from setgrad.selector._monitor import Monitor
+from setgrad.selector._partial_validation import sets_to_validate, validate_completion
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
 from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
+from setgrad.selector._training import Training
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
 
@@ -37,6 +40,8 @@ _WARMUP_STEPS = 50
 # A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
 # score near 1 kept training going; without the second, training ended where the score of a slow task stood still.
 _NOTABLE_GAIN, _NOTABLE_FALL = 1e-3, 5e-3
+# A fall of the loss that is worth more patience when the score is perfect.
+_NOTABLE_LOSS = 1e-2
 # Draws of the noise for the validation loss under a constraint.
 _VALIDATION_SAMPLES = 8
 # If validation features are this many times as large as those of training, they are the cause of logits that are not
@@ -69,8 +74,8 @@ class Progress:
 
 
 @final
-class Trainer:
-    """Trains a model in place and keeps the weights of the best epoch.
+class Trainer(Training):
+    """Trains all members with the same batches and keeps the weights of the best epoch.
 
     Args:
         model: The model.
@@ -80,6 +85,9 @@ class Trainer:
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         name_of: Returns the name of a validation set for messages.
         gradient: How training under a constraint is differentiated.
+        seed: Seed of the batches and of the noise.
+        clock: The time for training; None for no limit.
+        monitor: Is told about every batch, and may stop training; None for nobody.
     """
 
     def __init__(
@@ -91,18 +99,27 @@ class Trainer:
         constraints: tuple[BatchConstraint, BatchConstraint] | None = None,
         name_of: Callable[[int], str] = "validation set {}".format,
         gradient: ChoiceGradient | None = None,
+        *,
+        seed: int,
+        clock: Clock | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self.model, self.config, self.train_data, self.validation = model, model.config, train, validation
         self.constraints, self.name_of = constraints, name_of
         self.gradient = FenchelYoungGradient() if gradient is None else gradient
         options = self.config.options
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
-        self.seed = resolved(options.random_state)
+        self.seed, self.clock = seed, Clock(None) if clock is None else clock
+        self.monitor = Monitor(0, self.max_epochs, len(train)) if monitor is None else monitor
         self.weights = None if weights is None else weights.to(train.sets.device)
         # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
         self.items = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
-        self.validation_sizes = subset_sizes(validation.subsets)
+        self.watched = validation
+        if constraints is None and self._partial_loss is not None:
+            trained = resolved(options.samples) * train.sets.layout.total
+            self.watched = sets_to_validate(validation, trained, self.seed)
+        self.watched_sizes = subset_sizes(self.watched.subsets)
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
             constraints is None
@@ -114,23 +131,39 @@ class Trainer:
         self.progress = Progress()
         self.best = self.trainable.average()
 
-    def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Trainer], None] | None) -> Progress:
-        """Train until the validation score stops improving, then load the best weights into the model.
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """One record for each epoch."""
+        return self.progress.history
 
-        Args:
-            report: Called with the record of each epoch.
-            save: Called with the trainer after each epoch.
+    @property
+    def best_epoch(self) -> int:
+        """The epoch whose weights are kept, counted from 1."""
+        return self.progress.best_epoch
 
-        Raises:
-            TrainingError: If the loss or the logits are not finite.
-        """
+    @property
+    def is_finished(self) -> bool:
+        """Whether no epoch or no time is left, or patience has run out."""
         progress = self.progress
-        while progress.epoch < self.max_epochs and progress.epoch - progress.gain_epoch < self.patience:
-            report(self._run_epoch())
-            if save is not None:
-                save(self)
+        patience = self.patience
+        if self._is_perfect:
+            # Little gets better, but the first steps are small.
+            patience = min(patience, max(math.ceil(patience / 4), math.ceil(_WARMUP_STEPS / self._steps)))
+        is_over = progress.epoch > 0 and self.clock.is_over
+        return is_over or progress.epoch >= self.max_epochs or progress.epoch - progress.gain_epoch >= patience
+
+    @property
+    def _steps(self) -> int:
+        """Number of steps of an epoch."""
+        return max(1, math.ceil(len(self.train_data) / resolved(self.config.options.batch_size)))
+
+    @property
+    def _is_perfect(self) -> bool:
+        return self.progress.best_score[0] > 1 - _NOTABLE_GAIN
+
+    def load_best(self) -> None:
+        """Load the weights of the best epoch into the model."""
         self.model.load_state_dict(self.best)
-        return progress
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all tensors and all plain values of the run."""
@@ -146,6 +179,12 @@ class Trainer:
         self.gradient.restore({name: value.to(device) for name, value in with_prefix(tensors, "gradient.").items()})
         kept = {part.name: numbers[part.name] for part in fields(Progress)}
         self.progress = Progress(**{**kept, "best_score": tuple(kept["best_score"])})
+        self.clock.before = math.fsum(record["seconds"] for record in self.progress.history)
+
+    def run_epoch(self) -> dict[str, float]:
+        """Train for one epoch, or until training is stopped or its time is over, validate, and return the record."""
+        with self.clock.running():
+            return self._run_epoch()
 
     def _run_epoch(self) -> dict[str, float]:
         progress, started = self.progress, time.perf_counter()
@@ -155,14 +194,19 @@ class Trainer:
             seed_torch(int(seeds[3]), self.train_data.sets.device)
         noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
         order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
-        batches = np.array_split(order, max(1, math.ceil(len(order) / resolved(self.config.options.batch_size))))
+        batches = np.array_split(order, self._steps)
         total = torch.zeros(2, device=self.train_data.sets.device)
         self.model.train()
+        seen = 0
         for number, indices in enumerate(batches):
             step = progress.epoch * len(batches) + number
             total += self._step(indices, noise, loss_of(indices), step) * len(indices)
+            seen += len(indices)
+            self.monitor.batch(len(indices), self.clock.left)
+            if self.monitor.is_stopped or self.clock.is_over:
+                break
         progress.epoch += 1
-        mean_loss, converged = (total / len(order)).tolist()
+        mean_loss, converged = (total / seen).tolist()
         if not math.isfinite(mean_loss):
             raise self._divergence(f"the loss is {mean_loss}")
         score = self._validate()
@@ -186,8 +230,9 @@ class Trainer:
         if score >= progress.gain_score + _NOTABLE_GAIN:
             progress.gain_score, progress.gain_epoch = score, progress.epoch
         # A perfect score ends training, whatever the loss.
-        can_gain = progress.best_score[0] <= 1 - _NOTABLE_GAIN
-        if can_gain and (progress.gain_loss is None or loss < progress.gain_loss - _NOTABLE_FALL * abs(loss)):
+        if not self._is_perfect and (
+            progress.gain_loss is None or loss < progress.gain_loss - _NOTABLE_FALL * abs(loss)
+        ):
             progress.gain_loss, progress.gain_epoch = loss, progress.epoch
 
     def _divergence(self, cause: str) -> TrainingError:
@@ -228,15 +273,38 @@ class Trainer:
             batch = Batch(sets, subsets, weights, None, loss, partial)
         else:
             batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
-        rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS)
+        rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS) * self.clock.factor
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))
         return self.trainable.step(batch, noise, rate, decay)
 
     def _validate(self) -> tuple[float, float]:
-        sets, subsets = self.validation
         self.model.eval()
-        logits = self.trainable.infer(sets)
+        partial_loss = self._partial_loss
+        if self.constraints is None and partial_loss is not None:
+            score, loss = self.trainable.evaluate(
+                lambda model: validate_completion(model, self.watched, self.watched_sizes, partial_loss, self.seed)
+            )
+            if not math.isfinite(loss):
+                self._check_logits(self.trainable.infer(self.validation.sets))
+                raise self._divergence("gains on the validation sets are not finite")
+            # Rounded, so that among equally good epochs the one with the smaller loss wins.
+            return round(score, 5), -loss
+        sets, subsets = self.validation
+        logits = self._check_logits(self.trainable.infer(sets))
+        if self.constraints is None:
+            picks = pick_top(logits, sets, self.watched_sizes)
+            value = AllItems()(logits, subsets, None, None)
+        else:
+            picks = self.constraints[1].choose(logits, sets)
+            # The same noise in every epoch, so that losses can be compared.
+            loss_function = FenchelYoungLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
+            value = loss_function(logits, subsets, None, None)
+        return round(float(jaccard(picks, subsets).mean()), 5), -float(value)
+
+    def _check_logits(self, logits: Tensor) -> Tensor:
+        """Return the logits of the validation sets if they are finite; else find out whether the data are the cause."""
+        sets = self.validation.sets
         if not bool(logits.isfinite().all()):
             largest, usual = (
                 float(self.model.standardised(s).values.abs().max()) for s in (sets, self.train_data.sets)
@@ -244,21 +312,4 @@ class Trainer:
             if largest <= _EXTREME * usual:
                 raise self._divergence("logits of the validation sets are not finite")
             check_finite(logits, sets, self.name_of)
-        partial_loss = self._partial_loss
-        if self.constraints is None and partial_loss is not None:
-            score, partial = self.trainable.evaluate(
-                lambda model: validate_completion(
-                    model, self.validation, self.validation_sizes, partial_loss, self.seed
-                )
-            )
-            return round(score, 5), -partial
-        if self.constraints is None:
-            picks = pick_top(logits, sets, self.validation_sizes)
-            loss = AllItems()(logits, subsets, None, None)
-        else:
-            picks = self.constraints[1].choose(logits, sets)
-            # The same noise in every epoch, so that losses can be compared.
-            loss_function = FenchelYoungLoss(self.constraints[1], _VALIDATION_SAMPLES, self.seed)
-            loss = loss_function(logits, subsets, None, None)
-        # Rounded, so that among equally good epochs the one with the smaller loss wins.
-        return round(float(jaccard(picks, subsets).mean()), 5), -float(loss)
+        return logits

@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -35,10 +36,12 @@ class Path:
         scores: For each item `(total,)`, in float64, the smallest gain on the path up to it. Scores fall along the path
             and are lower still for items that did not join, so the items with the best scores are the beginning of the
             path. Items that it started from have infinity, and items that may not join have minus infinity.
+        is_sure: For each set `(b,)`, whether gains that differ by less than the margin would give the same subset.
     """
 
     subsets: Sets
     scores: Tensor
+    is_sure: Tensor
 
 
 def choose_item_by_item(
@@ -49,6 +52,9 @@ def choose_item_by_item(
     min_size: int = 0,
     start: Tensor | None = None,
     excluded: Tensor | None = None,
+    first: Tensor | None = None,
+    steps: int | None = None,
+    margin: float = 0.0,
 ) -> Path:
     """Add the items with the largest gains until a subset has its size, or no gain exceeds the cut.
 
@@ -60,6 +66,10 @@ def choose_item_by_item(
         min_size: Number of items that join also below the cut.
         start: Items that are in the subset from the beginning, `(total,)`.
         excluded: Items that never join, `(total,)`. An item with a gain of minus infinity does not join either.
+        first: The gains at the start, `(total,)`, if they are known already.
+        steps: Largest number of steps, each of which then adds several items; None for a step for each item. A smaller
+            subset is then no longer the beginning of a larger one.
+        margin: By how much gains may be wrong, relative to the largest one of their set.
 
     Returns:
         The path of each set.
@@ -84,19 +94,26 @@ def choose_item_by_item(
     sizes = whole.lengths if sizes is None else sizes
     scores = torch.where(picks, torch.inf, -torch.inf).double()
     level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
+    is_sure = torch.ones(len(whole), dtype=torch.bool, device=device)
+    least = torch.ones_like(sizes)
+    if steps is not None:
+        least = (-((segment_sum(picks, whole) - sizes) // steps)).clamp(min=1)
     # The sets that still grow, and where their items are. Finished sets leave the batch when they are half of it.
     rows, items = torch.arange(len(whole), device=device), torch.arange(whole.layout.total, device=device)
     while len(items):
         sets, ids = bound.sets, bound.sets.layout.ids
         chosen, is_closed = picks[items], closed[items]
-        gains = bound.gains(chosen[None])[0].double().masked_fill(is_closed, -torch.inf)
+        gains = bound.gains(chosen[None])[0] if first is None else first
+        gains, first = gains.double().masked_fill(is_closed, -torch.inf), None
         check_gains(gains, rows[ids])
         rank, count = segment_rank(gains, sets), segment_sum(chosen, sets)
-        block = (count // _BLOCK).clamp(min=1)
+        block = (count // _BLOCK).maximum(least[rows])
         joins = gains.isfinite() & (rank < block.minimum(sizes[rows] - count)[ids])
         before = level[rows]
         step = _STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
         reached = torch.minimum(gains, before[ids] - (rank + 1) * step[ids])
+        if margin:
+            is_sure[rows] &= _is_clear(gains, reached - cuts[rows][ids], joins, sets, margin)
         joins &= (reached > cuts[rows][ids]) | (count[ids] + rank < min_size)
         scores[items] = torch.where(is_closed, scores[items], reached)
         level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
@@ -112,7 +129,35 @@ def choose_item_by_item(
             part = bound.restrict(remaining, positions)
             if part is not None:
                 bound, rows, items = part, rows[remaining], items[positions.values]
-    return Path(whole.with_values(picks), scores)
+    return Path(whole.with_values(picks), scores, is_sure)
+
+
+def _is_clear(gains: Tensor, above: Tensor, joins: Tensor, sets: Sets, margin: float) -> Tensor:
+    """Return for each set `(b,)` whether the items that may join are the same for gains that differ a little.
+
+    Args:
+        gains: The gains; minus infinity for items that may not join.
+        above: By how much the scores of the items are above the cut.
+        joins: The items with the largest gains, which join if they are above the cut.
+        sets: The sets.
+        margin: As in `choose_item_by_item`.
+    """
+    largest = segment_max(torch.where(gains.isfinite(), gains.abs(), 0.0), sets, empty=0.0).clamp(min=1.0)
+    slack = margin * largest
+    worst = -segment_max(torch.where(joins, -gains, -torch.inf), sets)
+    best_other = segment_max(torch.where(joins, -torch.inf, gains), sets)
+    nearest = -segment_max(torch.where(joins, -above.abs(), -torch.inf), sets)
+    return ~(worst - best_other < slack) & (nearest > slack)
+
+
+def path_steps(size: int) -> int:
+    """Return about how many steps a path to a subset of this size takes.
+
+    Examples:
+        >>> path_steps(20), path_steps(64), path_steps(640)
+        (20, 64, 146)
+    """
+    return min(size, _BLOCK) + math.ceil(sum(_BLOCK / block for block in range(1, size // _BLOCK)))
 
 
 def draw_item_by_item(

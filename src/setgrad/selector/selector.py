@@ -59,7 +59,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi; they must divide dim.
         attention: "full", "induced" (cost linear in the size of a set), or "auto": induced for sets above 1024 items.
-        hidden: Units of the hidden layers that turn a subset into F.
+        hidden: Units of the hidden layers that turn a subset into F. None is (512, 256), and (256, 128) for
+            method="conditional" with phi="context" and items of fewer than 32 features.
         relation: Rank of the part of F that compares an item with the mean of its set; 0 for none. None is 64 for a
             deepset of phi="context" with method="conditional" or fewer than 800 training sets, and of
             phi="pixel-cnn+context" with method="conditional" and fewer than 4,000; else 0.
@@ -71,12 +72,13 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             its categories and words occur. None is yes for method="conditional" with phi="context", and items from a
             table or with at most 32 numbers.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
-            trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1.
+            trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
+            method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
             enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
             which needs a smooth one, else "bernoulli".
-        samples: Subsets that are sampled for each set in a training step. None is 3 parts of the chosen subset for
-            method="conditional", else 5.
+        samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
+            the empty one among them, and on a CPU 3 with 800 training sets or more, 2 with 2,000 or more.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
         forward: Solver of the implicit method: "adaptive-picard" (None), "picard", "anderson", "newton" or "broyden".
@@ -89,10 +91,14 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         learning_rate: Learning rate of AdamW after a short warm-up.
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
-            sets.
+            sets, on a CPU fewer than 10,000.
         max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
+        max_time: Seconds that a fit may take, without the reading of a file; None for no limit. Steps become smaller
+            towards the end, and the best model is kept. How many epochs fit into the time, and so the result, depends
+            on the machine.
         patience: Epochs after which training stops if the validation score has not gained 0.1 points and the validation
-            loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more.
+            loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more; with many steps in
+            an epoch, 5 are enough for method="conditional". With a perfect score training ends sooner.
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
@@ -100,13 +106,16 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         checkpoint: File for the state of training after every epoch. An interrupted fit resumes from it.
         device: "cpu", "cuda" or "cuda:1". None is a GPU if there is one.
         random_state: Seed. The same seed gives the same result, bit for bit on a CPU with the same number of threads.
-        verbose: 1 shows a progress bar, 0 shows nothing.
+        verbose: 1 shows how far it is: a bar in a terminal, elsewhere a line every ten seconds. 2 writes a line after
+            every epoch, 0 nothing. The lines also go to the logger "setgrad" of Python's logging, at level INFO.
 
     Attributes:
         options_: The options in use: each None is replaced by the value that fit chose for it.
         model_: The trained model.
         history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
-        best_epoch_: The epoch whose weights are used, counted from 1.
+            Of members that end apart it has the mean, where one that has ended counts with its best epoch.
+        stopped_: Whether Ctrl-C ended the fit, so that more training may make the model better.
+        best_epoch_: The epoch whose weights are used, counted from 1; of members that end apart, the last of theirs.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
@@ -134,6 +143,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
     min_size_: int = field(init=False)
     recall_: RecallCalibration | None = field(init=False)
     stop_logit_: float = field(init=False)
+    stopped_: bool = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -256,7 +266,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
                 or a function from chosen and target, floats `(k, n)`, to `(k,)`.
 
         Returns:
-            The fitted selector itself.
+            The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
+            warning says so. A second Ctrl-C ends the fit at once, without a model.
 
         Raises:
             DataError: If the data cannot be used, or the constraint does not allow a chosen subset.
@@ -393,6 +404,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
         self.size_scores_, self.min_size_ = result.size_scores, result.min_size
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit
+        self.stopped_ = result.stopped
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 

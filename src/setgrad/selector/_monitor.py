@@ -1,0 +1,92 @@
+"""What watches a training run: it shows the progress, and lets Ctrl-C end training early instead of losing it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import final
+
+from setgrad._progress import Progress, announce, progress_bar
+
+
+@final
+class Monitor:
+    """Is told about every batch and every epoch of a fit.
+
+    Args:
+        verbose: 0 shows nothing, 1 a bar or a line every ten seconds, 2 a line after every epoch.
+        epochs: Largest number of epochs.
+        sets: Number of sets of an epoch, for all members together.
+    """
+
+    def __init__(self, verbose: int, epochs: int, sets: int) -> None:
+        self.verbose, self.epochs, self.sets = verbose, epochs, sets
+        self.is_stopped = False
+        self.finished, self.in_epoch, self.best = 0, 0, -1.0
+        self.text = ""
+        self.left: float | None = None
+        self.progress: Progress | None = None
+
+    def batch(self, count: int, left: float | None) -> None:
+        """Note that a batch of so many sets was trained on.
+
+        Args:
+            count: The number of sets.
+            left: Seconds that are left for training; None without a limit.
+        """
+        self.in_epoch, self.left = self.in_epoch + count, left
+        self._show(left)
+
+    def epoch(self, record: dict[str, float]) -> None:
+        """Note the record of an epoch."""
+        self.finished, self.in_epoch = int(record["epoch"]), 0
+        score = record["validation_jaccard"]
+        self.best = max(self.best, score)
+        self.text = f"loss {record['loss']:.4f}, validation Jaccard {100 * score:.2f} (best {100 * self.best:.2f})"
+        self._show(self.left)
+        if self.progress is not None and (self.verbose > 1 or self.finished == 1):
+            self.progress.say()
+
+    def _show(self, left: float | None) -> None:
+        if self.progress is None:
+            return
+        epoch = f"epoch {min(self.epochs, self.finished + (self.in_epoch > 0))} of at most {self.epochs}"
+        text = f"{epoch}, {self.text}" if self.text else epoch
+        self.progress.update(self.finished * self.sets + self.in_epoch, text, left)
+
+    @contextmanager
+    def watching(self, finished: int) -> Iterator[None]:
+        """Show the progress inside, from this number of finished epochs on; a first Ctrl-C sets `is_stopped`."""
+        self.finished = finished
+        total = self.epochs * self.sets
+        with progress_bar("fitting", total, unit="sets", enabled=self.verbose > 0, bars=self.verbose == 1) as progress:
+            self.progress = progress
+            with self._catching():
+                yield
+            self.progress = None
+
+    @contextmanager
+    def _catching(self) -> Iterator[None]:
+        """Let the first Ctrl-C stop training after the batch; the second one ends the program as usual."""
+        # Only the main thread gets signals, and a handler of the user stays.
+        is_ours = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if not is_ours:
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.is_stopped = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            announce("stopping after this batch, and keeping the best model so far; Ctrl-C again ends at once")
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
