@@ -1,5 +1,7 @@
 """Choices in single precision: the same as in double precision, which decides where it is close."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -22,10 +24,28 @@ def selector(choices):
 @pytest.fixture
 def slow(monkeypatch):
     """The numbers of sets that were chosen from in double precision."""
-    counts = []
+    counts: list[int] = []
     follow = Chooser._follow_path
-    monkeypatch.setattr(Chooser, "_follow_path", lambda self, *a: counts.append(len(self.sets)) or follow(self, *a))
+
+    def noted(self: Chooser, *arguments: Any) -> tuple[Sets, torch.Tensor, torch.Tensor]:
+        counts.append(len(self.sets))
+        return follow(self, *arguments)
+
+    monkeypatch.setattr(Chooser, "_follow_path", noted)
     return counts
+
+
+def counted(bound: Any) -> list[int]:
+    """Count the evaluations of gains of a bound function: one entry for each."""
+    calls: list[int] = []
+    gains = bound.gains
+
+    def told(*arguments: Any) -> torch.Tensor:
+        calls.append(1)
+        return gains(*arguments)
+
+    bound.gains = told
+    return calls
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -34,12 +54,13 @@ def test_the_choice_is_that_of_double_precision(selector, slow, monkeypatch, rul
     sets = make_choices(80, seed=4).sets
     monkeypatch.setattr(selector, "size_rule_", rule)
     monkeypatch.setattr(selector, "completion_rule_", rule)
-    options = {
+    asked: dict[str, dict[str, Any]] = {
         "nothing": {},
         "given": {"given": [[0] if number % 3 else [] for number in range(80)], "excluded": [[1]] * 80},
         "size": {"size": 2},
         "sizes": {"size": [number % 4 for number in range(80)]},
-    }[how]
+    }
+    options = asked[how]
     quick = selector.predict(sets, **options)
     assert sum(slow) < 20
     slow.clear()
@@ -91,14 +112,12 @@ def test_a_margin_tells_close_decisions(gains, options, sure):
 def test_a_path_in_a_few_steps_has_its_size(size):
     values = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
     bound = Modular().bind(Sets.from_lengths(values, [200]))
-    calls = []
-    gains = bound.gains
-    bound.gains = lambda masks: calls.append(1) or gains(masks)  # type: ignore[method-assign, assignment, misc]
+    first = bound.gains(torch.zeros(1, 200, dtype=torch.bool))[0]
+    calls = counted(bound)
     path = choose_item_by_item(bound, sizes=torch.tensor([size]), steps=4)
     assert len(calls) <= 4
     best = values[:, 0].topk(size).indices.sort().values
     assert path.subsets.values.nonzero()[:, 0].tolist() == best.tolist()
-    first = gains(torch.zeros(1, 200, dtype=torch.bool))[0]
     again = choose_item_by_item(bound, sizes=torch.tensor([size]), first=first)
     assert torch.equal(again.subsets.values, path.subsets.values)
 
@@ -107,9 +126,7 @@ def test_the_number_of_steps_of_a_path():
     values = torch.randn(400, 1, generator=torch.Generator().manual_seed(0))
     for size in (5, 32, 64, 300):
         bound = Modular().bind(Sets.from_lengths(values, [400]))
-        calls = []
-        gains = bound.gains
-        bound.gains = lambda masks, gains=gains, calls=calls: calls.append(1) or gains(masks)
+        calls = counted(bound)
         choose_item_by_item(bound, sizes=torch.tensor([size]))
         assert path_steps(size) == pytest.approx(len(calls), rel=0.12)
 

@@ -123,9 +123,14 @@ def test_members_share_the_time(choices, clock):
 
 
 def test_steps_become_smaller_towards_the_end(choices, clock, monkeypatch):
-    rates = []
+    rates: list[float] = []
     step = Trainer._step
-    monkeypatch.setattr(Trainer, "_step", lambda self, *a: rates.append(self.clock.factor) or step(self, *a))
+
+    def noted(self: Trainer, *arguments: Any) -> torch.Tensor:
+        rates.append(self.clock.factor)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", noted)
     fit(choices, max_time=16.0, max_epochs=50, patience=50)
     assert rates == pytest.approx([min(1, 2 * (1 - used / 12)) for used in range(12)])
     assert Clock(None).factor == 1 and Clock(1.0, used=0.75).factor == 0.02
@@ -169,9 +174,14 @@ def test_a_perfect_score_ends_training_soon():
 def test_many_validation_sets_are_validated_by_some(choices, monkeypatch):
     monkeypatch.setattr("setgrad.selector._partial_validation._VALIDATION_GAINS", 0)
     monkeypatch.setattr("setgrad.selector._partial_validation._LEAST_SETS", 20)
-    watched = []
+    watched: list[int] = []
     validate = Trainer._validate
-    monkeypatch.setattr(Trainer, "_validate", lambda self: watched.append(len(self.watched)) or validate(self))
+
+    def noted(self: Trainer) -> tuple[float, float]:
+        watched.append(len(self.watched))
+        return validate(self)
+
+    monkeypatch.setattr(Trainer, "_validate", noted)
     held_out = make_choices(50, seed=9)
     SubsetSelector(**{**TINY, "max_epochs": 2}).fit(*choices, validation=tuple(held_out))
     assert watched == [20, 20]
