@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -78,6 +79,13 @@ class ModelConfig:
         if self.relative is None:
             return self.parts
         return (*self.relative, Part(RelativeFeatures(self.relative).out_dim, context=True))
+
+    @property
+    def facts(self) -> list[int]:
+        """The features of an item that are facts of its set, from columns of a table."""
+        starts = np.cumsum([0, *(part.features for part in self.parts or ())])
+        own = zip(self.parts or (), starts.tolist(), strict=False)
+        return [start + i for part, start in own if part.context for i in range(part.features)]
 
     @property
     def codes(self) -> Tensor:
@@ -308,7 +316,7 @@ class ChoiceModel(nn.Module):
         other = copy.copy(self)
         other.config = replace(self.config, options=replace(self.config.options, members=1))
         # A copied module shares the dictionary of its parts.
-        other._modules = {"members": nn.ModuleList([self.members[number]])}
+        other._modules = {**self._modules, "members": nn.ModuleList([self.members[number]])}
         return other
 
     def each(self) -> list[Member]:
