@@ -21,19 +21,20 @@ class Interaction(nn.Module):
 
     Args:
         in_dim: Number of features of an item.
+        own: The features of an item that count.
         facts: The features that are the same for all items of a set.
         hidden: Number of rows of W and U.
 
     Examples:
-        >>> interaction = Interaction(2, facts=[1], hidden=4)
+        >>> interaction = Interaction(2, own=[0], facts=[1], hidden=4)
         >>> interaction(Sets.from_list([[[0.0, 1.0], [1.0, 1.0]], []])).tolist()
         [0.0, 0.0]
     """
 
-    def __init__(self, in_dim: int | Sequence[int], facts: Sequence[int], hidden: int) -> None:
+    def __init__(self, in_dim: int | Sequence[int], *, own: Sequence[int], facts: Sequence[int], hidden: int) -> None:
         super().__init__()
-        self.shape, self.facts = item_shape(in_dim), list(facts)
-        self.items = nn.Linear(self.shape[0], hidden, bias=False)
+        self.shape, self.own, self.facts = item_shape(in_dim), list(own), list(facts)
+        self.items = nn.Linear(len(self.own), hidden, bias=False)
         self.hidden = nn.Linear(len(self.facts), hidden)
         nn.init.zeros_(self.items.weight)
 
@@ -41,4 +42,4 @@ class Interaction(nn.Module):
         """Return the score of every item, `(total,)`."""
         items = flat_quantities(sets, self.shape, self.items.weight)
         facts = torch.tanh(self.hidden(segment_mean(items[:, self.facts], sets)))
-        return (self.items(items) * facts.index_select(0, sets.layout.ids)).sum(1) * _GAIN
+        return (self.items(items[:, self.own]) * facts.index_select(0, sets.layout.ids)).sum(1) * _GAIN

@@ -39,7 +39,8 @@ class DeepSetFunction(nn.Module, SetFunction):
         skip: Whether to add a linear score of each chosen item. By default only if phi is `ContextItems`, whose
             features already describe the item among the others.
         relation: Rank of a bilinear score of the item and the mean of V, which is added too; 0 for none.
-        facts: Features that are the same for all items of a set; they decide what is good.
+        own: Features of an item of which it depends on facts of the set how good they are.
+        facts: Features that are the same for all items of a set.
         max_flips: Largest number of flipped subsets to evaluate at once. Beyond it, gains are computed in chunks, and
             again in the backward pass, which saves memory.
 
@@ -64,6 +65,7 @@ class DeepSetFunction(nn.Module, SetFunction):
         hidden: Sequence[int] | None = None,
         skip: bool | None = None,
         relation: int = 0,
+        own: Sequence[int] = (),
         facts: Sequence[int] = (),
         max_flips: int = 2**17,
     ) -> None:
@@ -75,7 +77,7 @@ class DeepSetFunction(nn.Module, SetFunction):
         use_skip = contextual if skip is None else skip
         self.skip = nn.Linear(self.phi.out_dim, 1) if use_skip else None
         self.relation = make_relation(in_dim, relation)
-        self.interaction = Interaction(in_dim, facts, _INTERACTION) if facts else None
+        self.interaction = Interaction(in_dim, own=own, facts=facts, hidden=_INTERACTION) if own and facts else None
         self.max_flips = max_flips
 
     def bind(self, sets: Sets) -> BoundSetFunction:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -83,9 +82,20 @@ class ModelConfig:
     @property
     def facts(self) -> list[int]:
         """The features of an item that are facts of its set, from columns of a table."""
-        starts = np.cumsum([0, *(part.features for part in self.parts or ())])
-        own = zip(self.parts or (), starts.tolist(), strict=False)
-        return [start + i for part, start in own if part.context for i in range(part.features)]
+        return self._places(lambda part: part.context)
+
+    @property
+    def own(self) -> list[int]:
+        """The features of an item that are its own, from columns of numbers and categories."""
+        return self._places(lambda part: not part.context and not part.words)
+
+    def _places(self, is_wanted: Callable[[Part], bool]) -> list[int]:
+        places: list[int] = []
+        start = 0
+        for part in self.parts or ():
+            places += range(start, start + part.features) if is_wanted(part) else ()
+            start += part.features
+        return places
 
     @property
     def codes(self) -> Tensor:
