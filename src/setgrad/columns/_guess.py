@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, final
 
 import numpy as np
@@ -29,6 +30,7 @@ _TEXTS_OF_TWO, _TEXTS_OF_THREE = 200, 20
 _NEARLY_ALL = 0.8
 _LOOKS_LIKE_ID = "looks like an id"
 _LONG_ID = f"{_LOOKS_LIKE_ID}: more digits than a number keeps"
+_NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 # A column of so many numbers holds numbers, and the others are errors.
 _NEARLY_NUMBERS = 0.95
 
@@ -127,34 +129,28 @@ def _id_or_category(column: Column, look: Look) -> Guess:
 
 
 def _guess_text(column: Column, look: Look) -> Guess:
-    if _reads(read_truth, column) and look.distinct <= 2:
+    texts, counts = as_texts(column).drop_null().value_counts().flatten()
+    # The different texts stand for all, because long columns have many equal ones.
+    different = replace(column, array=texts)
+    if look.distinct <= 2 and _reads(read_truth, different):
         return Guess("boolean")
     if has_id_name(column.name):
         return _id_or_category(column, look)
-    if _share_of_numbers(column) == 1:
+    is_number = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+    if is_number.all():
         return _guess_number(column, look)
-    if find_day_format(column) is not None:
+    if find_day_format(different) is not None:
         return Guess("date")
-    if _share_of_numbers(column) >= _NEARLY_NUMBERS:
+    rows = counts.to_numpy()
+    if rows[is_number].sum() >= _NEARLY_NUMBERS * rows.sum():
         # Reading it names the values that are none.
         return Guess("number")
-    texts = as_texts(column).drop_null().unique()
     words = pc.mean(pc.add(pc.count_substring_regex(texts, r"\s+"), 1)).as_py()
     if (words >= 3 and look.distinct > _TEXTS_OF_THREE) or (words >= 2 and look.distinct > _TEXTS_OF_TWO):
         return Guess("text")
-    rows = len(column.array) - look.missing
-    if look.distinct > _NEARLY_ALL * rows and look.distinct > _FEW_VALUES:
+    if look.distinct > _NEARLY_ALL * rows.sum() and look.distinct > _FEW_VALUES:
         return Guess(IGNORE, f"{_LOOKS_LIKE_ID}: nearly every row has its own value")
     return Guess("category")
-
-
-def _share_of_numbers(column: Column) -> float:
-    """Return the share of the texts that are numbers, without gaps."""
-    texts = as_texts(column).drop_null()
-    return (
-        pc.mean(pc.match_substring_regex(texts, r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$").cast(pa.int8())).as_py()
-        or 0.0
-    )
 
 
 def _reads(reader: Callable[[Column], np.ndarray], column: Column) -> bool:

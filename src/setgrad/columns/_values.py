@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from setgrad.errors import DataError
 from setgrad.sets._columns import Column
 
 # Spellings of a missing value in lower case, as pandas and spreadsheets write them.
@@ -28,6 +27,8 @@ _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 # The zone after a time of day.
 _ZONE = r"(\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(?:Z|[-+]\d{2}(?::?\d{2})?)$"
 _MICROSECONDS_A_DAY = 86_400_000_000
+# So many texts tell whether it is worth to try all.
+_FEW_TEXTS = 10
 # Ways to write a day that can be told from each other, beside the standard one.
 DAY_FORMATS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y")
 
@@ -201,35 +202,38 @@ def read_days(column: Column, day_format: str) -> np.ndarray:
 
 def _parse_days(column: Column, day_format: str) -> pa.Array:
     texts = as_texts(column)
-
-    def parse(part: pa.Array) -> pa.Array:
-        if day_format:
-            if pc.any(pc.invert(pc.match_substring_regex(part, r"\d{4}"))).as_py():
-                raise pa.ArrowInvalid("a year of two digits")
-            return pc.strptime(part.cast(pa.string()), format=day_format, unit="us")
-        local = pc.replace_substring_regex(part, _ZONE, r"\1")
-        try:
-            return local.cast(pa.timestamp("us"))
-        except pa.ArrowInvalid:
-            # With digits below a microsecond.
-            return local.cast(pa.timestamp("ns")).cast(pa.timestamp("us"), safe=False)
-
     try:
-        return parse(texts)
+        return _days_of_texts(texts, day_format)
     except pa.ArrowInvalid:
-        position = _first_invalid(texts, parse)
+        position = _first_invalid(texts, lambda part: _days_of_texts(part, day_format))
         example = datetime(2024, 12, 31).strftime(day_format) if day_format else "2024-12-31"
         raise column.error(
             position, f"{column.value(position)!r} is not a date as {example}; write it so, or name another kind"
         ) from None
 
 
+def _days_of_texts(texts: pa.Array, day_format: str) -> pa.Array:
+    if day_format:
+        if not pc.all(pc.match_substring_regex(texts, r"\d{4}")).as_py():
+            raise pa.ArrowInvalid("a year of two digits, which may be of any century")
+        return pc.strptime(texts.cast(pa.string()), format=day_format, unit="us")
+    local = pc.replace_substring_regex(texts, _ZONE, r"\1")
+    try:
+        return local.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        # With digits below a microsecond.
+        return local.cast(pa.timestamp("ns")).cast(pa.timestamp("us"), safe=False)
+
+
 def find_day_format(column: Column) -> str | None:
     """Return how the texts of a column write days, empty for the standard way; None if they are no dates."""
+    texts = as_texts(column)
     for day_format in ("", *DAY_FORMATS):
         try:
-            read_days(column, day_format)
-        except DataError:
+            # A few first, which tells most texts from dates.
+            _days_of_texts(texts[:_FEW_TEXTS], day_format)
+            _days_of_texts(texts, day_format)
+        except pa.ArrowInvalid:
             continue
         return day_format
     return None
