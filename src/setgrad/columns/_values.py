@@ -30,7 +30,15 @@ _MICROSECONDS_A_DAY = 86_400_000_000
 # So many texts tell whether it is worth to try all.
 _FEW_TEXTS = 10
 # Ways to write a day that can be told from each other, beside the standard one.
-DAY_FORMATS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y")
+_STANDARD = {
+    "%d.%m.%Y": (r"^(\d{2})\.(\d{2})\.(\d{4})", r"\3-\2-\1"),
+    "%Y/%m/%d": (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
+    "%m/%d/%Y": (r"^(\d{2})/(\d{2})/(\d{4})", r"\3-\1-\2"),
+    "%d/%m/%Y": (r"^(\d{2})/(\d{2})/(\d{4})", r"\3-\2-\1"),
+}
+DAY_FORMATS = tuple(_STANDARD)
+# A day or a month of one digit.
+_SHORT, _SHORT_LAST = r"\b(\d)([./])", r"^(\d{4}/\d{2}/)(\d)\b"
 
 
 def is_text(dtype: pa.DataType) -> bool:
@@ -178,10 +186,11 @@ def read_truth(column: Column) -> np.ndarray:
 def read_days(column: Column, day_format: str) -> np.ndarray:
     """Return dates and times as days since 1970, local time where there is a time zone; gaps are NaN.
 
+    Texts may also write a day in the standard way, 2024-12-31, and a time after it.
+
     Args:
         column: Dates, times stamps, or texts.
-        day_format: How texts write a day, one of `DAY_FORMATS`; empty for the standard way, 2024-12-31 with or without
-            a time.
+        day_format: How texts write a day, one of `DAY_FORMATS`; empty for the standard way alone.
 
     Raises:
         DataError: If a value is not a date.
@@ -214,9 +223,10 @@ def _parse_days(column: Column, day_format: str) -> pa.Array:
 
 def _days_of_texts(texts: pa.Array, day_format: str) -> pa.Array:
     if day_format:
-        if not pc.all(pc.match_substring_regex(texts, r"\d{4}")).as_py():
-            raise pa.ArrowInvalid("a year of two digits, which may be of any century")
-        return pc.strptime(texts.cast(pa.string()), format=day_format, unit="us")
+        # Rewritten in the standard way, whose parser knows how many days a month has.
+        pattern, standard = _STANDARD[day_format]
+        for before, after in ((_SHORT, r"0\1\2"), (_SHORT_LAST, r"\10\2"), (pattern, standard)):
+            texts = pc.replace_substring_regex(texts, before, after)
     local = pc.replace_substring_regex(texts, _ZONE, r"\1")
     try:
         return local.cast(pa.timestamp("us"))
