@@ -57,7 +57,7 @@ class ColumnChoice:
             raise OptionError(f"{parameter('columns')} must map columns to kinds, as {{'brand': 'category'}}")
         for kind in (kinds or {}).values():
             if kind not in (*KINDS, IGNORE):
-                raise unknown_name("columns", kind, [*KINDS, IGNORE])
+                raise unknown_name("kind of column", kind, [*KINDS, IGNORE])
         return ColumnChoice(
             None if features is None else _names("features", features), kinds, _names("embed", embed or ())
         )

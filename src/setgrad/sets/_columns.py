@@ -127,6 +127,9 @@ class Column:
         """Return a column of a chunk, with extension types, dictionaries, runs and views converted to plain arrays."""
         array = unwrap_extension(batch.column(batch.schema.get_field_index(name)))
         if types.is_dictionary(array.type):
+            if types.is_string_view(array.type.value_type):
+                # PyArrow cannot look up views, which polars writes.
+                array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_string()))
             array = array.dictionary_decode()
         if types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
