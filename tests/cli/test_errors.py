@@ -119,7 +119,12 @@ def test_empty_file(run: Callable, model: Path, tmp_path: Path) -> None:
 
 
 def test_other_number_of_features(run: Callable, model: Path, table: Path, tmp_path: Path) -> None:
-    check(run("predict", model, table, "-o", tmp_path / "p.csv", "--features", "price"), "fitted on", "price, stars", "as many")
+    check(
+        run("predict", model, table, "-o", tmp_path / "p.csv", "--features", "price"),
+        "fitted on",
+        "price, stars",
+        "as many",
+    )
 
 
 @pytest.mark.parametrize(("flag", "name"), [("--set-id", "probability"), ("--item-id", "chosen")])

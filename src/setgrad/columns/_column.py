@@ -78,6 +78,24 @@ class FittedColumn(abc.ABC):
             DataError: If a value cannot be read.
         """
 
+    def count_new_gaps(self, columns: Sequence[Column]) -> int:
+        """Return how many values of a chunk are missing, if none was missing in training; else 0."""
+        return 0
+
+    def count_unknown(self, block: np.ndarray) -> tuple[int, int]:
+        """Return how many of the numbers of a chunk stand for values that training did not show, and for any value."""
+        return 0, 0
+
+    @property
+    def unknown_share(self) -> float:
+        """How many of the training values count as unknown, as a share."""
+        return 0.0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the fields, each of its type, fit together; a damaged file may hold others."""
+        return True
+
     @property
     def note(self) -> str:
         """What was learned about the values, for people."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from setgrad.columns._column import FittedColumn
 from setgrad.columns._kinds import KINDS
 from setgrad.columns._part import Part
+from setgrad.columns._surprises import Surprises
 from setgrad.errors import DataError, FileFormatError
 from setgrad.sets._arrays import Float32LossCheck
 from setgrad.sets._columns import Column
@@ -45,23 +46,34 @@ class Columns:
         """How many numbers an item has."""
         return sum(part.width for part in self.parts)
 
-    def reader(self) -> ItemReader:
-        """Return what reads the items of a table in chunks."""
-        return ItemReader(list(self.names), self.width, self._read)
+    def reader(self, surprises: Surprises | None = None) -> ItemReader:
+        """Return what reads the items of a table in chunks, and counts what is new in it."""
+        return ItemReader(list(self.names), self.width, partial(self._read, surprises))
 
-    def _read(self, chunk: Mapping[str, Column], dtype: torch.dtype, check: Float32LossCheck | None) -> np.ndarray:
+    def _read(
+        self,
+        surprises: Surprises | None,
+        chunk: Mapping[str, Column],
+        dtype: torch.dtype,
+        check: Float32LossCheck | None,
+    ) -> np.ndarray:
         rows = len(chunk[self.names[0]].array)
         block = np.empty((rows, self.width), np.float64 if dtype == torch.float64 else np.float32)
         start, faults = 0, []
         with np.errstate(over="ignore"):
             for column in self.columns:
+                sources = [chunk[source] for source in column.sources]
                 try:
-                    values = column.encode([chunk[source] for source in column.sources])
+                    values = column.encode(sources)
                 except DataError as error:
                     faults.append(error)
                     continue
                 block[:, start : start + values.shape[1]] = values
-                if check is not None and not column.parts[0].codes:
+                if surprises is not None:
+                    surprises.see(column, sources, values)
+                if check is None and not np.isfinite(block[:, start : start + values.shape[1]]).all():
+                    faults.append(_too_large(column, sources, values, dtype))
+                elif check is not None and not column.parts[0].codes:
                     for index in range(values.shape[1]):
                         check.update(start + index, values[:, index])
                 start += values.shape[1]
@@ -99,6 +111,11 @@ class Columns:
         return Columns(tuple(_column(entry, place) for entry in data))
 
 
+def _too_large(column: FittedColumn, sources: Sequence[Column], values: np.ndarray, dtype: torch.dtype) -> DataError:
+    row = int((np.abs(values) > torch.finfo(dtype).max).any(1).argmax())
+    return sources[0].error(row, f"{np.abs(values[row]).max():g} is too large for {dtype}; correct it")
+
+
 def joined(faults: list[DataError]) -> DataError:
     """Return one error with all of these messages."""
     if len(faults) == 1:
@@ -123,7 +140,10 @@ def _column(entry: Any, place: str) -> FittedColumn:
             raise error
         value = entry[field.name]
         values[field.name] = tuple(value) if isinstance(value, list) else value
-    return kind(**values)
+    column = kind(**values)
+    if not column.is_sound:
+        raise error
+    return column
 
 
 def _is_of(value: Any, hint: Any) -> bool:

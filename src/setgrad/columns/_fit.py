@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, final
 
@@ -56,7 +57,7 @@ class ColumnChoice:
             raise OptionError(f"{parameter('columns')} must map columns to kinds, as {{'brand': 'category'}}")
         for kind in (kinds or {}).values():
             if kind not in (*KINDS, IGNORE):
-                raise unknown_name("columns", kind, [*KINDS, IGNORE])
+                raise unknown_name("kind of column", kind, [*KINDS, IGNORE])
         return ColumnChoice(
             None if features is None else _names("features", features), kinds, _names("embed", embed or ())
         )
@@ -66,10 +67,31 @@ class ColumnChoice:
         """All columns that the user names."""
         return list(dict.fromkeys([*(self.features or ()), *(self.kinds or {}), *self.embed]))
 
-    @property
+    @cached_property
     def kind_of(self) -> dict[str, str]:
         """The kinds that the user set, by column."""
         return {**(self.kinds or {}), **dict.fromkeys(self.embed, "id")}
+
+    def check_fitted(self, fitted: Columns) -> None:
+        """Check that columns of the model that training starts from are those that the user names.
+
+        Raises:
+            OptionError: If they are not, because its weights belong to its columns.
+        """
+        kinds = {source: column for column in fitted.columns for source in column.sources}
+        differences = [
+            f"{name} is {kind} here"
+            for name, kind in self.kind_of.items()
+            if (type(kinds[name]) is not KINDS.get(kind) if name in kinds else kind != IGNORE)
+        ]
+        wanted = set(fitted.names if self.features is None else (*self.features, *self.embed))
+        differences += [f"{name} is missing there" for name in wanted - kinds.keys() - self.kind_of.keys()]
+        differences += [f"{name} is left out here" for name in kinds if name not in wanted]
+        if differences:
+            raise OptionError(
+                f"the selector in {parameter('start')} has other columns: {'; '.join(sorted(differences))}; leave them "
+                "as they are there"
+            )
 
 
 def _names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -121,7 +143,7 @@ def fit_columns(
             column, summary = _fit_one(source, table, group, choice, sets, is_training)
             if column is not None:
                 block = column.encode([_whole(source, table, name) for name in column.sources])
-                is_context = suspicions.is_constant(block)
+                is_context = suspicions.is_constant(block, is_training)
                 column = replace(column, context=is_context)
                 suspicions.look_at(column, block)
                 fitted.append(column)
@@ -193,6 +215,9 @@ def _fit_one(
         if guess.kind == IGNORE and choice.features is not None and guess.reason.startswith("looks like an id"):
             # Named as a feature, it is one.
             guess = Guess("number" if types.is_integer(dtype) else "category", "as asked")
+        if guess.kind == "number" and types.is_dictionary(dtype):
+            # Whoever wrote the table says that these numbers are names.
+            guess = Guess("category")
     if guess.kind == IGNORE:
         return None, ColumnSummary(label, IGNORE, type_name, look.missing, look.distinct, guess.reason, False)
     mask = pa.array(is_training)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, final
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from setgrad.columns._kinds import IGNORE
-from setgrad.columns._values import as_texts, find_day_format, is_text, read_quantities, read_truth
+from setgrad.columns._values import TOO_LONG, as_texts, find_day_format, is_text, read_quantities, read_truth
 from setgrad.errors import DataError
 from setgrad.sets._columns import Column, is_index
 
@@ -28,6 +29,8 @@ _TEXTS_OF_TWO, _TEXTS_OF_THREE = 200, 20
 # Values of which nearly every row has its own describe nothing.
 _NEARLY_ALL = 0.8
 _LOOKS_LIKE_ID = "looks like an id"
+_LONG_ID = f"{_LOOKS_LIKE_ID}: more digits than a number keeps"
+_NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 # A column of so many numbers holds numbers, and the others are errors.
 _NEARLY_NUMBERS = 0.95
 
@@ -51,13 +54,15 @@ class Look(NamedTuple):
 def look_at(column: Column) -> Look:
     """Count the gaps and the different values of a column; lists count as different."""
     array = column.array
-    if types.is_nested(array.type):
-        return Look(array.null_count, len(array) - array.null_count)
     if is_text(array.type):
         array = as_texts(column)
     elif types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    return Look(array.null_count, pc.count_distinct(array).as_py())
+    try:
+        distinct = pc.count_distinct(array).as_py()
+    except pa.ArrowNotImplementedError:
+        distinct = len(array) - array.null_count
+    return Look(array.null_count, distinct)
 
 
 def guess_kind(column: Column, look: Look) -> Guess:
@@ -69,42 +74,48 @@ def guess_kind(column: Column, look: Look) -> Guess:
         return Guess("vector") if _is_number(dtype.value_type) else Guess(IGNORE, f"{dtype} is not a vector of numbers")
     if not look.distinct:
         return Guess(IGNORE, "has no values")
-    if types.is_nested(dtype) or types.is_binary(dtype) or types.is_large_binary(dtype):
-        return Guess(IGNORE, f"{dtype} has no kind")
     if look.distinct == 1 and not look.missing:
         return Guess(IGNORE, "has one value only")
     if types.is_boolean(dtype):
         return Guess("boolean")
     if types.is_timestamp(dtype) or types.is_date(dtype):
         return Guess("date")
-    if types.is_integer(dtype):
-        return _guess_whole(column, look)
-    if _is_number(dtype) or types.is_duration(dtype) or types.is_time(dtype):
+    if types.is_duration(dtype) or types.is_time(dtype):
         return Guess("number")
-    return _guess_text(column, look)
+    if _is_number(dtype):
+        return _guess_number(column, look)
+    return _guess_text(column, look) if is_text(dtype) else Guess(IGNORE, f"{dtype} has no kind")
 
 
 def _is_number(dtype: pa.DataType) -> bool:
     return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype))
 
 
-def _guess_whole(column: Column, look: Look) -> Guess:
+def _guess_number(column: Column, look: Look) -> Guess:
+    """Return the kind of numbers; whole numbers with a decimal point, as beside gaps, are whole numbers."""
+    if types.is_integer(column.array.type):
+        return _guess_whole(column, column.array.drop_null().to_numpy(zero_copy_only=False), look)
+    try:
+        values = read_quantities(column)
+    except DataError as error:
+        # Reading it as a number names what is wrong.
+        return Guess(IGNORE, _LONG_ID) if TOO_LONG in str(error) else Guess("number")
+    values = values[~np.isnan(values)]
+    return _guess_whole(column, values, look) if (values == np.trunc(values)).all() else Guess("number")
+
+
+def _guess_whole(column: Column, values: np.ndarray, look: Look) -> Guess:
+    """Return the kind of whole numbers, `values` without gaps."""
     if has_id_name(column.name):
         return _id_or_category(column, look)
-    low, high = (value.as_py() for value in pc.min_max(column.array).values())
-    if (low, high) == (0, 1):
+    low, high = values.min().item(), values.max().item()
+    if low >= 0 and high <= 1:
         return Guess("boolean")
-    rows = len(column.array)
-    if look.distinct == rows and rows > 2 and high - low + 1 == rows and _is_sorted(column):
+    if len(values) > 2 and high - low + 1 == len(values) and (values[1:] > values[:-1]).all():
         return Guess(IGNORE, "counts the rows")
-    if max(abs(low), abs(high)) > 2**53:
-        return Guess(IGNORE, f"{_LOOKS_LIKE_ID}: more digits than a number keeps")
+    if types.is_integer(column.array.type) and max(abs(low), abs(high)) > 2**53:
+        return Guess(IGNORE, _LONG_ID)
     return Guess("number")
-
-
-def _is_sorted(column: Column) -> bool:
-    values = column.array.to_numpy(zero_copy_only=False)
-    return bool((values[1:] > values[:-1]).all())
 
 
 def has_id_name(name: str) -> bool:
@@ -118,35 +129,28 @@ def _id_or_category(column: Column, look: Look) -> Guess:
 
 
 def _guess_text(column: Column, look: Look) -> Guess:
-    if _reads(read_truth, column) and look.distinct <= 2:
+    texts, counts = as_texts(column).drop_null().value_counts().flatten()
+    # The different texts stand for all, because long columns have many equal ones.
+    different = replace(column, array=texts)
+    if look.distinct <= 2 and _reads(read_truth, different):
         return Guess("boolean")
     if has_id_name(column.name):
         return _id_or_category(column, look)
-    if _reads(read_quantities, column):
-        whole = read_quantities(column)
-        whole = whole[~np.isnan(whole)]
-        if (whole == np.trunc(whole)).all():
-            return _guess_whole(Column(column.table, column.name, pa.array(whole.astype(np.int64)), 0), look)
-        return Guess("number")
-    if find_day_format(column) is not None:
+    is_number = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+    if is_number.all():
+        return _guess_number(column, look)
+    if find_day_format(different) is not None:
         return Guess("date")
-    if _share_of_numbers(column) >= _NEARLY_NUMBERS:
+    rows = counts.to_numpy()
+    if rows[is_number].sum() >= _NEARLY_NUMBERS * rows.sum():
         # Reading it names the values that are none.
         return Guess("number")
-    texts = as_texts(column).drop_null().unique()
     words = pc.mean(pc.add(pc.count_substring_regex(texts, r"\s+"), 1)).as_py()
     if (words >= 3 and look.distinct > _TEXTS_OF_THREE) or (words >= 2 and look.distinct > _TEXTS_OF_TWO):
         return Guess("text")
-    rows = len(column.array) - look.missing
-    if look.distinct > _NEARLY_ALL * rows and look.distinct > _FEW_VALUES:
+    if look.distinct > _NEARLY_ALL * rows.sum() and look.distinct > _FEW_VALUES:
         return Guess(IGNORE, f"{_LOOKS_LIKE_ID}: nearly every row has its own value")
     return Guess("category")
-
-
-def _share_of_numbers(column: Column) -> float:
-    """Return the share of the texts that are numbers, without gaps."""
-    texts = as_texts(column).drop_null()
-    return pc.mean(pc.match_substring_regex(texts, r"^[-+]?[\d.]+([eE][-+]?\d+)?$").cast(pa.int8())).as_py() or 0.0
 
 
 def _reads(reader: Callable[[Column], np.ndarray], column: Column) -> bool:

@@ -36,10 +36,17 @@ class TableSuspicions:
         self._rng = np.random.default_rng(0)
         self._separating: list[str] = []
 
-    def is_constant(self, block: np.ndarray) -> bool:
-        """Return whether every set has one value, and some have others; `block` is `(rows, width)`."""
-        same = (block[1:] == block[:-1]).all(1) | self._first[1:]
-        return bool(same.all() and (self._lengths > 1).any() and len(self._lengths) > 1)
+    def is_constant(self, block: np.ndarray, is_training: np.ndarray) -> bool:
+        """Return whether every set has one value, and some have others, in training rows.
+
+        Args:
+            block: The numbers of a column `(rows, width)`.
+            is_training: Whether each row is trained on `(rows,)`.
+        """
+        same = (block[1:] == block[:-1]).all(1)
+        inside = ~self._first[1:] & is_training[1:]
+        known = block[is_training]
+        return bool(inside.any() and same[inside].all() and (known[1:] != known[:-1]).any())
 
     def look_at(self, column: FittedColumn, block: np.ndarray) -> None:
         """Look at the numbers of a column, `(rows, width)`."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
 from setgrad.columns._part import Part
-from setgrad.columns._values import as_texts
+from setgrad.columns._values import encode_keys
 from setgrad.sets._columns import Column
 
 # Values that get a vector of their own; the others share vectors by their hash.
@@ -35,10 +35,17 @@ class AbstractCodedColumn(FittedColumn):
     Attributes:
         values: The values with a code of their own, the most frequent first.
         buckets: Number of codes that the other values share.
+        rare: Share of the values of the training rows that are among the others.
     """
 
     values: tuple[str, ...]
     buckets: int
+    rare: float
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is a code for unknown values."""
+        return self.buckets >= 1
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -54,24 +61,33 @@ class AbstractCodedColumn(FittedColumn):
     @classmethod
     def fit(cls, name: str, training: TrainingColumn) -> Self:
         """Return the column as these training rows decide it."""
-        encoded = as_texts(training.first).dictionary_encode()
-        known = encoded.indices.is_valid().to_numpy(zero_copy_only=False)
-        codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)[known].astype(np.int64)
-        values = np.array(encoded.dictionary.to_pylist(), dtype=object)
+        rows, keys = encode_keys(training.first)
+        known = rows >= 0
+        values = np.array(keys.to_pylist(), dtype=object)
         # Sets, not rows, are independent examples.
-        pairs = np.unique(training.sets[known] * max(1, len(values)) + codes)
+        pairs = np.unique(training.sets[known] * max(1, len(values)) + rows[known])
         counts = np.bincount(pairs % max(1, len(values)), minlength=len(values))
         order = sorted(np.flatnonzero(counts >= _FEWEST_SETS), key=lambda code: (-counts[code], values[code]))
         buckets = 1 if len(order) <= _MOST_VALUES else _BUCKETS
         kept = tuple(str(values[code]) for code in order[:_MOST_VALUES])
-        return cls(name=name, context=training.context, values=kept, buckets=buckets)
+        has_own = np.zeros(len(values), dtype=bool)
+        has_own[order[:_MOST_VALUES]] = True
+        rare = float(1 - has_own[rows[known]].mean()) if known.any() else 0.0
+        return cls(name=name, context=training.context, values=kept, buckets=buckets, rare=rare)
 
     def encode(self, columns: Sequence[Column]) -> np.ndarray:
         """Return the codes of a chunk, `(rows, 1)`."""
-        encoded = as_texts(columns[0]).dictionary_encode()
-        codes = self.codes(encoded.dictionary)
-        indices = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
-        return np.append(codes, 0)[indices][:, None]
+        rows, keys = encode_keys(columns[0])
+        return np.append(self.codes(keys), 0)[rows][:, None]
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the values of the training rows that are rare."""
+        return self.rare
+
+    def count_unknown(self, block: np.ndarray) -> tuple[int, int]:
+        """Return the number of values without a code of their own, and of all values but gaps."""
+        return int(((block > 0) & (block <= self.buckets)).sum()), int((block > 0).sum())
 
     def codes(self, values: pa.Array) -> np.ndarray:
         """Return the codes of different values."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
 from setgrad.columns._part import Part
-from setgrad.columns._values import find_day_format, is_text, read_days
+from setgrad.columns._values import DAY_FORMATS, count_gaps, find_day_format, is_text, read_days
 from setgrad.columns.number import with_flag
 from setgrad.sets._columns import Column
 
@@ -37,6 +37,11 @@ class DateColumn(FittedColumn):
     fill: float
     flag: bool
     periods: tuple[float, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether days can be read."""
+        return self.day_format in ("", *DAY_FORMATS) and all(period > 0 for period in self.periods)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -73,6 +78,10 @@ class DateColumn(FittedColumn):
             flag=len(known) < len(days),
             periods=tuple(periods),
         )
+
+    def count_new_gaps(self, columns: Sequence[Column]) -> int:
+        """Return the number of gaps of a chunk, if there is no flag."""
+        return 0 if self.flag else count_gaps(columns[0])
 
     def encode(self, columns: Sequence[Column]) -> np.ndarray:
         """Return the numbers of a chunk; the cycles of a gap are at 0."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
 from setgrad.columns._part import Part
-from setgrad.columns._values import read_quantities, read_truth
+from setgrad.columns._values import count_gaps, read_quantities, read_truth
 from setgrad.sets._columns import Column
 
 
@@ -44,6 +44,10 @@ class NumberColumn(FittedColumn):
         """Return the quantities and the flags of a chunk."""
         return with_flag(read_quantities(columns[0]), self.fill, flag=self.flag)
 
+    def count_new_gaps(self, columns: Sequence[Column]) -> int:
+        """Return the number of gaps of a chunk, if there is no flag."""
+        return 0 if self.flag else count_gaps(columns[0])
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,10 @@ class BooleanColumn(FittedColumn):
     def encode(self, columns: Sequence[Column]) -> np.ndarray:
         """Return 1 for true, 0 for false, 0.5 for a gap, and the flags."""
         return with_flag(read_truth(columns[0]), 0.5, flag=self.flag)
+
+    def count_new_gaps(self, columns: Sequence[Column]) -> int:
+        """Return the number of gaps of a chunk, if there is no flag."""
+        return 0 if self.flag else count_gaps(columns[0])
 
 
 def with_flag(values: np.ndarray, fill: float, *, flag: bool) -> np.ndarray:

@@ -43,6 +43,11 @@ class TextColumn(FittedColumn):
     scales: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the sizes are possible."""
+        return 1 <= self.words <= _MOST_WORDS and 1 <= self.groups <= _MOST_GROUPS and 2 <= self.codes <= _CODES
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The codes of words, and those of groups of letters; 0 fills up."""
         width = self.words + self.groups

@@ -31,6 +31,11 @@ class VectorColumn(FittedColumn):
     length: int
 
     @property
+    def is_sound(self) -> bool:
+        """Whether there are numbers, as many as columns."""
+        return self.length >= 1 and len(self.columns) in (0, self.length)
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The columns of the table that are read."""
         return self.columns or (self.name,)
@@ -68,6 +73,8 @@ class VectorColumn(FittedColumn):
 def _lengths(column: Column) -> np.ndarray:
     """Return the number of entries of each list; 0 for a gap."""
     dtype = column.array.type
+    if types.is_null(dtype):
+        return np.zeros(len(column.array), dtype=np.int64)
     if types.is_fixed_size_list(dtype):
         return np.where(column.array.is_valid().to_numpy(zero_copy_only=False), dtype.list_size, 0)
     if not (types.is_list(dtype) or types.is_large_list(dtype)):
@@ -78,6 +85,8 @@ def _lengths(column: Column) -> np.ndarray:
 
 def _read_lists(column: Column, length: int) -> np.ndarray:
     lengths = _lengths(column)
+    if not lengths.any():
+        return np.zeros((len(lengths), length))
     wrong = (lengths != length) & (lengths > 0)
     if wrong.any():
         first = int(wrong.argmax())

@@ -138,6 +138,8 @@ def read_to_fit(
         chosen = empty.subsets.values.numpy() if isinstance(empty, Choices) else None
         fitted, description = fit_columns(source, roles, choice, TrainingRows(lengths, split(lengths), chosen))
         warn_about(description)
+    else:
+        choice.check_fitted(fitted)
     choices = read_rows(source, roles, fitted.reader(), None)
     assert isinstance(choices, Choices)
     dtype = TableSchema.dtype_name(choices.sets.dtype)
@@ -265,9 +267,17 @@ def _read(table: Any, schema: TableSchema, chosen: str | None) -> Table | Choice
     if schema.columns is None:
         features = schema.features
         return read_table(table, set_id=set_id, features=features, chosen=chosen, item_id=item_id, dtype=dtype)
+    from setgrad.columns._surprises import Surprises
+    from setgrad.sets._columns import check_names
+
     source, roles = open_table(table), Roles(set_id, chosen, item_id)
     source.check_columns([*(name for name in roles if name is not None), *schema.columns.names])
-    return read_rows(source, roles, schema.columns.reader(), dtype)
+    check_names(source.name, source.schema, [*(name for name in roles if name is not None), *schema.columns.names])
+    surprises = Surprises()
+    read = read_rows(source, roles, schema.columns.reader(surprises), dtype)
+    for text in surprises.warnings():
+        warnings.warn(f"{source.name}: {text}", UserWarning, stacklevel=5)
+    return read
 
 
 def picks_frame(

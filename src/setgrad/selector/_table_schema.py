@@ -91,6 +91,8 @@ class TableSchema:
             from setgrad.columns._columns import Columns
 
             columns = Columns.from_json(data["columns"], place)
+            if list(columns.names) != features:
+                raise FileFormatError(f"{place} is damaged: its columns are not those of its features")
         return TableSchema(data["set_id"], tuple(data["features"]), *optional, dtype, columns)
 
 

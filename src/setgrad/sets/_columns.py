@@ -124,10 +124,15 @@ class Column:
 
     @staticmethod
     def from_batch(table: str, batch: pa.RecordBatch, name: str, first_row: int) -> Column:
-        """Return a column of a chunk, with extension types, dictionaries and views converted to plain arrays."""
+        """Return a column of a chunk, with extension types, dictionaries, runs and views converted to plain arrays."""
         array = unwrap_extension(batch.column(batch.schema.get_field_index(name)))
         if types.is_dictionary(array.type):
+            if types.is_string_view(array.type.value_type):
+                # PyArrow cannot look up views, which polars writes.
+                array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_string()))
             array = array.dictionary_decode()
+        if types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
         if types.is_string_view(array.type):
             array = array.cast(pa.large_string())
         return Column(table, name, array, first_row)
@@ -171,7 +176,8 @@ def read_numbers(column: Column, *, boolean: bool = False) -> np.ndarray:
     if types.is_integer(dtype) or types.is_floating(dtype):
         return column.array.to_numpy(zero_copy_only=False)
     if types.is_decimal(dtype):
-        return column.array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        # Through text: a direct cast does not give the nearest number, which a CSV file gives.
+        return column.array.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False)
     if not _is_text(dtype):
         raise column.error(0, f"{column.value(0)!r} is not a number but {dtype}; write one number in each row")
     text = pc.utf8_trim_whitespace(column.array)

@@ -49,7 +49,8 @@ class TableSource:
         Raises:
             DataError: If some do not; the message names all of them.
         """
-        missing = [name for name in dict.fromkeys(names) if name not in self.schema.names]
+        known = set(self.schema.names)
+        missing = [name for name in dict.fromkeys(names) if name not in known]
         if missing:
             raise DataError(f"{self.name}: {describe_missing(missing, self.schema.names)}")
 
