@@ -65,7 +65,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
             which needs a smooth one, else "bernoulli".
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
-            the empty one among them, and on a CPU 3 with 800 training sets or more, 2 with 2,000 or more.
+            the empty one among them, and on a CPU with 2,000 training sets or more it is 2.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
         forward: Solver of the implicit method: "adaptive-picard" (None), "picard", "anderson", "newton" or "broyden".
