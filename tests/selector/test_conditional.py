@@ -20,6 +20,7 @@ from setgrad.selector._constrained_choice import find_levels
 from setgrad.selector._fit import (
     default_batch_size,
     default_hidden,
+    default_learning_rate,
     default_pairs,
     default_patience,
     default_relation,
@@ -472,6 +473,8 @@ def test_options_in_use(choices):
     assert batches == {"conditional": [32, 64], "unrolled": [64, 64]}
     samples = [default_samples(SelectorOptions(), empty_sets(count)) for count in (1999, 2000)]
     assert samples == [4, 2]
+    assert [default_learning_rate(SelectorOptions(), empty_sets(count)) for count in (1999, 2000)] == [1e-3, 2e-3]
+    assert default_learning_rate(SelectorOptions(method="unrolled"), empty_sets(2000)) == 1e-3
     assert default_samples(SelectorOptions(half=True), empty_sets(2000)) == 4
     assert default_samples(SelectorOptions(method="unrolled"), empty_sets(2000)) == 5
     assert [default_hidden(SelectorOptions(), empty_sets(1, d)) for d in (31, 32)] == [(256, 128), (512, 256)]

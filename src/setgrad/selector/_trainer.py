@@ -283,7 +283,7 @@ class Trainer(Training):
             batch = Batch(sets, subsets, weights, None, loss, partial)
         else:
             batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
-        rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS) * self.clock.factor
+        rate = resolved(options.learning_rate) * min(1.0, (step + 1) / _WARMUP_STEPS) * self.clock.factor
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))
         return self.trainable.step(batch, noise, rate, decay)

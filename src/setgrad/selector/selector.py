@@ -75,7 +75,8 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
             "frobenius-batch" and "nuclear-batch". Scaled probabilities stay near 1/2.
         loss: Cross-entropy over "all" items (None), or over the chosen items and as many sampled "negatives". For
             method="conditional": over "all" items, of the next item in a "list" with a stop, or "all+list" (None).
-        learning_rate: Learning rate of AdamW after a short warm-up.
+        learning_rate: Learning rate of AdamW after a short warm-up. None is 0.001, and 0.002 for method="conditional"
+            with 2,000 training sets or more on a CPU.
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
             sets, on a CPU fewer than 10,000.
