@@ -40,8 +40,8 @@ _WARMUP_STEPS = 50
 # A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
 # score near 1 kept training going; without the second, training ended where the score of a slow task stood still.
 _NOTABLE_GAIN, _NOTABLE_FALL = 1e-3, 5e-3
-# A fall of the loss that is worth more patience when the score is perfect.
-_NOTABLE_LOSS = 1e-2
+# From this score on little can be gained, and a fall of the loss must be larger to be worth more patience.
+_PERFECT, _NOTABLE_LOSS = 0.995, 1e-2
 # Draws of the noise for the validation loss under a constraint.
 _VALIDATION_SAMPLES = 8
 # If validation features are this many times as large as those of training, they are the cause of logits that are not
@@ -160,7 +160,7 @@ class Trainer(Training):
 
     @property
     def _is_perfect(self) -> bool:
-        return self.progress.best_score[0] > 1 - _NOTABLE_GAIN
+        return self.progress.best_score[0] >= _PERFECT
 
     def load_best(self) -> None:
         """Load the weights of the best epoch into the model."""
