@@ -30,6 +30,8 @@ def same_weights(one, two):
 def press(monkeypatch):
     """Return a function that lets Ctrl-C be pressed after batches with these numbers, counted from 1."""
     batch, count = Monitor.batch, 0
+    # Tests that run in the background ignore Ctrl-C otherwise.
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def at(*numbers):
         def told(self: Monitor, size: int, left: float | None) -> None:
@@ -41,7 +43,8 @@ def press(monkeypatch):
 
         monkeypatch.setattr(Monitor, "batch", told)
 
-    return at
+    yield at
+    signal.signal(signal.SIGINT, old)
 
 
 @pytest.mark.parametrize("members", [1, 3])
