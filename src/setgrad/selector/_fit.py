@@ -126,7 +126,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
     _warn_unconverged(trainer.history)
     model.eval()
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
-    with showing(options.verbose > 0):
+    with showing("calibrating", options.verbose > 0):
         calibration = calibrate_model(model, train, held_out, data, seed, seconds)
     if monitor.is_stopped:
         _warn_stopped(trainer)
