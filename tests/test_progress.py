@@ -38,10 +38,19 @@ def test_time_that_is_left_may_be_told(clock: SimpleNamespace, capsys: pytest.Ca
     assert capsys.readouterr().err == "fitting: 50 %, at most 1 h 02 min left\n"
 
 
+def test_what_was_done_before_does_not_count_in_the_rate(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("fitting", 100, unit="sets", start=50) as progress:
+        clock.seconds += 5
+        progress.update(60)
+    assert capsys.readouterr().err == "fitting: 60 %, 2 sets/s, at most 0:20 left\n"
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_short_work_shows_nothing(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], shown: bool) -> None:
     for seconds in (1, 4):
-        with showing(shown), slow_bar("choosing", 2, "sets") as progress:
+        with showing("choosing", shown), slow_bar(2, "sets") as progress:
             for done in (1, 2):
                 clock.seconds += seconds
                 progress.update(done)
@@ -49,7 +58,7 @@ def test_short_work_shows_nothing(clock: SimpleNamespace, capsys: pytest.Capture
 
 
 def test_only_those_who_ask_for_it_see_slow_work(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
-    with slow_bar("choosing", 2, "sets") as progress:
+    with slow_bar(2, "sets") as progress:
         clock.seconds += 60
         progress.update(1)
     assert capsys.readouterr().err == ""

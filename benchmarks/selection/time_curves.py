@@ -32,6 +32,7 @@ WEIGHT_DECAY, CLIP = 1e-5, 10.0
 _SCORE_DIGITS, _SECOND_DIGITS = 5, 4
 # Sets in a batch, the default of both.
 _BATCH = 64
+_RATE = 1e-3
 
 
 @final
@@ -170,9 +171,7 @@ def time_passes(model: Any, data: Choices, repeats: int, device: torch.device) -
 def make_pass(model: Any, data: Choices, *, masks: bool) -> Callable[[], Tensor]:
     """Return a pass with the batches and the loss of the selector; only the gains differ. It returns the last loss."""
     usual = SubsetSelector(method="unrolled")
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=usual.learning_rate, weight_decay=usual.weight_decay, fused=True
-    )
+    optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=usual.weight_decay, fused=True)
     logits = _mask_logits(model) if masks else _flip_logits(model)
     batches = np.array_split(np.arange(len(data)), math.ceil(len(data) / _BATCH))
     loss = AllItems()

@@ -37,6 +37,7 @@ from setgrad.sets import Sets
 COUNTS = (1, 2, 4, 8, 16)
 TARGET = 1.0
 BLOCK, REPEATS = 10, 9
+RATE = 1e-3
 # More steps than are ever run: no graph is recorded.
 NEVER = 10**9
 EARLY = 5
@@ -74,6 +75,7 @@ def make_weights(count: int, way: str, device: torch.device) -> TrainableWeights
     """Return the weights of the model, to be trained in that way."""
     options = SelectorOptions(
         method="unrolled",
+        hidden=(512, 256),
         relation=0,
         pairs=False,
         members=count,
@@ -104,7 +106,7 @@ def measure(count: int, batch: Batch, predicted: Sets, device: torch.device, *, 
 
     def train(way: str) -> None:
         weights, noise = trained[way]
-        losses[way] += [weights.step(batch, noise, usual.learning_rate, usual.average)[0] for _ in range(block)]
+        losses[way] += [weights.step(batch, noise, RATE, usual.average)[0] for _ in range(block)]
 
     repeats = 1 if quick else REPEATS
     timings = time_in_turns([partial(train, way) for way in ways], device, repeats)

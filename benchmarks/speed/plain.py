@@ -64,7 +64,12 @@ class PlainSetTransformer(nn.Module):
 
 def fit_plain(train: Choices, validation: Choices, seed: int, *, max_epochs: int, patience: int) -> PlainFit:
     """Train until the validation score has not improved for a number of epochs, and keep the best weights."""
-    torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _fit(train, validation, max_epochs, patience)
+
+
+def _fit(train: Choices, validation: Choices, max_epochs: int, patience: int) -> PlainFit:
     started = time.process_time()
     model = PlainSetTransformer(train.sets.values)
     optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=_DECAY)

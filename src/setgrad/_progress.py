@@ -20,8 +20,8 @@ _EVERY, _DELAY = 10.0, 3.0
 # Seconds before which a rate means nothing.
 _SOONEST = 0.5
 _LOGGER = logging.getLogger("setgrad")
-# Whether prediction may show how far it is; a function deep inside does not know who called it.
-_shown: ContextVar[bool] = ContextVar("shown", default=False)
+# What is being done, and whether it may show how far it is; a function deep inside does not know who called it.
+_work: ContextVar[tuple[str, bool]] = ContextVar("work", default=("computing", False))
 
 
 @final
@@ -35,13 +35,24 @@ class Progress:
         shown: Whether to show anything; the logger gets its messages anyway.
         keep: Whether the finished bar stays on the screen.
         delay: Seconds after which the work is shown.
+        start: Steps that were done before.
         bars: Whether a terminal gets a bar; lines if not.
     """
 
     def __init__(
-        self, description: str, total: float | None, *, unit: str, shown: bool, keep: bool, delay: float, bars: bool
+        self,
+        description: str,
+        total: float | None,
+        *,
+        unit: str,
+        shown: bool,
+        keep: bool,
+        delay: float,
+        start: float,
+        bars: bool,
     ) -> None:
         self.description, self.total, self.unit, self.shown, self.keep = description, total, unit, shown, keep
+        self.start = start
         self.started = time.monotonic()
         self.first, self.next_line = self.started + delay, self.started + delay
         self.use_bar = shown and bars and sys.stderr is not None and sys.stderr.isatty()
@@ -83,7 +94,7 @@ class Progress:
 
     def _pace(self, done: float, now: float, left: float | None) -> str:
         """Return the rate and the time that is left, as far as they are known."""
-        rate = done / (now - self.started) if now - self.started >= _SOONEST else 0.0
+        rate = (done - self.start) / (now - self.started) if now - self.started >= _SOONEST else 0.0
         if left is None and self.total is not None and rate > 0:
             left = (self.total - done) / rate
         speed = f"{rate:,.0f} {self.unit}/s" if self.unit and rate > 0 else ""
@@ -119,6 +130,7 @@ def progress_bar(
     enabled: bool = True,
     keep: bool = True,
     delay: float = 0.0,
+    start: float = 0.0,
     bars: bool = True,
 ) -> Iterator[Progress]:
     """Yield what shows the progress, and close it at the end; the arguments are those of `Progress`.
@@ -127,7 +139,7 @@ def progress_bar(
         >>> with progress_bar("fitting", 2, enabled=False) as progress:
         ...     progress.update(1, "loss 0.5")
     """
-    progress = Progress(description, total, unit=unit, shown=enabled, keep=keep, delay=delay, bars=bars)
+    progress = Progress(description, total, unit=unit, shown=enabled, keep=keep, delay=delay, start=start, bars=bars)
     try:
         yield progress
     finally:
@@ -135,19 +147,20 @@ def progress_bar(
 
 
 @contextmanager
-def showing(shown: bool) -> Iterator[None]:
-    """Let `slow_bar` show its work inside, or not."""
-    token = _shown.set(shown)
+def showing(description: str, shown: bool) -> Iterator[None]:
+    """Let `slow_bar` show the work inside under this description, or not show it."""
+    token = _work.set((description, shown))
     try:
         yield
     finally:
-        _shown.reset(token)
+        _work.reset(token)
 
 
 @contextmanager
-def slow_bar(description: str, total: float, unit: str) -> Iterator[Progress]:
-    """Yield a `Progress` of work that is shown inside `showing(True)`, if it takes more than a few seconds."""
-    with progress_bar(description, total, unit=unit, enabled=_shown.get(), keep=False, delay=_DELAY) as progress:
+def slow_bar(total: float, unit: str) -> Iterator[Progress]:
+    """Yield a `Progress` of work inside `showing`, which is shown if it takes more than a few seconds."""
+    description, shown = _work.get()
+    with progress_bar(description, total, unit=unit, enabled=shown, keep=False, delay=_DELAY) as progress:
         yield progress
 
 

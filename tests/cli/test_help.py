@@ -1,6 +1,8 @@
 """The help pages have examples, and the options of the estimator."""
 
 import inspect
+import subprocess
+import sys
 import tomllib
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
@@ -113,3 +115,8 @@ def test_help_text_and_default_come_from_the_declaration(capsys: pytest.CaptureF
     page = " ".join(capsys.readouterr().out.split())
     assert "Its colour, at 100%. [red]" in page
     assert "Its sizes. [1,2]" in page
+
+
+def test_the_package_can_be_run() -> None:
+    done = subprocess.run([sys.executable, "-m", "setgrad", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"setgrad {setgrad.__version__}\n"

@@ -16,7 +16,12 @@ def test_a_fit_that_is_stopped_is_saved(
 ) -> None:
     monkeypatch.setattr(Monitor, "batch", lambda *_: signal.raise_signal(signal.SIGINT))
     words = ["--set-id", "basket", "--chosen", "bought", "-o", tmp_path / "m", *tiny]
-    result = run("fit", table, *words, *(["--json"] if as_json else []))
+    # Tests that run in the background ignore Ctrl-C otherwise.
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = run("fit", table, *words, *(["--json"] if as_json else []))
+    finally:
+        signal.signal(signal.SIGINT, old)
     assert result.code == 130
     assert "warning: the fit was stopped in epoch 1" in result.err
     assert len(sg.load(tmp_path / "m").history_) == 1

@@ -20,6 +20,7 @@ from setgrad.selector._constrained_choice import find_levels
 from setgrad.selector._fit import (
     default_batch_size,
     default_hidden,
+    default_learning_rate,
     default_pairs,
     default_patience,
     default_relation,
@@ -472,13 +473,16 @@ def test_options_in_use(choices):
         for method in ("conditional", "unrolled")
     }
     assert batches == {"conditional": [32, 64], "unrolled": [64, 64]}
-    samples = [default_samples(SelectorOptions(), empty_sets(count)) for count in (799, 800, 1999, 2000)]
-    assert samples == [4, 3, 3, 2]
-    assert default_samples(SelectorOptions(half=True), empty_sets(800)) == 4
+    samples = [default_samples(SelectorOptions(), empty_sets(count)) for count in (1999, 2000)]
+    assert samples == [4, 2]
+    assert [default_learning_rate(SelectorOptions(), empty_sets(count)) for count in (1999, 2000)] == [1e-3, 2e-3]
+    assert default_learning_rate(SelectorOptions(method="unrolled"), empty_sets(2000)) == 1e-3
+    assert default_samples(SelectorOptions(half=True), empty_sets(2000)) == 4
     assert default_samples(SelectorOptions(method="unrolled"), empty_sets(2000)) == 5
     assert [default_hidden(SelectorOptions(), empty_sets(1, d)) for d in (31, 32)] == [(256, 128), (512, 256)]
     assert default_hidden(SelectorOptions(method="direct"), empty_sets(1, 2)) == (512, 256)
     assert [default_patience(SelectorOptions(), steps) for steps in (2, 20, 30, 100)] == [30, 10, 7, 5]
+    assert [default_patience(SelectorOptions(phi="pair"), steps) for steps in (2, 100)] == [30, 10]
     assert (options.batch_size, fit(choices, max_epochs=1, batch_size=8).options_.batch_size) == (32, 8)
 
 

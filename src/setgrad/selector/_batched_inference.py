@@ -59,7 +59,7 @@ def map_sets(
     budget = batch_items(device) if budget is None else budget
     out: Tensor | None = None
     done = 0
-    with torch.no_grad(), slow_bar("choosing", len(sets), "sets") as progress:
+    with torch.no_grad(), slow_bar(len(sets), "sets") as progress:
         for indices in plan_batches(sets, budget):
             batch = sets.take(indices).to(device)
             result = work(batch, indices).to(sets.device)

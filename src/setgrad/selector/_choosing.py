@@ -311,7 +311,7 @@ class AbstractChoosing(abc.ABC):
         return Choices(sets, as_subsets(subsets, sets))
 
     def _infer(self, sets: Sets, known: Known | None = None) -> Sets:
-        with showing(self.verbose > 0):
+        with showing("computing logits", self.verbose > 0):
             logits = infer_logits(self._precise(), sets, samples=self._predict_samples, warn=True, known=known)
         return sets.with_values(check_finite(logits, sets).to(_logit_dtype(sets)))
 
@@ -325,7 +325,7 @@ class AbstractChoosing(abc.ABC):
     def _draw(self, sets: Sets, n: int, seed: int, known: Known | None) -> Tensor:
         # Only independent items are drawn by their probabilities.
         p = None if self.model_.config.options.method == CONDITIONAL else self._probabilities(sets, known)
-        with showing(self.verbose > 0):
+        with showing("drawing", self.verbose > 0):
             stop_logit = self.stop_logit_
             return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
 
@@ -361,7 +361,7 @@ class AbstractChoosing(abc.ABC):
             known,
             name_of,
         )
-        with showing(self.verbose > 0):
+        with showing("choosing", self.verbose > 0):
             picks, logits = chooser.choose(request)
         if request.decide is not None:
             draws = self._draw(sets, DRAWS, 0, known)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
 
-# Shares of the time of a fit for training and for calibration; the rest is for the last validation.
-_TRAINING, CALIBRATION_SHARE = 0.75, 0.15
+# Shares of the time of a fit for training with its validations, and for calibration.
+_TRAINING, CALIBRATION_SHARE = 0.8, 0.12
 # From this share of its time on, steps become smaller, so that training ends well: in proportion to the time that is
 # left, down to this factor.
 _FALL, _SMALLEST = 0.5, 0.02
@@ -49,10 +49,9 @@ class Clock:
         """Seconds that are left for all models, which are trained side by side; None without a limit."""
         return None if math.isinf(self.limit) else max(0.0, self.limit - self.used) * self.shares
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no time is left."""
-        return self.used >= self.limit
+    def is_over(self, reserve: float = 0.0) -> bool:
+        """Return whether no time is left but for what takes so many seconds."""
+        return self.used + reserve >= self.limit
 
     @property
     def factor(self) -> float:

@@ -61,8 +61,9 @@ class Monitor:
     def watching(self, finished: int) -> Iterator[None]:
         """Show the progress inside, from this number of finished epochs on; a first Ctrl-C sets `is_stopped`."""
         self.finished = finished
-        total = self.epochs * self.sets
-        with progress_bar("fitting", total, unit="sets", enabled=self.verbose > 0, bars=self.verbose == 1) as progress:
+        total, start = self.epochs * self.sets, finished * self.sets
+        shown, bars = self.verbose > 0, self.verbose == 1
+        with progress_bar("fitting", total, unit="sets", enabled=shown, start=start, bars=bars) as progress:
             self.progress = progress
             with self._catching():
                 yield

@@ -174,7 +174,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     tol: PositiveFloat | None = None
     scale: ScaleName | PositiveFloat | None = None
     loss: LossName | None = None
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: PositiveFloat | None = None
     weight_decay: NonNegativeFloat = 0.1
     batch_size: PositiveInt | None = None
     max_epochs: PositiveInt | None = None

@@ -40,8 +40,8 @@ _WARMUP_STEPS = 50
 # A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
 # score near 1 kept training going; without the second, training ended where the score of a slow task stood still.
 _NOTABLE_GAIN, _NOTABLE_FALL = 1e-3, 5e-3
-# A fall of the loss that is worth more patience when the score is perfect.
-_NOTABLE_LOSS = 1e-2
+# From this score on little can be gained, and a fall of the loss must be larger to be worth more patience.
+_PERFECT, _NOTABLE_LOSS = 0.995, 1e-2
 # Draws of the noise for the validation loss under a constraint.
 _VALIDATION_SAMPLES = 8
 # If validation features are this many times as large as those of training, they are the cause of logits that are not
@@ -109,6 +109,7 @@ class Trainer(Training):
         self.gradient = FenchelYoungGradient() if gradient is None else gradient
         options = self.config.options
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
+        self.validation_seconds: float | None = None
         self.seed, self.clock = seed, Clock(None) if clock is None else clock
         self.monitor = Monitor(0, self.max_epochs, len(train)) if monitor is None else monitor
         self.weights = None if weights is None else weights.to(train.sets.device)
@@ -149,7 +150,7 @@ class Trainer(Training):
         if self._is_perfect:
             # Little gets better, but the first steps are small.
             patience = min(patience, max(math.ceil(patience / 4), math.ceil(_WARMUP_STEPS / self._steps)))
-        is_over = progress.epoch > 0 and self.clock.is_over
+        is_over = progress.epoch > 0 and self.clock.is_over(self.validation_seconds or 0.0)
         return is_over or progress.epoch >= self.max_epochs or progress.epoch - progress.gain_epoch >= patience
 
     @property
@@ -159,7 +160,7 @@ class Trainer(Training):
 
     @property
     def _is_perfect(self) -> bool:
-        return self.progress.best_score[0] > 1 - _NOTABLE_GAIN
+        return self.progress.best_score[0] >= _PERFECT
 
     def load_best(self) -> None:
         """Load the weights of the best epoch into the model."""
@@ -203,13 +204,15 @@ class Trainer(Training):
             total += self._step(indices, noise, loss_of(indices), step) * len(indices)
             seen += len(indices)
             self.monitor.batch(len(indices), self.clock.left)
-            if self.monitor.is_stopped or self.clock.is_over:
+            if self.monitor.is_stopped or self.clock.is_over(self._reserve(seen, time.perf_counter() - started)):
                 break
         progress.epoch += 1
         mean_loss, converged = (total / seen).tolist()
         if not math.isfinite(mean_loss):
             raise self._divergence(f"the loss is {mean_loss}")
+        validated = time.perf_counter()
         score = self._validate()
+        self.validation_seconds = time.perf_counter() - validated
         if score > progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
             self.best = self.trainable.average()
@@ -224,6 +227,13 @@ class Trainer(Training):
         }
         progress.history.append(record)
         return record
+
+    def _reserve(self, seen: int, seconds: float) -> float:
+        """Return about how long the next validation takes, after so many sets of the epoch in so many seconds."""
+        if self.validation_seconds is not None:
+            return self.validation_seconds
+        # Validating a set takes about as long as training on it.
+        return seconds * len(self.watched) / seen
 
     def _note_gain(self, score: float, loss: float) -> None:
         progress = self.progress
@@ -273,7 +283,7 @@ class Trainer(Training):
             batch = Batch(sets, subsets, weights, None, loss, partial)
         else:
             batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
-        rate = options.learning_rate * min(1.0, (step + 1) / _WARMUP_STEPS) * self.clock.factor
+        rate = resolved(options.learning_rate) * min(1.0, (step + 1) / _WARMUP_STEPS) * self.clock.factor
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))
         return self.trainable.step(batch, noise, rate, decay)
