@@ -76,7 +76,7 @@ def test_logits_and_function_are_means_over_the_members(choices, method):
 
 @pytest.mark.parametrize("constraint", [None, SizeRange(1, 6)], ids=str)
 @pytest.mark.parametrize("method", ["unrolled", "conditional"])
-def test_a_member_is_trained_as_if_it_were_alone(choices, constraint, method):
+def test_the_first_member_is_trained_as_if_it_were_alone(choices, constraint, method):
     options = {**TINY, "max_epochs": 1, "batch_size": 8, "method": method}
     alone, first = (
         SubsetSelector(**options, members=count).fit(*choices, constraint=constraint).model_.each()[0].state_dict()

@@ -14,14 +14,14 @@ from torch import Tensor
 from setgrad._files import read_tensors, write_tensors
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
-from setgrad.selector._trainer import Trainer
+from setgrad.selector._training import Training
 
 _KIND = "setgrad.checkpoint"
 # Options that may change when a run is resumed. Modules have no JSON form; the shapes of their weights are compared.
 _FREE_OPTIONS = ("checkpoint", "device", "verbose", "max_epochs", "patience", "phi")
 
 
-def resume_from_checkpoint(trainer: Trainer, start: dict[str, Tensor] | None) -> Callable[[Trainer], None] | None:
+def resume_from_checkpoint(trainer: Training, start: dict[str, Tensor] | None) -> Callable[[Training], None] | None:
     """Restore the trainer from its checkpoint if the file exists, and return a function that writes the checkpoint.
 
     Args:
@@ -35,9 +35,9 @@ def resume_from_checkpoint(trainer: Trainer, start: dict[str, Tensor] | None) ->
         FileFormatError: If the checkpoint is damaged or belongs to another run.
         OptionError: If the checkpoint has more epochs than `max_epochs`.
     """
-    if trainer.config.options.checkpoint is None:
+    if trainer.model.config.options.checkpoint is None:
         return None
-    path = Path(trainer.config.options.checkpoint)
+    path = Path(trainer.model.config.options.checkpoint)
     mark = _run_fingerprint(trainer, start)
     if path.exists():
         tensors, numbers = read_checkpoint(path)
@@ -46,16 +46,17 @@ def resume_from_checkpoint(trainer: Trainer, start: dict[str, Tensor] | None) ->
                 f"the checkpoint {path} belongs to other data or other options; delete it or name another file"
             )
         trainer.restore(tensors, numbers)
-        if trainer.progress.epoch > trainer.max_epochs:
+        epochs = len(trainer.history)
+        if epochs > trainer.max_epochs:
             name = parameter("max_epochs")
             raise OptionError(
-                f"the checkpoint {path} has {trainer.progress.epoch} epochs, more than {name}={trainer.max_epochs}; "
+                f"the checkpoint {path} has {epochs} epochs, more than {name}={trainer.max_epochs}; "
                 f"raise {name}, or name another file to start again"
             )
 
-    def save(running: Trainer) -> None:
+    def save(running: Training) -> None:
         tensors, numbers = running.state()
-        extra = {"members": running.config.members, "fingerprint": mark}
+        extra = {"members": running.model.config.members, "fingerprint": mark}
         write_tensors(path, tensors, _KIND, numbers=json.dumps({**numbers, **extra}))
 
     return save
@@ -71,9 +72,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(metadata["numbers"])
 
 
-def _run_fingerprint(trainer: Trainer, start: dict[str, Tensor] | None) -> str:
+def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:
     """Return a hash of everything that a resumed run must share with the first one."""
-    config, both = trainer.config, (trainer.train_data, trainer.validation)
+    config, both = trainer.model.config, (trainer.train_data, trainer.validation)
     options = {name: value for name, value in config.options.get_params().items() if name not in _FREE_OPTIONS}
     parts: list[Any] = [
         {**options, "phi": config.phi, "item_shape": config.item_shape, "slots": config.slots},

@@ -25,13 +25,15 @@ from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._draws import fit_stop_logit
-from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector._model import ChoiceModel, ModelConfig, resolved
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._partial_validation import calibrate_completion, calibrate_from_nothing
 from setgrad.selector._recall import RecallCalibration
+from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT
 from setgrad.selector._trainer import Trainer
+from setgrad.selector._training import Training
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, subset_sizes
 
@@ -48,6 +50,9 @@ MEMBERS = 8
 # 750, +1.4. The term for pairs alone is the better start with few sets (bundles given one item: +3), the worse one with
 # 1,000 and more (digits: -1).
 RELATION, _FEW_SETS = 64, 800
+# With few training sets the members of the conditional method are trained by themselves. Members that share batches and
+# stop together err together, and there a single fit depends on chance most. On a CPU it takes no longer.
+_SEPARATE_SETS = 2400
 # Aligned images are compared pixel by pixel too, unless there are many sets: on faces (2,000 sets) that is worth 15
 # points in validation; digits with 6,000 sets need no help.
 _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
@@ -105,7 +110,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        trainer = Trainer(model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient)
+        trainer = _make_training(model, train, held_out, data)
         save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
         with progress_bar("fitting", trainer.max_epochs, enabled=options.verbose > 0) as update:
 
@@ -113,8 +118,8 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
                 text = f"loss {record['loss']:.4f}  Jaccard {100 * record['validation_jaccard']:.2f}"
                 update(int(record["epoch"]), text)
 
-            progress = trainer.run(report, save)
-    _warn_unconverged(progress.history)
+            trainer.run(report, save)
+    _warn_unconverged(trainer.history)
     model.eval()
     # In float64, as in prediction: a cut may lie between two scores that float32 confuses.
     exact = copy.deepcopy(model).double()
@@ -132,8 +137,27 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
         rule, scores = calibrate(logits, held_out.subsets, min_size, limit)
         completion_rule, stop_logit = rule, 0.0
     return FitResult(
-        model, rule, completion_rule, scores, min_size, recall, stop_logit, progress.history, progress.best_epoch
+        model, rule, completion_rule, scores, min_size, recall, stop_logit, trainer.history, trainer.best_epoch
     )
+
+
+def _make_training(model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData) -> Training:
+    """Return the training run: of all members together, or of each by itself."""
+    seed = resolved(model.config.options.random_state)
+
+    def make(model: ChoiceModel, seed: int) -> Trainer:
+        return Trainer(
+            model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient, seed=seed
+        )
+
+    # Under a constraint the members share the state of the gradient.
+    is_separate = (
+        model.config.options.method == CONDITIONAL
+        and model.config.members > 1
+        and len(train) < _SEPARATE_SETS
+        and data.constraints is None
+    )
+    return SeparateMembers(model, seed, make) if is_separate else make(model, seed)
 
 
 def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:

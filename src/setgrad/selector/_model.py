@@ -258,6 +258,14 @@ class ChoiceModel(nn.Module):
             if member.pairs is not None:
                 start_at_zero(member.function)
 
+    def alone(self, number: int) -> ChoiceModel:
+        """Return a model with one of the members, which shares all weights with this one."""
+        other = copy.copy(self)
+        other.config = replace(self.config, options=replace(self.config.options, members=1))
+        # A copied module shares the dictionary of its parts.
+        other._modules = {"members": nn.ModuleList([self.members[number]])}
+        return other
+
     def each(self) -> list[Member]:
         """Return the members."""
         return [member for member in self.members if isinstance(member, Member)]

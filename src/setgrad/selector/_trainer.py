@@ -30,6 +30,7 @@ from setgrad.selector._partial_validation import validate_completion
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
 from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
+from setgrad.selector._training import Training
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Choices, subset_sizes
 
@@ -69,8 +70,8 @@ class Progress:
 
 
 @final
-class Trainer:
-    """Trains a model in place and keeps the weights of the best epoch.
+class Trainer(Training):
+    """Trains all members with the same batches and keeps the weights of the best epoch.
 
     Args:
         model: The model.
@@ -80,6 +81,7 @@ class Trainer:
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         name_of: Returns the name of a validation set for messages.
         gradient: How training under a constraint is differentiated.
+        seed: Seed of the batches and of the noise.
     """
 
     def __init__(
@@ -91,13 +93,15 @@ class Trainer:
         constraints: tuple[BatchConstraint, BatchConstraint] | None = None,
         name_of: Callable[[int], str] = "validation set {}".format,
         gradient: ChoiceGradient | None = None,
+        *,
+        seed: int,
     ) -> None:
         self.model, self.config, self.train_data, self.validation = model, model.config, train, validation
         self.constraints, self.name_of = constraints, name_of
         self.gradient = FenchelYoungGradient() if gradient is None else gradient
         options = self.config.options
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
-        self.seed = resolved(options.random_state)
+        self.seed = seed
         self.weights = None if weights is None else weights.to(train.sets.device)
         # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
         self.items = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
@@ -114,23 +118,25 @@ class Trainer:
         self.progress = Progress()
         self.best = self.trainable.average()
 
-    def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Trainer], None] | None) -> Progress:
-        """Train until the validation score stops improving, then load the best weights into the model.
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """One record for each epoch."""
+        return self.progress.history
 
-        Args:
-            report: Called with the record of each epoch.
-            save: Called with the trainer after each epoch.
+    @property
+    def best_epoch(self) -> int:
+        """The epoch whose weights are kept, counted from 1."""
+        return self.progress.best_epoch
 
-        Raises:
-            TrainingError: If the loss or the logits are not finite.
-        """
+    @property
+    def is_finished(self) -> bool:
+        """Whether no epoch is left, or patience has run out."""
         progress = self.progress
-        while progress.epoch < self.max_epochs and progress.epoch - progress.gain_epoch < self.patience:
-            report(self._run_epoch())
-            if save is not None:
-                save(self)
+        return progress.epoch >= self.max_epochs or progress.epoch - progress.gain_epoch >= self.patience
+
+    def load_best(self) -> None:
+        """Load the weights of the best epoch into the model."""
         self.model.load_state_dict(self.best)
-        return progress
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all tensors and all plain values of the run."""
@@ -147,7 +153,8 @@ class Trainer:
         kept = {part.name: numbers[part.name] for part in fields(Progress)}
         self.progress = Progress(**{**kept, "best_score": tuple(kept["best_score"])})
 
-    def _run_epoch(self) -> dict[str, float]:
+    def run_epoch(self) -> dict[str, float]:
+        """Train for one epoch, validate, and return the record."""
         progress, started = self.progress, time.perf_counter()
         seeds = np.random.SeedSequence([self.seed, progress.epoch]).generate_state(4)
         if self.config.phi is None:

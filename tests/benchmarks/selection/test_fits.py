@@ -81,7 +81,7 @@ def test_a_killed_fit_resumes_from_its_checkpoint(tmp_path: Path, monkeypatch: p
     saved = checkpoint_of(job, tmp_path)
     assert saved not in {checkpoint_of(other, tmp_path) for other in (replace(job, seed=1), replace(job, quick=False))}
     plain = fits.fit(job, replace(context, checkpoints=None))
-    epoch = Trainer._run_epoch
+    epoch = Trainer.run_epoch
 
     def killed(trainer: Trainer) -> dict[str, float]:
         if trainer.progress.epoch == 1:
@@ -89,7 +89,7 @@ def test_a_killed_fit_resumes_from_its_checkpoint(tmp_path: Path, monkeypatch: p
         return epoch(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_run_epoch", killed)
+        patch.setattr(Trainer, "run_epoch", killed)
         with pytest.raises(KeyboardInterrupt):
             fits.fit(job, context)
     assert saved.exists()
@@ -99,7 +99,7 @@ def test_a_killed_fit_resumes_from_its_checkpoint(tmp_path: Path, monkeypatch: p
         epochs.append(trainer.progress.epoch)
         return epoch(trainer)
 
-    monkeypatch.setattr(Trainer, "_run_epoch", noted)
+    monkeypatch.setattr(Trainer, "run_epoch", noted)
     file = tmp_path / "fits.jsonl"
     assert run_jobs([job], _options(checkpoints=tmp_path), file) == 0
     (record,) = read_records(file)

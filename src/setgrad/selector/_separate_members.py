@@ -1,0 +1,99 @@
+"""Members that are trained by themselves: each has its own batches, noise and last epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor
+
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._trainable_weights import with_prefix
+from setgrad.selector._trainer import Progress, Trainer
+from setgrad.selector._training import Training
+
+# The mean over the members is recorded; seconds are added up.
+_MEANS = ("loss", "validation_jaccard", "validation_loss", "converged")
+
+
+@final
+class SeparateMembers(Training):
+    """Trains the members side by side, epoch by epoch, until the last one has finished.
+
+    The first member is trained as if it were the only one, and more members leave the others as they are.
+
+    Args:
+        model: The model.
+        seed: The seed of the fit.
+        make_trainer: Returns the trainer of a model with one member, from the model and the seed of its batches.
+    """
+
+    def __init__(self, model: ChoiceModel, seed: int, make_trainer: Callable[[ChoiceModel, int], Trainer]) -> None:
+        others = np.random.SeedSequence(seed).spawn(model.config.members - 1)
+        seeds = [seed, *(int(other.generate_state(1, np.uint64)[0]) for other in others)]
+        self.trainers = [make_trainer(model.alone(number), own) for number, own in enumerate(seeds)]
+        first = self.trainers[0]
+        self.model, self.train_data, self.validation = model, first.train_data, first.validation
+        self.weights, self.constraints, self.gradient = first.weights, first.constraints, first.gradient
+        self.max_epochs = first.max_epochs
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """The records of the epochs, up to the last epoch of the longest run."""
+        return [self._mean_record(epoch) for epoch in range(self._epochs)]
+
+    @property
+    def best_epoch(self) -> int:
+        """The last of the best epochs of the members."""
+        return max(trainer.best_epoch for trainer in self.trainers)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all members have finished."""
+        return all(trainer.is_finished for trainer in self.trainers)
+
+    def run_epoch(self) -> dict[str, float]:
+        """Train every unfinished member for one epoch."""
+        for trainer in self.trainers:
+            if not trainer.is_finished:
+                trainer.run_epoch()
+        return self._mean_record(self._epochs - 1)
+
+    def load_best(self) -> None:
+        """Load the weights of the best epoch of each member."""
+        for trainer in self.trainers:
+            trainer.load_best()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all tensors and all plain values of the members."""
+        tensors: dict[str, Tensor] = {}
+        numbers = []
+        for index, trainer in enumerate(self.trainers):
+            own_tensors, own_numbers = trainer.state()
+            tensors |= {f"{index}.{name}": value for name, value in own_tensors.items()}
+            numbers.append(own_numbers)
+        return tensors, {"runs": numbers}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Continue every member from what `state` returned."""
+        for index, (trainer, own) in enumerate(zip(self.trainers, numbers["runs"], strict=True)):
+            trainer.restore(with_prefix(tensors, f"{index}."), own)
+
+    @property
+    def _epochs(self) -> int:
+        return max(trainer.progress.epoch for trainer in self.trainers)
+
+    def _mean_record(self, epoch: int) -> dict[str, float]:
+        """Return the mean record of an epoch, counted from 0."""
+        records = [_record_at(trainer.progress, epoch) for trainer in self.trainers]
+        means = {name: math.fsum(record[name] for record in records) / len(records) for name in _MEANS}
+        return {"epoch": epoch + 1, **means, "seconds": math.fsum(record["seconds"] for record in records)}
+
+
+def _record_at(progress: Progress, epoch: int) -> dict[str, float]:
+    """Return the record of an epoch; after the last one, that of the best epoch, which took no time."""
+    if epoch < progress.epoch:
+        return progress.history[epoch]
+    return {**progress.history[progress.best_epoch - 1], "seconds": 0.0}

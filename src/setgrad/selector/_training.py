@@ -1,0 +1,88 @@
+"""What every training run is: epochs until the validation score stops improving, with a state that can be saved."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, final
+
+from torch import Tensor
+
+from setgrad.selector._batch_constraint import BatchConstraint
+from setgrad.selector._choice_gradient import ChoiceGradient
+from setgrad.selector._model import ChoiceModel
+from setgrad.sets import Choices
+
+
+class Training(abc.ABC):
+    """A training run, epoch by epoch, until the validation score stops improving.
+
+    Attributes:
+        model: The model, which is trained in place.
+        train_data: The training sets.
+        validation: The validation sets.
+        weights: Weight of each training item in the loss; None for equal weights.
+        constraints: The constraints on the training and the validation subsets, if they were chosen under one.
+        gradient: How training under a constraint is differentiated.
+        max_epochs: Largest number of epochs.
+    """
+
+    model: ChoiceModel
+    train_data: Choices
+    validation: Choices
+    weights: Tensor | None
+    constraints: tuple[BatchConstraint, BatchConstraint] | None
+    gradient: ChoiceGradient
+    max_epochs: int
+
+    @property
+    @abc.abstractmethod
+    def history(self) -> list[dict[str, float]]:
+        """One record for each epoch."""
+
+    @property
+    @abc.abstractmethod
+    def best_epoch(self) -> int:
+        """The epoch whose weights are kept, counted from 1."""
+
+    @property
+    @abc.abstractmethod
+    def is_finished(self) -> bool:
+        """Whether no epoch is left, or patience has run out."""
+
+    @abc.abstractmethod
+    def run_epoch(self) -> dict[str, float]:
+        """Train for one epoch and return its record.
+
+        Raises:
+            TrainingError: If the loss or the logits are not finite.
+        """
+
+    @abc.abstractmethod
+    def load_best(self) -> None:
+        """Load the weights of the best epoch into the model."""
+
+    @abc.abstractmethod
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all tensors and all plain values of the run."""
+
+    @abc.abstractmethod
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Continue from the tensors and values that `state` returned."""
+
+    @final
+    def run(self, report: Callable[[dict[str, float]], None], save: Callable[[Training], None] | None) -> None:
+        """Train to the end, then load the best weights into the model.
+
+        Args:
+            report: Called with the record of each epoch.
+            save: Called with the run after each epoch.
+
+        Raises:
+            TrainingError: If the loss or the logits are not finite.
+        """
+        while not self.is_finished:
+            report(self.run_epoch())
+            if save is not None:
+                save(self)
+        self.load_best()
