@@ -2,9 +2,8 @@
 
 from setgrad._files._folder import LEFTOVERS, MANIFEST, read_folder, write_folder
 from setgrad._files._json import from_json, to_json
-from setgrad._files._lock import locked
 from setgrad._files._tensors import from_tensor_bytes, read_tensors, tensor_bytes, write_tensors
-from setgrad._files._write import atomic_write, check_writable, previous_of, replace_file
+from setgrad._files._write import atomic_write, check_writable, owned_file, previous_of, replace_file
 
 __all__ = [
     "LEFTOVERS",
@@ -13,7 +12,7 @@ __all__ = [
     "check_writable",
     "from_json",
     "from_tensor_bytes",
-    "locked",
+    "owned_file",
     "previous_of",
     "read_folder",
     "read_tensors",

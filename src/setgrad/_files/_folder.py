@@ -114,11 +114,12 @@ def read_folder(folder: Path, *, names: Iterable[str], remedy: str) -> dict[str,
             if manifest == seen:
                 break
             seen = manifest
-    # Without a writer it is damage. Where this process cannot lock, it cannot be told better than by a second look.
+    # Without a writer it is damage.
     with suppress(DataError), locked(folder / _LOCK, folder, wait=_WAIT):
         manifest, places = _find_manifest(folder)
         return None if manifest is None else _read_files(manifest, places, names, remedy)
-    return _read_files(manifest, places, names, remedy)
+    # This process may not lock the folder.
+    return None if manifest is None else _read_files(manifest, places, names, remedy)
 
 
 def _find_manifest(folder: Path) -> tuple[bytes | None, tuple[Path, ...]]:

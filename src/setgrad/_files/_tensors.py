@@ -27,7 +27,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor], kind: str | None = None, **metad
     if kind is None:
         return save(copies)
     content = save(copies, {"format": kind, "sha256": _NO_CHECKSUM, **metadata})
-    return content.replace(*(f'"sha256":"{digest}"'.encode() for digest in (_NO_CHECKSUM, _checksum(content))), 1)
+    return content.replace(_entry(_NO_CHECKSUM), _entry(_checksum(content)), 1)
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], kind: str, **metadata: str) -> None:
@@ -55,7 +55,7 @@ def read_tensors(
         found = metadata.get("format", "other tensors")
         raise FileFormatError(f"{path} holds {found}, not {kind}; {remedy}")
     digest = str(metadata.get("sha256"))
-    if digest != _checksum(content.replace(digest.encode(), _NO_CHECKSUM.encode(), 1)):
+    if digest != _checksum(content.replace(_entry(digest), _entry(_NO_CHECKSUM), 1)):
         raise FileFormatError(f"{path} was changed or damaged since it was written; {remedy}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
 
@@ -76,6 +76,10 @@ def from_tensor_bytes(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]
         raise ValueError(str(error)) from None
     header: Any = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return tensors, header.get("__metadata__") or {}
+
+
+def _entry(digest: str) -> bytes:
+    return f'"sha256":"{digest}"'.encode()
 
 
 def _checksum(content: bytes) -> str:

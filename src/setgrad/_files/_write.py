@@ -64,7 +64,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock_of(path), path, wait=_WAIT), _draft(path) as draft:
+        with locked(_lock_of(path), path, wait=_WAIT), _draft(path) as draft:
             yield draft
             _disk.sync(draft)
             _replace(draft, path)
@@ -72,31 +72,46 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise _unwritable(path, str(error)) from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file, whose lock the caller holds, and keep the one before as `previous_of(path)`.
+@contextmanager
+def owned_file(path: Path) -> Iterator[Path]:
+    """Yield the target of a path that no other process may write inside the block, for `replace_file`.
+
+    Raises:
+        DataError: If another process owns the file, or it cannot be written.
+    """
+    check_writable(path)
+    target = path.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, str(error)) from error
+    with locked(_lock_of(target), path, wait=0):
+        yield target
+
+
+def replace_file(path: Path, content: bytes, *, keep_previous: bool) -> None:
+    """Replace a file that the caller owns; the one before may stay as `previous_of(path)`.
 
     Raises:
         DataError: If the file cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with _draft(path) as draft:
             _disk.write(draft, content)
-            if path.exists():
+            if keep_previous and path.exists():
                 _copy(path, previous_of(path))
             _replace(draft, path)
     except OSError as error:
         raise _unwritable(path, str(error)) from error
 
 
-def lock_of(path: Path) -> Path:
-    """Return the lock file of a file."""
-    return path.with_name(f".{path.name}.lock")
-
-
 def previous_of(path: Path) -> Path:
     """Return the name of the version before, which `replace_file` keeps."""
     return path.with_name(f"{path.name}.previous")
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
 
 
 @contextmanager

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from setgrad._progress import progress_bar
-from setgrad.errors import OptionError, parameter
+from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._batched_inference import CONVERGED_SHARE, check_finite, infer_logits
-from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
+from setgrad.selector._checkpoint import checkpoint_of, read_checkpoint
 from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
@@ -111,7 +111,7 @@ def fit_selector(options: SelectorOptions, data: TrainingData, seed: int, start:
         else:
             _load_weights(model, start)
         trainer = _make_training(model, train, held_out, data)
-        save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
+        save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
         with progress_bar("fitting", trainer.max_epochs, enabled=options.verbose > 0) as update:
 
             def report(record: dict[str, float]) -> None:
@@ -257,8 +257,14 @@ def _members(options: SelectorOptions, sets: Sets, start: ModelConfig | None, co
         return int(options.members)
     if start is not None:
         return start.members
-    if options.checkpoint is not None and Path(options.checkpoint).exists():
-        return int(read_checkpoint(Path(options.checkpoint))[1].get("members", 1))
+    found = None if options.checkpoint is None else read_checkpoint(Path(options.checkpoint))
+    if found is not None:
+        members = found.numbers.get("members")
+        if not isinstance(members, int) or not 1 <= members <= len(found.tensors):
+            raise FileFormatError(
+                f"the checkpoint {options.checkpoint} has no whole number of members; delete it or name another file"
+            )
+        return members
     return 1 if constrained else default_members(options, sets)
 
 

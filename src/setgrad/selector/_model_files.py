@@ -9,7 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from setgrad._files import LEFTOVERS, MANIFEST, from_json, from_tensor_bytes, read_folder, tensor_bytes, to_json, write_folder
+from setgrad._files import (
+    LEFTOVERS,
+    MANIFEST,
+    from_json,
+    from_tensor_bytes,
+    read_folder,
+    tensor_bytes,
+    to_json,
+    write_folder,
+)
 from setgrad.errors import DataError, FileFormatError
 from setgrad.selector._migration import TABLE_FILE, migrate_version_2, migrate_weights_of_version_2
 
