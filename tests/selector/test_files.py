@@ -2,7 +2,6 @@
 
 import copy
 import errno
-import json
 import os
 from fractions import Fraction
 from pathlib import Path
@@ -14,14 +13,12 @@ import torch
 from torch import nn
 
 import setgrad as sg
-from setgrad._files import write_folder
 from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.selector import SubsetSelector, load
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import check_model_folder
+from tests.models import MODEL_FILES, rewrite, rewrite_config
 from tests.selector.conftest import TINY, first_member, make_choices
-
-FILES = {"config.json", "manifest.json", "weights.safetensors"}
 
 
 def test_load_accepts_a_phi_of_another_dtype(choices, tmp_path, seeded):
@@ -61,7 +58,7 @@ def test_saving_over_a_model_replaces_its_files_and_keeps_others(unrolled, folde
     weights = (folder / "weights.safetensors").read_bytes()
     (folder / "weights.safetensors").write_bytes(b"old")
     unrolled.save(folder)
-    assert {p.name for p in folder.iterdir()} == {*FILES, "notes.txt", "plots"}
+    assert {p.name for p in folder.iterdir()} == {*MODEL_FILES, "notes.txt", "plots"}
     assert (folder / "notes.txt").read_text() == "mine"
     assert (folder / "plots" / "a.png").read_text() == "mine too"
     assert (folder / "weights.safetensors").read_bytes() == weights
@@ -111,7 +108,7 @@ def test_a_folder_that_cannot_be_moved_is_no_obstacle(unrolled, tmp_path, monkey
     unrolled.save(place)
     (folder / "notes.txt").write_text("mine")
     unrolled.save(place)
-    assert {path.name for path in folder.iterdir()} == {*FILES, "notes.txt"}
+    assert {path.name for path in folder.iterdir()} == {*MODEL_FILES, "notes.txt"}
     assert os.path.samefile(".", tmp_path if place == "model" else folder)
     assert folder.stat().st_mode & 0o777 == 0o750
     assert load(place).best_epoch_ == unrolled.best_epoch_
@@ -195,20 +192,12 @@ def test_load_builds_the_model_once(folder, monkeypatch):
     assert len(built) == 1
 
 
-def write(folder, name, content):
-    """Change a file together with its checksum, as somebody may do on purpose."""
-    files = {part: (folder / part).read_bytes() for part in ("config.json", "weights.safetensors")}
-    write_folder(folder, {**files, name: content})
-
-
 def edit(folder, **changes):
-    config = json.loads((folder / "config.json").read_text())
-    write(folder, "config.json", json.dumps({**config, **changes}).encode())
+    rewrite_config(folder, lambda config: config.update(changes))
 
 
 def edit_in(folder, part, **changes):
-    config = json.loads((folder / "config.json").read_text())
-    edit(folder, **{part: {**config[part], **changes}})
+    rewrite_config(folder, lambda config: config[part].update(changes))
 
 
 @pytest.mark.parametrize(
@@ -219,10 +208,10 @@ def edit_in(folder, part, **changes):
         (lambda f: (f / "manifest.json").unlink(), "has no manifest.json"),
         (lambda f: (f / "manifest.json").write_text("{}"), "does not list the files"),
         (lambda f: (f / "config.json").write_text("{"), "config.json was changed or damaged"),
-        (lambda f: write(f, "config.json", b"{"), "is damaged"),
-        (lambda f: write(f, "config.json", b"[" * 10**6), "nested 1000000 deep"),
-        (lambda f: write(f, "config.json", b"[1]"), "not written by setgrad"),
-        (lambda f: write(f, "config.json", b'{"a": "\\ud800"}'), "is damaged"),
+        (lambda f: rewrite(f, "config.json", b"{"), "is damaged"),
+        (lambda f: rewrite(f, "config.json", b"[" * 10**6), "nested 1000000 deep"),
+        (lambda f: rewrite(f, "config.json", b"[1]"), "not written by setgrad"),
+        (lambda f: rewrite(f, "config.json", b'{"a": "\\ud800"}'), "is damaged"),
         (lambda f: edit(f, format="other"), "not written by setgrad"),
         (lambda f: edit(f, version=99), "format version 99"),
         (lambda f: edit(f, options_in_use={"method": "direct"}), "do not fit together"),

@@ -134,6 +134,9 @@ def _replace(draft: Path, path: Path) -> None:
 
 def _copy(path: Path, target: Path) -> None:
     """Give a file a second name, atomically; the first one stays."""
+    if target.exists() and path.samefile(target):
+        # An earlier process died in between. The rename of one name over another of the same file does nothing.
+        return
     link = path.with_name(f".{target.name}.part")
     link.unlink(missing_ok=True)
     try:
