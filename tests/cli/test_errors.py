@@ -170,6 +170,11 @@ def _flip(folder: Path) -> None:
     path.write_bytes(data)
 
 
+def _put_foreign(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+
+
 def _edit_table(folder: Path, **changes: object) -> None:
     rewrite_config(folder, lambda config: config["table"].update(changes))
 
@@ -183,7 +188,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
         "not written by setgrad",
     ),
     "folder of another library": (
-        lambda f: [(f / "manifest.json").unlink(), (f / "config.json").write_text('{"model_type": "bert"}')],
+        _put_foreign,
         "not written by setgrad",
     ),
     "damaged config": (_cut, "damaged"),

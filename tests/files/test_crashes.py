@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from functools import partial
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_folder_has_the_old_version_or_the_new_one(tmp_path, before):
     operations = count_operations(lambda: save(fresh("whole")))
     for number in range(operations):
         folder = fresh(f"dead-{number}")
-        crash_before(number, lambda folder=folder: save(folder))
+        crash_before(number, partial(save, folder))
         seen.append(read(folder))
         assert seen[-1] in (old, NEW)
         # The next save is not held up by what is left, and removes it.
@@ -61,7 +62,7 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
         path = tmp_path / str(number) / "file"
         path.parent.mkdir()
         path.write_bytes(b"old")
-        crash_before(number, lambda path=path: save(path))
+        crash_before(number, partial(save, path))
         seen.append(path.read_bytes())
         save(path)
         assert [other.name for other in path.parent.iterdir()] == ["file"]
@@ -83,7 +84,7 @@ def test_two_versions_of_a_file_are_kept(tmp_path, monkeypatch, has_links):
         save(path, b"1")
         save(path, b"2")
         assert previous_of(path).read_bytes() == b"1"
-        crash_before(number, lambda path=path: save(path, b"3"))
+        crash_before(number, partial(save, path, b"3"))
         # The version before never has gaps: one of the two files is always the last whole one.
         assert (path.read_bytes(), previous_of(path).read_bytes()) in [(b"2", b"1"), (b"2", b"2"), (b"3", b"2")]
         save(path, b"4")
