@@ -67,8 +67,14 @@ def chunk_rows(columns: list[str]) -> int:
 
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # Small reads without read-ahead: otherwise a whole row group, often a million rows, is in memory at once.
-    with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+    # Pages with a checksum, as those that setgrad writes, are compared with it.
+    with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True) as file:
         yield from file.iter_batches(batch_size=chunk_rows(columns), columns=columns)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a Parquet file whose pages have checksums."""
+    parquet.write_table(table, path, write_page_checksum=True)
 
 
 def _feather_schema(path: Path) -> pa.Schema:
@@ -82,7 +88,17 @@ def _feather_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]
         fields = [schema.get_field_index(name) for name in columns]
         reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=sorted(fields)))
         for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
+            yield validated(reader.get_batch(index))
+
+
+def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch of a Feather file after a check of every offset, code and text: they are used as they are.
+
+    Raises:
+        pyarrow.ArrowInvalid: If the batch is damaged.
+    """
+    batch.validate(full=True)
+    return batch
 
 
 @final
@@ -177,7 +193,7 @@ def _write_lines(table: pa.Table, path: Path) -> None:
             file.writelines(json.dumps(row, default=str) + "\n" for row in batch.to_pylist())
 
 
-PARQUET = Format("Parquet", True, parquet.read_schema, _parquet_batches, parquet.write_table, "parquet")
+PARQUET = Format("Parquet", True, parquet.read_schema, _parquet_batches, write_parquet, "parquet")
 FEATHER = Format(
     "Feather", True, _feather_schema, _feather_batches, lambda t, p: feather.write_feather(t, str(p)), "feather"
 )
