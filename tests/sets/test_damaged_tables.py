@@ -17,7 +17,7 @@ TABLE = pa.table({"s": ["a"] * 5 + ["b"] * 5, "i": [str(k) for k in range(10)], 
 
 def read(path):
     table = read_table(path, set_id="s", item_id="i", features=["x"])
-    return table.set_ids, table.item_ids.tolist(), table.sets.values.tolist()
+    return table.set_ids, list(table.item_ids), table.sets.values.tolist()
 
 
 @pytest.mark.parametrize("in_folder", [False, True])

@@ -25,6 +25,8 @@ CHUNK_ROWS = 2**16
 
 # The first block of a CSV file decides the types of its columns, so it is larger than PyArrow's default of 1 MB.
 CSV_BLOCK_BYTES = 2**23
+# With many columns a block must hold many rows too, because every column of every block has a cost of its own.
+CSV_COLUMN_BYTES, CSV_MAX_BLOCK_BYTES = 2**10, 2**28
 # What may stand between the columns of a CSV file. The one that is most frequent in the first line does.
 _DELIMITERS = ",;\t"
 
@@ -128,6 +130,10 @@ def _read_dialect(path: Path) -> _Dialect:
     return _Dialect(delimiter, "," if counts[1] > counts[0] else ".")
 
 
+def _block_bytes(columns: int) -> int:
+    return min(max(CSV_BLOCK_BYTES, CSV_COLUMN_BYTES * columns), CSV_MAX_BLOCK_BYTES)
+
+
 def _open_csv(path: Path, dialect: _Dialect, columns: list[str] | None = None) -> csv.CSVStreamingReader:
     # Rows are read as text: PyArrow infers types from the first block alone, and would then reject 1.5 after a million
     # integers, or read "NA" as missing where it is the id of a set.
@@ -140,7 +146,7 @@ def _open_csv(path: Path, dialect: _Dialect, columns: list[str] | None = None) -
     )
     return csv.open_csv(
         path,
-        read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES),
+        read_options=csv.ReadOptions(block_size=_block_bytes(0 if columns is None else len(columns))),
         parse_options=csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         convert_options=convert,
     )
