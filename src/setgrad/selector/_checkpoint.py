@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -17,10 +18,12 @@ from torch import Tensor
 from setgrad._files import from_json, owned_file, previous_of, read_tensors, replace_file, tensor_bytes
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
-from setgrad.selector._records import check_history
+from setgrad.selector._records import check_history, is_number
+from setgrad.selector._trainer import Progress
 from setgrad.selector._training import Training
 
 _KIND = "setgrad.checkpoint"
+_BEST = re.compile(r"(\d+\.)?best\.")
 _REMEDY = "name another file, or delete it to start again"
 # Options that may change when a run is resumed. Modules have no JSON form; the shapes of their weights are compared.
 _FREE_OPTIONS = ("checkpoint", "device", "verbose", "max_epochs", "patience", "phi")
@@ -89,6 +92,7 @@ def _resume(trainer: Training, found: Checkpoint, mark: str, path: Path) -> None
             f"the checkpoint {path} belongs to other data or other options; delete it or name another file"
         )
     try:
+        _check_parts(found)
         trainer.restore(found.tensors, found.numbers)
         check_history(trainer.history)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -100,6 +104,28 @@ def _resume(trainer: Training, found: Checkpoint, mark: str, path: Path) -> None
             f"the checkpoint {path} has {epochs} epochs, more than {name}={trainer.max_epochs}; "
             f"raise {name}, or name another file to start again"
         )
+
+
+def _check_parts(found: Checkpoint) -> None:
+    """Raise a ValueError if a number has another type than in a run, or there are no best weights."""
+    # Members that are trained by themselves have one run each.
+    for numbers in found.numbers.get("runs", [found.numbers]):
+        for name, usual in asdict(Progress()).items():
+            if not _is_like(numbers.get(name, usual), usual):
+                raise ValueError(f"{name} is {numbers[name]!r:.80}")
+    best = {name.replace("best.", "model.", 1) for name in found.tensors if _BEST.match(name)}
+    if not best or not best <= found.tensors.keys():
+        raise ValueError("the best weights are missing")
+
+
+def _is_like(value: Any, usual: Any) -> bool:
+    if isinstance(usual, tuple):
+        return isinstance(value, list) and len(value) == len(usual) and all(map(is_number, value))
+    if isinstance(usual, list):
+        return isinstance(value, list)
+    if isinstance(usual, float):
+        return is_number(value)
+    return (value is None or is_number(value)) if usual is None else type(value) is type(usual)
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

@@ -71,7 +71,8 @@ def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]
     # Small reads without read-ahead: otherwise a whole row group, often a million rows, is in memory at once.
     # Pages with a checksum, as those that setgrad writes, are compared with it.
     with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True) as file:
-        yield from file.iter_batches(batch_size=chunk_rows(columns), columns=columns)
+        for batch in file.iter_batches(batch_size=chunk_rows(columns), columns=columns):
+            yield validated(batch)
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
@@ -94,7 +95,7 @@ def _feather_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]
 
 
 def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of a Feather file after a check of every offset, code and text: they are used as they are.
+    """Return a batch of a file after a check of every offset, code and text: they are used as they are.
 
     Raises:
         pyarrow.ArrowInvalid: If the batch is damaged.
