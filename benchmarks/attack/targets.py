@@ -176,9 +176,8 @@ def _table_target(name: str, ending: str, write: Callable[[pa.Table, str], Any],
     def read(folder: Path) -> str:
         path = folder / f"t{ending}"
         choices = sg.read_table(path, set_id="set", item_id="item", chosen="chosen", features=["x", "y"])
-        labels = read_columns(path, labels=["item"])
         parts = choices.sets.values, choices.sets.lengths, choices.subsets.values
-        return digest(*parts, choices.set_ids, list(choices.item_ids), labels)
+        return digest(*parts, choices.set_ids, choices.item_ids, read_columns(path, labels=["item"]))
 
     return Target(name, lambda folder: write(_table(), str(folder / f"t{ending}")), read, has_checksum)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import os
 import resource
@@ -70,6 +71,8 @@ def judge(read: Callable[[], str], expected: str, notes: Counter[str] | None = N
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _BYTES, resource.RLIM_INFINITY))
         signal.alarm(_SECONDS)
+        # A crash is a verdict here, and needs no report.
+        faulthandler.disable()
         with contextlib.redirect_stderr(None), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -110,7 +110,7 @@ def test_a_flipped_bit_of_any_byte_is_noticed(tmp_path):
     write_folder(folder, NEW)
     for path in sorted(folder.iterdir()):
         whole = path.read_bytes()
-        for position in range(0, 8 * len(whole), 7):
+        for position in range(0, 8 * len(whole), 13):
             flipped = bytearray(whole)
             flipped[position // 8] ^= 1 << position % 8
             path.write_bytes(flipped)
