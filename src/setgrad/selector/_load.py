@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from setgrad.selector._options import SelectorOptions
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._records import check_history, is_finite, is_number
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.selector import SubsetSelector
 from setgrad.selector.sizes import SIZE_RULES, rule_from_json
 
@@ -55,6 +57,7 @@ def load(
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
         # Models of earlier versions had no term for pairs.
         in_use = _options({"pairs": False, **config["options_in_use"]}, phi, str(place))
+        _check_resolved(in_use)
         model_config = ModelConfig(in_use, _item_shape(config["item_shape"]), config["slots"])
         recall = RecallCalibration.pop(tensors)
         model = _build_model(model_config, tensors, phi).to(place).eval()
@@ -78,7 +81,8 @@ def load(
         raise
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
         remedy = "save it again" if phi is None else "pass the phi that it was fitted with, or save it again"
-        raise FileFormatError(f"the parts of the model in {folder} do not fit together ({error}); {remedy}") from None
+        cause = shorten(str(error) or type(error).__name__, 500)
+        raise FileFormatError(f"the parts of the model in {folder} do not fit together ({cause}); {remedy}") from None
     return selector
 
 
@@ -86,6 +90,15 @@ def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.
     # A path that a file names would be written to by the next fit.
     own = {"phi": values["phi"] if phi is None else phi, "device": device, "checkpoint": None}
     return SelectorOptions(**{**values, **own})
+
+
+def _check_resolved(options: SelectorOptions) -> None:
+    """Raise a ValueError if an option that prediction reads was left open."""
+    names = ["members", "relation", "pairs", "samples"]
+    names += [] if options.method in (CONDITIONAL, "direct") else ["steps", "estimator"]
+    for name in names:
+        if getattr(options, name) is None:
+            raise ValueError(f"{name} has no value")
 
 
 def _check_phi(name: str | None, phi: nn.Module | None, folder: str | Path) -> None:
