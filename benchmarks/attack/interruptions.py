@@ -43,8 +43,8 @@ class Writer:
     savers: int = 2
 
     def leftovers(self, folder: Path) -> set[str]:
-        """Return the files that no save should leave."""
-        return {path.name for path in folder.rglob("*") if path.is_file()} - self.kept
+        """Return the files and folders that no save should leave."""
+        return {path.name for path in folder.rglob("*")} - self.kept
 
 
 def writers() -> list[Writer]:
@@ -73,7 +73,7 @@ def writers() -> list[Writer]:
             "model",
             lambda folder, version: models[version].save(folder / "model"),
             read_model,
-            frozenset({"config.json", "weights.safetensors", "manifest.json"}),
+            frozenset({"model", "config.json", "weights.safetensors", "manifest.json"}),
         ),
         Writer("checkpoint", save_checkpoint, read_checkpoint, frozenset({"run.ckpt", "run.ckpt.previous"}), savers=1),
         Writer(

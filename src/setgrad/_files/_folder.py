@@ -25,13 +25,21 @@ from setgrad.errors import DataError, FileFormatError
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "setgrad.manifest", 1
-_PART, _NEXT, _LOCK = ".setgrad-part", ".setgrad-next", ".setgrad-lock"
+_PART, _NEXT, _LOCK, _PROBE = ".setgrad-part", ".setgrad-next", ".setgrad-lock", ".setgrad-probe"
 # What an interrupted writer leaves.
-LEFTOVERS = (_PART, _NEXT, _LOCK)
+LEFTOVERS = (_PART, _NEXT, _LOCK, _PROBE)
 # For how many seconds to wait for another process that writes the folder.
 _WAIT = 60.0
 # How often a reader starts again because writers replaced the files while it read them.
 _ATTEMPTS = 100
+
+
+def check_takes_files(folder: Path) -> None:
+    """Raise an OSError if nothing can be created in a folder; permissions do not tell."""
+    probe = folder / _PROBE
+    probe.mkdir(exist_ok=True)
+    with suppress(FileNotFoundError):
+        probe.rmdir()
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes], *, obsolete: Iterable[str] = ()) -> None:
@@ -68,6 +76,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, obsolete: Iterable
             _move(folder)
             for name in obsolete:
                 (folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (folder / _PROBE).rmdir()
     except OSError as error:
         # A folder that was only made for this.
         with suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from setgrad._files import (
     LEFTOVERS,
     MANIFEST,
+    check_takes_files,
     from_json,
     from_tensor_bytes,
     read_folder,
@@ -52,8 +52,7 @@ def check_model_folder(folder: str | Path, *, checkpoint: str | Path | None = No
         raise DataError(f"{folder} exists and is not a setgrad model; choose another folder, or empty it first")
     parent = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        # A test file, because permissions do not tell whether a folder takes files.
-        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=parent).cleanup()
+        check_takes_files(parent)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written, because {parent} takes no files ({error}); choose another"
