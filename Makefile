@@ -34,14 +34,17 @@ docs: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks --help
 
-# torch is installed first and alone: together with the rest, pip may consider other builds of it, which take
-# gigabytes. The lock file is a constraint here, so a CUDA build still brings its own libraries.
+# torch is installed alone: together with the rest, pip may consider other builds of it, which take gigabytes. It comes
+# last, when what it needs is there with the right hashes; the versions are constraints, and a CUDA build still brings
+# its own libraries. The lock file is complete, so that nothing else has to be resolved.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "setgrad needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@echo "installing into $(VENV) (once; a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install -c requirements.lock torch
-	@$(PIP) install -r requirements.lock
+	@grep -v '^torch==' requirements.lock > $(VENV)/hashes.txt
+	@sed -nE 's/^([^ #]+==[^ ]+).*/\1/p' requirements.lock > $(VENV)/versions.txt
+	@$(PIP) install --require-hashes --no-deps -r $(VENV)/hashes.txt
+	@$(PIP) install -c $(VENV)/versions.txt torch
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@

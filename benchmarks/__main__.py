@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.attack import attack
 from benchmarks.discrete import dvae, explain, gradients, knapsack, matching, paths, ranking, relations, tsp
 from benchmarks.encoders import (
     activations,
@@ -76,6 +77,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "implicit-memory": implicit_memory,
     "implicit-solvers": implicit_solvers,
     "implicit-qp": implicit_qp,
+    "attack": attack,
 }
 
 

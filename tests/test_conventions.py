@@ -118,10 +118,8 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-PINS = {
-    _canonical(name): version
-    for name, version in (line.split("==") for line in LOCK.splitlines() if line and not line.startswith("#"))
-}
+# A name and a version, and below it a hash of every file.
+PINS = {_canonical(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", LOCK, re.MULTILINE)}
 
 
 def test_lock_pins_every_requirement_in_its_range() -> None:
@@ -134,6 +132,14 @@ def test_lock_pins_every_requirement_in_its_range() -> None:
         version = PINS.get(_canonical(requirement.name))
         assert version is not None, f"requirements.lock lacks {requirement.name}"
         assert version in requirement.specifier, line
+
+
+def test_every_pinned_file_has_a_hash_but_those_of_torch() -> None:
+    parts = re.split(r"^(?=[\w.-]+==)", LOCK, flags=re.MULTILINE)[1:]
+    unhashed = [
+        part.split("==")[0] for part in parts if not re.search(r"--hash=sha256:[0-9a-f]{64}$", part, re.MULTILINE)
+    ]
+    assert len(parts) == len(PINS) and unhashed == ["torch"]
 
 
 def test_lock_names_no_host_and_no_local_build() -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from setgrad import errors as errors
+from setgrad._fork import compute_alone_after_fork
 from setgrad.sets import Choices as Choices
 from setgrad.sets import Sets as Sets
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from setgrad.sets import write_table as write_table
 
 __version__ = "0.2.0"
+
+compute_alone_after_fork()
 
 __all__ = [
     "AllOf",

@@ -1,6 +1,5 @@
 """Every error is one line on the standard error with the right exit code, and never a traceback."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from setgrad import SubsetSelector
 from setgrad.cli import _main
 from setgrad.cli._command import Command, CommandResult
+from tests.models import rewrite, rewrite_config
 
 Rows = list[list[str]]
 FIT = ["--set-id", "basket", "--chosen", "bought", "--item-id", "product"]
@@ -173,19 +173,25 @@ def _flip(folder: Path) -> None:
     path.write_bytes(data)
 
 
+def _put_foreign(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+
+
 def _edit_table(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["table"] |= changes
-    path.write_text(json.dumps(config))
+    rewrite_config(folder, lambda config: config["table"].update(changes))
 
 
 # How a valid model is damaged, and a part of the message.
 WRONG_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (shutil.rmtree, "not a folder"),
-    "folder without a configuration": (lambda f: (f / "config.json").unlink(), "not a setgrad model"),
+    "folder without a configuration": (lambda f: (f / "config.json").unlink(), "has no config.json"),
     "configuration of another library": (
-        lambda f: (f / "config.json").write_text('{"model_type": "bert"}'),
+        lambda f: rewrite(f, "config.json", b'{"model_type": "bert"}'),
+        "not written by setgrad",
+    ),
+    "folder of another library": (
+        _put_foreign,
         "not written by setgrad",
     ),
     "damaged config": (_cut, "damaged"),
@@ -244,13 +250,6 @@ def test_checkpoint_that_is_another_file_of_the_command_raises(run: Callable, mo
     check(run("demo", "--output", tmp_path, *words), "report.html is the file of the report")
 
 
-def test_current_folder_as_output_raises_before_the_fit(
-    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check(run("fit", tmp_path / "no.csv", *FIT, "-o", "."), "current folder", "model/")
-
-
 def test_output_that_cannot_be_written(
     run: Callable, model: Path, table: Path, tiny: list[str], tmp_path: Path
 ) -> None:
@@ -272,7 +271,7 @@ def test_output_that_is_the_input_table(run: Callable, model: Path, table: Path,
 
 def test_output_that_is_a_file_of_the_model(run: Callable, model: Path, tmp_path: Path) -> None:
     # The table does not exist, so the message shows that the path is checked first.
-    for part in ("config.json", "weights.safetensors", "table.json"):
+    for part in ("config.json", "weights.safetensors", "manifest.json", "table.json"):
         check(run("report", model, tmp_path / "no.csv", "-o", model / part), "a file of the model", "-o FILE")
 
 

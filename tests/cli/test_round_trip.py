@@ -1,6 +1,5 @@
 """The commands give the same models, picks and scores as the Python API."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 import setgrad as sg
 from setgrad.cli import main
 from setgrad.selector import _table_input
+from tests.models import MODEL_FILES, rewrite_config
 
 ROLES: dict[str, Any] = {"set_id": "basket", "item_id": "product", "features": ["price", "stars"]}
 
@@ -197,9 +197,8 @@ def test_tables_are_read_in_the_dtype_of_the_fit(
     assert run("fit", whole, "--validation", alone, *words, "-o", tmp_path / "m", *tiny).code == 0
     assert calls == [(alone, torch.float64)] * 2
     # A model of an older setgrad does not know the dtype, which then depends on the table.
-    config = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert config["table"].pop("dtype") == "float64"
-    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    assert sg.load(tmp_path / "m").table_.dtype == "float64"
+    rewrite_config(tmp_path / "m", lambda config: config["table"].pop("dtype"))
     assert run("evaluate", tmp_path / "m", alone).code == 0
     assert calls[-1] == (alone, torch.float32)
 
@@ -264,6 +263,9 @@ def test_the_model_knows_the_columns(model: Path) -> None:
     )
     assert [type(column).__name__ for column in table.columns.columns] == ["NumberColumn", "NumberColumn"]
     assert sorted(path.name for path in model.iterdir()) == ["config.json", "weights.safetensors"]
+    schema = sg.selector.TableSchema("basket", ("price", "stars"), "product", "bought", "float32")
+    assert sg.load(model).table_ == schema
+    assert {path.name for path in model.iterdir()} == MODEL_FILES
 
 
 def test_a_preset_has_the_options_of_the_published_method(run: Callable, table: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_damaged_state_files_are_rejected(encoder, tmp_path):
     whole = (tmp_path / "state").read_bytes()
     for cut in (0, 7, 60, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:cut])
-        with pytest.raises(FileFormatError, match="cannot be read as setgrad encoder state 1"):
+        with pytest.raises(FileFormatError, match="cannot be read as setgrad encoder state 2"):
             State.load(tmp_path / "cut")
     for position in range(1, 4 * 8, 7):
         altered = bytearray(whole)

@@ -138,3 +138,14 @@ def test_a_maximum_of_minus_infinity_differs_from_that_of_an_empty_set():
     for gradient in GRADIENTS:
         with pytest.raises(DataError, match="is NaN or infinite"):
             stream(encoder, sets, gradient=gradient, chunk_size=2)
+
+
+@pytest.mark.parametrize("size", [1e10, 1e18, 1e30, 1e37])
+def test_huge_finite_items_have_a_finite_code(seeded, size: float):
+    """In float64 no square overflows."""
+    with seeded(0):
+        encoder = UMBC(DIM, 8, 4, heads=2).eval()
+    sets = random_sets([5, 4, 0])
+    sets = sets.with_values(sets.values.clamp(-1, 1) * size)
+    code = encoder(sets.to(torch.float32))
+    torch.testing.assert_close(code.double(), encoder.double()(sets), rtol=1e-4, atol=1e-4)

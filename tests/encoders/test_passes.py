@@ -124,10 +124,10 @@ def test_a_maximum_can_be_saved_and_resumed(pool, tmp_path):
 
 def test_files_of_another_kind_of_state_are_rejected(pool, tmp_path):
     pool.begin(1).save(tmp_path / "max")
-    with pytest.raises(FileFormatError, match="holds setgrad max state 1, not setgrad encoder state 1"):
+    with pytest.raises(FileFormatError, match="holds setgrad max state 2, not setgrad encoder state 2"):
         State.load(tmp_path / "max")
     State((torch.ones(1, 2),), None, torch.ones(1), None).save(tmp_path / "sums")
-    with pytest.raises(FileFormatError, match="holds setgrad encoder state 1, not setgrad max state 1"):
+    with pytest.raises(FileFormatError, match="holds setgrad encoder state 2, not setgrad max state 2"):
         MaxState.load(tmp_path / "sums")
 
 
@@ -139,7 +139,7 @@ def test_damaged_state_files_are_rejected(pool, tmp_path):
     start = len(whole) - sum(t.numel() * t.element_size() for t in (state.value, state.number, state.items)) - 4 * 8
     for cut in (0, 7, 30, start, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:cut])
-        with pytest.raises(FileFormatError, match="cannot be read as setgrad max state 1"):
+        with pytest.raises(FileFormatError, match="cannot be read as setgrad max state 2"):
             MaxState.load(tmp_path / "cut")
     for position in (start, start + 100, len(whole) - 1):
         altered = bytearray(whole)
@@ -147,7 +147,7 @@ def test_damaged_state_files_are_rejected(pool, tmp_path):
         (tmp_path / "altered").write_bytes(bytes(altered))
         with pytest.raises(FileFormatError, match="was changed or damaged since it was written"):
             MaxState.load(tmp_path / "altered")
-    with pytest.raises(FileFormatError, match="cannot be read as setgrad max state 1"):
+    with pytest.raises(FileFormatError, match="cannot be read as setgrad max state 2"):
         MaxState.load(tmp_path / "none")
 
 

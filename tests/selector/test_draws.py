@@ -1,7 +1,6 @@
 """Draws of whole subsets: their distribution, what they depend on, and the draw that is closest to all others."""
 
 import itertools
-import json
 import math
 from collections import Counter
 from typing import Any
@@ -17,6 +16,7 @@ from setgrad.inference import draw_partial_subsets
 from setgrad.selector import SubsetSelector
 from setgrad.selector._draws import DRAWS, closest_to_draws, fit_stop_logit
 from setgrad.sets import Choices, Sets
+from tests.models import rewrite_config
 from tests.selector.conftest import TINY, make_choices
 
 
@@ -84,10 +84,7 @@ def test_the_end_of_a_draw_is_learned_by_maximum_likelihood(unsure):
 def test_the_logit_of_the_end_is_saved_and_that_of_models_without_one_is_0(unsure, choices, tmp_path):
     unsure.save(tmp_path / "model")
     assert setgrad.load(tmp_path / "model", device="cpu").stop_logit_ == unsure.stop_logit_ != 0
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text())
-    del config["stop_logit"]
-    path.write_text(json.dumps(config))
+    rewrite_config(tmp_path / "model", lambda config: config.pop("stop_logit"))
     assert setgrad.load(tmp_path / "model", device="cpu").stop_logit_ == 0
 
 

@@ -1,7 +1,5 @@
 """The solvers of the implicit method: all find the same solution, and the exact ones the gradient of unrolling."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from setgrad.errors import OptionError
 from setgrad.functions import FreshNoise
 from setgrad.selector import SelectorOptions, SubsetSelector, load
 from setgrad.selector._tables import BACKWARD_SOLVERS, FORWARD_SOLVERS
+from tests.models import rewrite_config
 from tests.selector.conftest import TINY, make_choices
 
 EXACT_BACKWARD = [name for name in BACKWARD_SOLVERS if name not in ("neumann", "one-step")]
@@ -86,12 +85,13 @@ def test_they_are_trained_with_saved_and_loaded(options, tmp_path):
 
 def test_models_without_these_options_load(selector, tmp_path):
     selector.save(tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    for options in (config["options"], config["options_in_use"]):
-        for name in ("forward", "backward", "tol"):
-            assert options.pop(name) is None
-    path.write_text(json.dumps(config), encoding="utf-8")
+
+    def remove(config):
+        for options in (config["options"], config["options_in_use"]):
+            for name in ("forward", "backward", "tol"):
+                assert options.pop(name) is None
+
+    rewrite_config(tmp_path / "model", remove)
     sets = make_choices(8, seed=5).sets
     assert torch.equal(load(tmp_path / "model").predict_proba(sets).values, selector.predict_proba(sets).values)
 

@@ -19,6 +19,7 @@ from setgrad.functions._neural import Relation
 from setgrad.selector import SelectorOptions, TableSchema, load
 from setgrad.selector._migration import migrate_version_2, migrate_weights_of_version_2
 from setgrad.sets import Sets, segment_mean
+from tests.models import MODEL_FILES
 from tests.selector.conftest import TINY
 
 DATA = Path(__file__).parent / "data"
@@ -39,8 +40,19 @@ def check_predictions(selector, sets):
     assert selector.predict(sets).values.int().tolist() == expected["picks"]
 
 
-def test_predictions_are_the_same_bit_for_bit(sets):
-    check_predictions(load(MODEL, device="cpu"), sets)
+@pytest.mark.parametrize("version", [2, 3])
+def test_predictions_are_the_same_bit_for_bit(sets, version):
+    """The model of version 3 is that of version 2, saved again."""
+    check_predictions(load(DATA / f"model_version_{version}", device="cpu"), sets)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_damaged_weights_of_earlier_versions_raise(tmp_path, version):
+    shutil.copytree(DATA / f"model_version_{version}", tmp_path / "model")
+    path = tmp_path / "model" / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(FileFormatError, match="changed or damaged"):
+        load(tmp_path / "model")
 
 
 def test_options_columns_and_history_are_migrated():
@@ -58,12 +70,12 @@ def test_the_command_line_writes_the_same_file(tmp_path):
     assert (tmp_path / "picks.csv").read_bytes() == (DATA / "picks.csv").read_bytes()
 
 
-def test_saved_again_it_is_a_model_of_version_3(tmp_path, sets):
+def test_saved_again_it_is_a_model_of_version_4(tmp_path, sets):
     shutil.copytree(MODEL, tmp_path / "model")
     load(tmp_path / "model", device="cpu").save(tmp_path / "model")
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "weights.safetensors"]
+    assert {path.name for path in (tmp_path / "model").iterdir()} == MODEL_FILES
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert config["version"] == 3
+    assert config["version"] == 4
     assert config["table"] == SCHEMA.to_json()
     assert SelectorOptions(**config["options"]).dim == 8
     again = load(tmp_path / "model", device="cpu")

@@ -16,3 +16,4 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read chunks of two rows, and CSV blocks of a few."""
     monkeypatch.setattr(_formats, "CHUNK_ROWS", 2)
     monkeypatch.setattr(_formats, "CSV_BLOCK_BYTES", 64)
+    monkeypatch.setattr(_formats, "CSV_COLUMN_BYTES", 0)

@@ -26,7 +26,8 @@ def write_split(path: Path, choices: Choices, schema: TableSchema) -> None:
         DataError: If the file cannot be written.
     """
     import pyarrow as pa
-    from pyarrow import parquet
+
+    from setgrad.sets._formats import write_parquet
 
     layout = choices.sets.layout
     positions = np.arange(layout.total) - np.repeat(layout.host_offsets[:-1], layout.host_lengths)
@@ -41,4 +42,4 @@ def write_split(path: Path, choices: Choices, schema: TableSchema) -> None:
         }
     )
     with atomic_write(path) as temporary:
-        parquet.write_table(table, temporary)
+        write_parquet(table, temporary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ def _declare(parser: ArgumentParser) -> None:
         type=Path,
         required=True,
         help="file for the picks, one row for each item: .parquet, .csv, .csv.gz, .jsonl or .feather",
+    )
+    parser.add_argument(
+        "--formulas",
+        action=BooleanOptionalAction,
+        default=False,
+        help="write ids as they are to a CSV file, also those that a spreadsheet would run as formulas; by default an "
+        "apostrophe comes before them",
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--size", metavar="N", type=int, help="pick N items of each set [the model chooses the number]")
@@ -172,14 +179,17 @@ def _run(args: Namespace) -> CommandResult:
         warnings.filterwarnings("ignore", ".* calibration sets are too few", RuntimeWarning)
         picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores, **known)
     item_name = schema.item_id or ("item" if schema.set_id == "item_id" else "item_id")
-    write_table(
-        args.output,
-        picks,
-        set_ids=table.set_ids,
-        item_ids=table.item_ids,
-        probability=selector.predict_proba(table.sets, scores=scores, **known),
-        names=(schema.set_id, item_name),
-    )
+    probability = selector.predict_proba(table.sets, scores=scores, **known)
+    with printed_warnings(UserWarning):
+        write_table(
+            args.output,
+            picks,
+            set_ids=table.set_ids,
+            item_ids=table.item_ids,
+            probability=probability,
+            names=(schema.set_id, item_name),
+            formulas=args.formulas,
+        )
     sizes = subset_sizes(picks)
     data = {
         "picks": str(args.output),

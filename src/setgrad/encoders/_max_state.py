@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from setgrad._files import read_tensors, write_tensors
+from setgrad.encoders._fingerprint import (
+    Fingerprint,
+    check_same_encoder,
+    fingerprint_entry,
+    fingerprint_from,
+)
 from setgrad.encoders._pooling import first_arg_max
-from setgrad.errors import ShapeError, StateError
+from setgrad.errors import FileFormatError, ShapeError, StateError
 from setgrad.sets import Sets
 
-_FORMAT = "setgrad max state 1"
+_FORMAT, _REMEDY = "setgrad max state 2", "write it again with state.save"
 
 
 @final
@@ -28,12 +34,15 @@ class MaxState:
             -1 for none.
         items: These items, `(b, features, *item_shape)`.
         length: Number of items read, `(b,)`.
+        encoder: What identifies the encoder that read the items; None if it is not known. States of different encoders
+            cannot be merged.
     """
 
     value: Tensor
     number: Tensor
     items: Tensor
     length: Tensor
+    encoder: Fingerprint | None = None
 
     def __len__(self) -> int:
         return len(self.length)
@@ -42,7 +51,7 @@ class MaxState:
         """Return the state of the items of both; the items of `other` are numbered last. Associative.
 
         Raises:
-            StateError: If `other` is another kind of state.
+            StateError: If `other` is another kind of state, or of an encoder with different weights.
             ShapeError: If the states belong to different encoders or batches.
         """
         if not isinstance(other, MaxState):
@@ -52,6 +61,7 @@ class MaxState:
                 "states of different encoders or batches cannot be merged: values of shapes "
                 f"{tuple(self.value.shape)} and {tuple(other.value.shape)}"
             )
+        check_same_encoder(self.encoder, other.encoder)
         # NaN of either state stays, and an item with value -inf wins over no item.
         wins = (self.value >= other.value) & ((self.number >= 0) | (other.number < 0)) | self.value.isnan()
         # An empty state holds no items yet, so it does not know that they are integers.
@@ -62,6 +72,7 @@ class MaxState:
             torch.where(wins, self.number, other.number + self.length[:, None]),
             torch.where(item_wins, self.items.to(dtype), other.items.to(dtype)),
             self.length + other.length,
+            self.encoder or other.encoder,
         )
 
     def remove(self, other: MaxState) -> MaxState:
@@ -72,12 +83,17 @@ class MaxState:
 
     def detach(self) -> MaxState:
         """Return the same state without its graph."""
-        return MaxState(self.value.detach(), self.number, self.items.detach(), self.length)
+        return MaxState(self.value.detach(), self.number, self.items.detach(), self.length, self.encoder)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, so that `MaxState.load` can resume it."""
+        """Write the state to a file, so that `MaxState.load` can resume it.
+
+        Raises:
+            DataError: If the file cannot be written.
+            StateError: If the weights of the encoder changed since the state was begun.
+        """
         named = {"value": self.value, "number": self.number, "items": self.items, "length": self.length}
-        write_tensors(path, named, _FORMAT)
+        write_tensors(path, named, _FORMAT, **fingerprint_entry(self.encoder))
 
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> MaxState:
@@ -86,8 +102,26 @@ class MaxState:
         Raises:
             FileFormatError: If the file is missing, damaged or holds something else.
         """
-        named, _ = read_tensors(path, _FORMAT, remedy="write it again with state.save", device=device)
-        return MaxState(named["value"], named["number"], named["items"], named["length"])
+        named, metadata = read_tensors(path, _FORMAT, remedy=_REMEDY, device=device)
+        try:
+            parts = {name: named[name] for name in ("value", "number", "items", "length")}
+            state = MaxState(**parts, encoder=fingerprint_from(metadata))
+            state._check_parts()
+        except (LookupError, ValueError) as error:
+            raise FileFormatError(f"{path} is not a whole state ({error}); {_REMEDY}") from None
+        return state
+
+    def _check_parts(self) -> None:
+        """Raise a ValueError if the parts do not fit together."""
+        shape = self.value.shape
+        if len(shape) != 2 or self.number.shape != shape or self.items.shape[:2] != shape:
+            raise ValueError("values, numbers and items have other shapes")
+        if self.length.shape != shape[:1] or not self.value.is_floating_point():
+            raise ValueError("the lengths are not one for each set, or the values are integers")
+        if {self.number.dtype, self.length.dtype} != {torch.int64} or bool((self.length < 0).any()):
+            raise ValueError("the numbers of items are not whole numbers of at least 0")
+        if bool(((self.number < -1) | (self.number >= self.length[:, None])).any()):
+            raise ValueError("a maximum belongs to an item that was not read")
 
 
 def max_state(values: Tensor, items: Sets, counts: Tensor) -> MaxState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from setgrad._autograd import batch_norms
 from setgrad.encoders._base import ItemEncoder, first_tensor
+from setgrad.encoders._fingerprint import Fingerprint, check_same_encoder
 from setgrad.encoders._passes import InMemoryPasses, Passes
 from setgrad.encoders._pooling import check_sets, item_features
 from setgrad.encoders._state import State
@@ -120,7 +122,8 @@ class MergeableEncoder(ChunkedEncoder):
         """Return the state of empty sets. Random slots are drawn here, from `generator` if there is one."""
         check_no_batch_norm(self)
         empty = self.empty_sets(batch)
-        return self.read(empty, unit_counts(empty), self.queries(generator), None)
+        state = self.read(empty, unit_counts(empty), self.queries(generator), None)
+        return replace(state, encoder=Fingerprint.of(self))
 
     def update(self, state: State, chunk: Sets, counts: Tensor | None = None) -> State:
         """Return the state after more items.
@@ -133,12 +136,13 @@ class MergeableEncoder(ChunkedEncoder):
         Raises:
             ShapeError: If the chunk does not fit the batch.
             DataError: If items are not finite.
-            StateError: If the state belongs to another encoder.
+            StateError: If the state belongs to another encoder, or the weights changed since it was begun.
         """
         chunk, counts = counted_items(chunk, counts, self.phi)
         check_chunk(chunk, len(state))
         check_no_batch_norm(self)
         _check_state(state, first_tensor(self).dtype, chunk.device.type)
+        check_same_encoder(state.encoder, Fingerprint.of(self))
         return state.merge(self.read(chunk, counts, state.slots, None))
 
 

@@ -148,6 +148,7 @@ def maximum_state(state: MaxState, group: Group) -> MaxState:
         all_reduce(number, dist.ReduceOp.SUM, group) - 1,
         all_reduce(items, dist.ReduceOp.SUM, group).to(_DTYPES[index]),
         lengths.sum(0),
+        state.encoder,
     )
 
 

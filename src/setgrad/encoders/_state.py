@@ -16,12 +16,18 @@ import torch
 from torch import Tensor
 
 from setgrad._files import read_tensors, write_tensors
-from setgrad.errors import ShapeError, StateError
+from setgrad.encoders._fingerprint import (
+    Fingerprint,
+    check_same_encoder,
+    fingerprint_entry,
+    fingerprint_from,
+)
+from setgrad.errors import FileFormatError, ShapeError, StateError
 
 # The smallest part of a sum that may remain after a subtraction, in units of rounding, to keep a few correct digits.
 _MIN_REMAINDER = 1e3
 Peaks = tuple[Tensor, ...]
-_FORMAT = "setgrad encoder state 1"
+_FORMAT, _REMEDY = "setgrad encoder state 2", "write it again with state.save"
 
 
 @final
@@ -38,6 +44,8 @@ class State:
             with different slots cannot be merged.
         peaks: For each of `sums`, the largest magnitude that something was removed from, in the shape of the level, or
             `(b,)` without one. Rounding errors are relative to it. None if nothing was removed.
+        encoder: What identifies the encoder that read the items; None if it is not known. States of different encoders
+            cannot be merged.
     """
 
     sums: tuple[Tensor, ...]
@@ -45,6 +53,7 @@ class State:
     count: Tensor
     slots: Tensor | None
     peaks: Peaks | None = None
+    encoder: Fingerprint | None = None
 
     def __len__(self) -> int:
         return len(self.count)
@@ -54,16 +63,18 @@ class State:
 
         Raises:
             ShapeError: If the states belong to different encoders or batches.
-            StateError: If they were built with different slots.
+            StateError: If they were built with different slots, or by encoders with different weights.
         """
         self._check(other)
+        encoder = self.encoder or other.encoder
         if self.level is None or other.level is None:
             sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
-            return replace(self, sums=sums, count=self.count + other.count, peaks=_maximum(self.peaks, other.peaks))
+            peaks = _maximum(self.peaks, other.peaks)
+            return replace(self, sums=sums, count=self.count + other.count, peaks=peaks, encoder=encoder)
         level = torch.maximum(self.level, other.level)
         left, right = self.at(level), other.at(level)
         sums = tuple(a + b for a, b in zip(left.sums, right.sums, strict=True))
-        return State(sums, level, self.count + other.count, self.slots, _maximum(left.peaks, right.peaks))
+        return State(sums, level, self.count + other.count, self.slots, _maximum(left.peaks, right.peaks), encoder)
 
     def at(self, level: Tensor) -> State:
         """Return the same state relative to another level, which must not be below its own."""
@@ -131,19 +142,25 @@ class State:
             for part in (self.sums, self.peaks or ())
         )
         level = None if self.level is None else torch.where(nonempty[:, None, None], self.level, -torch.inf)
-        return State(sums, level, torch.where(nonempty, self.count, 0.0), self.slots, peaks or None)
+        return State(sums, level, torch.where(nonempty, self.count, 0.0), self.slots, peaks or None, self.encoder)
 
     def detach(self) -> State:
         """Return the same state without its graph."""
         level, slots = (None if t is None else t.detach() for t in (self.level, self.slots))
-        return State(tuple(s.detach() for s in self.sums), level, self.count.detach(), slots, self.peaks)
+        sums = tuple(s.detach() for s in self.sums)
+        return State(sums, level, self.count.detach(), slots, self.peaks, self.encoder)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, so that `State.load` can resume it."""
+        """Write the state to a file, so that `State.load` can resume it.
+
+        Raises:
+            DataError: If the file cannot be written.
+            StateError: If the weights of the encoder changed since the state was begun.
+        """
         named = {f"sums.{i}": s for i, s in enumerate(self.sums)} | {"count": self.count}
         named |= {f"peaks.{i}": p for i, p in enumerate(self.peaks or ())}
         named |= {name: t for name, t in (("level", self.level), ("slots", self.slots)) if t is not None}
-        write_tensors(path, named, _FORMAT)
+        write_tensors(path, named, _FORMAT, **fingerprint_entry(self.encoder))
 
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> State:
@@ -152,12 +169,38 @@ class State:
         Raises:
             FileFormatError: If the file is missing, damaged or holds something else.
         """
-        named, _ = read_tensors(path, _FORMAT, remedy="write it again with state.save", device=device)
-        sums, peaks = (
-            tuple(named[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in named)))
-            for kind in ("sums", "peaks")
-        )
-        return State(sums, named.get("level"), named["count"], named.get("slots"), peaks or None)
+        named, metadata = read_tensors(path, _FORMAT, remedy=_REMEDY, device=device)
+        try:
+            sums, peaks = (
+                tuple(named[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in named)))
+                for kind in ("sums", "peaks")
+            )
+            encoder = fingerprint_from(metadata)
+            state = State(sums, named.get("level"), named["count"], named.get("slots"), peaks or None, encoder)
+            state._check_parts()
+        except (LookupError, ValueError) as error:
+            raise FileFormatError(f"{path} is not a whole state ({error}); {_REMEDY}") from None
+        return state
+
+    def _check_parts(self) -> None:
+        """Raise a ValueError if the parts do not fit together."""
+        batch = self.count.shape
+        if len(batch) != 1 or not self.sums or not bool((self.count >= 0).all() & self.count.isfinite().all()):
+            raise ValueError("the counts are not one for each set")
+        sums = [s.shape for s in self.sums]
+        axes = 1 if self.level is None else 3
+        if self.level is not None and (self.level.dim() != 3 or bool(self.level.isnan().any())):
+            raise ValueError("the level is not one number for each head and slot")
+        heads = batch if self.level is None else self.level.shape
+        if any(shape[:1] != batch or shape[:axes] != heads for shape in (*sums, heads)):
+            raise ValueError(f"sums of shapes {[tuple(shape) for shape in sums]} do not go with {tuple(batch)} counts")
+        if self.slots is not None and self.slots.dim() != 2:
+            raise ValueError("the slots are not vectors")
+        if self.peaks is not None and [p.shape for p in self.peaks] != [shape[:axes] for shape in sums]:
+            raise ValueError("there is not one peak for each of the sums")
+        every = (*self.sums, self.count, *(self.peaks or ()), *(t for t in (self.level, self.slots) if t is not None))
+        if not all(t.is_floating_point() for t in every):
+            raise ValueError("its numbers are integers")
 
     def _check(self, other: State) -> None:
         if not isinstance(other, State):
@@ -167,6 +210,7 @@ class State:
             raise ShapeError(
                 f"states of different encoders or batches cannot be merged: sums of shapes {shapes} and {others}"
             )
+        check_same_encoder(self.encoder, other.encoder)
         a, b = self.slots, other.slots
         if a is b:
             return

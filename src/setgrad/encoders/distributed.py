@@ -84,11 +84,13 @@ def merge_over(state: AnyState, *, group: Group = None) -> AnyState:
 
 
 def _sizes(state: State | MaxState) -> list[int]:
-    """Return four numbers that differ for states that cannot be merged."""
+    """Return five numbers that differ for states that cannot be merged."""
+    digest = None if state.encoder is None else state.encoder.digest
+    mark = 0 if digest is None else int(digest[:15], 16)
     if isinstance(state, MaxState):
-        return [len(state), state.value.numel(), state.items.numel(), -1]
+        return [len(state), state.value.numel(), state.items.numel(), -1, mark]
     sizes = [0 if part is None else part.numel() for part in (state.level, state.slots)]
-    return [len(state), sum(s.numel() for s in state.sums), *sizes]
+    return [len(state), sum(s.numel() for s in state.sums), *sizes, mark]
 
 
 def begin_over(

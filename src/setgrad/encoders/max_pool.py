@@ -7,12 +7,14 @@ needs no more than that. After a stream only those items are run again with a gr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
+from setgrad.encoders._fingerprint import Fingerprint, check_same_encoder
 from setgrad.encoders._max_state import MaxState, check_max_state, max_state
 from setgrad.encoders._mergeable import (
     ChunkedEncoder,
@@ -71,7 +73,7 @@ class MaxPool(ChunkedEncoder):
         """Return the state of empty sets."""
         check_no_batch_norm(self)
         empty = self.empty_sets(batch)
-        return self._read(empty, unit_counts(empty))
+        return replace(self._read(empty, unit_counts(empty)), encoder=Fingerprint.of(self))
 
     def update(self, state: MaxState, chunk: Sets, counts: Tensor | None = None) -> MaxState:
         """Return the state after more items.
@@ -90,6 +92,7 @@ class MaxPool(ChunkedEncoder):
         chunk, counts = counted_items(chunk, counts, self.phi)
         check_chunk(chunk, len(state))
         check_no_batch_norm(self)
+        check_same_encoder(state.encoder, Fingerprint.of(self))
         return state.merge(self._read(chunk, counts))
 
     def finish(self, state: MaxState) -> Tensor:

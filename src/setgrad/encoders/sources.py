@@ -204,7 +204,7 @@ def _open_parquet(path: str | Path) -> Any:
     if not Path(path).is_file():
         raise DataError(f"there is no file {path}")
     try:
-        return parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
+        return parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise FileFormatError(f"{path} cannot be read as Parquet: {error}; write the file again") from None
 

@@ -30,6 +30,9 @@ from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax, check
 from setgrad.errors import OptionError
 from setgrad.sets import Sets, segment_matmul, segment_sum
 
+# Sums of squares of smaller numbers do not overflow in float32.
+_LARGE = 1e16
+
 
 @final
 class UMBC(MergeableEncoder):
@@ -123,8 +126,14 @@ class UMBC(MergeableEncoder):
         gathered = join_heads(weight, total, normalize=self.normalize).to(self.norm.weight.dtype)
         if self.residual and state.slots is not None:
             gathered = gathered + state.slots
-        out = self.norm(gathered)
+        out = self.norm(_within_squares(gathered))
         return out if self.head is None else self.head(out)
+
+
+def _within_squares(x: Tensor) -> Tensor:
+    """Return vectors scaled down where their squares would overflow in a normalisation, which scale does not change."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    return x / (largest / _LARGE).clamp(min=1)
 
 
 def slot_sums(

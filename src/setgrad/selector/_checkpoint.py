@@ -4,72 +4,158 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from setgrad._files import read_tensors, write_tensors
+from setgrad._files import from_json, owned_file, previous_of, read_tensors, replace_file, tensor_bytes
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
+from setgrad.selector._records import check_history, is_number
+from setgrad.selector._trainer import Progress
 from setgrad.selector._training import Training
 
 _KIND = "setgrad.checkpoint"
+_BEST = re.compile(r"(\d+\.)?best\.")
+_REMEDY = "name another file, or delete it to start again"
 # Options that may change when a run is resumed. Modules have no JSON form; the shapes of their weights are compared.
 _FREE_OPTIONS = ("checkpoint", "device", "verbose", "max_epochs", "patience", "phi")
 
 
-def resume_from_checkpoint(trainer: Training, start: dict[str, Tensor] | None) -> Callable[[Training], None] | None:
-    """Restore the trainer from its checkpoint if the file exists, and return a function that writes the checkpoint.
+@final
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The state of a run that was saved.
+
+    Attributes:
+        tensors: Its tensors.
+        numbers: Its plain values.
+        is_previous: Whether it is the one before the last, because the last is damaged.
+    """
+
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+    is_previous: bool
+
+
+@contextmanager
+def checkpoint_of(trainer: Training, start: dict[str, Tensor] | None) -> Iterator[Callable[[Training], None] | None]:
+    """Restore the trainer from its checkpoint if the file exists, and yield a function that writes the checkpoint.
+
+    The last two checkpoints are kept. Inside the block no other fit can use them.
 
     Args:
         trainer: The trainer of the run.
         start: State of the model whose weights training starts from.
 
-    Returns:
+    Yields:
         The function to call after every epoch; None without the option `checkpoint`.
 
     Raises:
+        DataError: If another fit uses the checkpoint, or it cannot be written.
         FileFormatError: If the checkpoint is damaged or belongs to another run.
         OptionError: If the checkpoint has more epochs than `max_epochs`.
     """
     if trainer.model.config.options.checkpoint is None:
-        return None
+        yield None
+        return
     path = Path(trainer.model.config.options.checkpoint)
-    mark = _run_fingerprint(trainer, start)
-    if path.exists():
-        tensors, numbers = read_checkpoint(path)
-        if numbers.get("fingerprint") != mark:
-            raise FileFormatError(
-                f"the checkpoint {path} belongs to other data or other options; delete it or name another file"
-            )
-        trainer.restore(tensors, numbers)
-        epochs = len(trainer.history)
-        if epochs > trainer.max_epochs:
-            name = parameter("max_epochs")
-            raise OptionError(
-                f"the checkpoint {path} has {epochs} epochs, more than {name}={trainer.max_epochs}; "
-                f"raise {name}, or name another file to start again"
-            )
+    with owned_file(path) as target:
+        mark = _run_fingerprint(trainer, start)
+        found = read_checkpoint(path)
+        if found is not None:
+            _resume(trainer, found, mark, path)
+        # A damaged checkpoint must not take the place of the one before it.
+        keeps_previous = found is None or not found.is_previous
 
-    def save(running: Training) -> None:
-        tensors, numbers = running.state()
-        extra = {"members": running.model.config.members, "fingerprint": mark}
-        write_tensors(path, tensors, _KIND, numbers=json.dumps({**numbers, **extra}))
+        def save(running: Training) -> None:
+            nonlocal keeps_previous
+            tensors, numbers = running.state()
+            extra = {"members": running.model.config.members, "fingerprint": mark}
+            content = tensor_bytes(tensors, _KIND, numbers=json.dumps({**numbers, **extra}))
+            replace_file(target, content, keep_previous=keeps_previous)
+            keeps_previous = True
 
-    return save
+        yield save
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the numbers of a checkpoint.
+def _resume(trainer: Training, found: Checkpoint, mark: str, path: Path) -> None:
+    if found.numbers.get("fingerprint") != mark:
+        raise FileFormatError(
+            f"the checkpoint {path} belongs to other data or other options; delete it or name another file"
+        )
+    try:
+        _check_parts(found)
+        trainer.restore(found.tensors, found.numbers)
+        check_history(trainer.history)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise FileFormatError(f"the checkpoint {path} does not fit this run ({error}); {_REMEDY}") from None
+    epochs = len(trainer.history)
+    if epochs > trainer.max_epochs:
+        name = parameter("max_epochs")
+        raise OptionError(
+            f"the checkpoint {path} has {epochs} epochs, more than {name}={trainer.max_epochs}; "
+            f"raise {name}, or name another file to start again"
+        )
+
+
+def _check_parts(found: Checkpoint) -> None:
+    """Raise a ValueError if a number has another type than in a run, or there are no best weights."""
+    # Members that are trained by themselves have one run each.
+    for numbers in found.numbers.get("runs", [found.numbers]):
+        for name, usual in asdict(Progress()).items():
+            if not _is_like(numbers.get(name, usual), usual):
+                raise ValueError(f"{name} is {numbers[name]!r:.80}")
+    best = {name.replace("best.", "model.", 1) for name in found.tensors if _BEST.match(name)}
+    if not best or not best <= found.tensors.keys():
+        raise ValueError("the best weights are missing")
+
+
+def _is_like(value: Any, usual: Any) -> bool:
+    if isinstance(usual, tuple):
+        return isinstance(value, list) and len(value) == len(usual) and all(map(is_number, value))
+    if isinstance(usual, list):
+        return isinstance(value, list)
+    if isinstance(usual, float):
+        return is_number(value)
+    return (value is None or is_number(value)) if usual is None else type(value) is type(usual)
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Return the last checkpoint, or the one before if the last is damaged; None if there is none.
 
     Raises:
-        FileFormatError: If the file is not a checkpoint or is damaged.
+        FileFormatError: If the file is not a checkpoint, or both are damaged.
     """
-    tensors, metadata = read_tensors(path, _KIND, remedy="name another file, or delete it to start again")
-    return tensors, json.loads(metadata["numbers"])
+    if not path.exists():
+        return None
+    try:
+        return Checkpoint(*_read(path), is_previous=False)
+    except FileFormatError as error:
+        try:
+            found = Checkpoint(*_read(previous_of(path.resolve())), is_previous=True)
+        except FileFormatError:
+            raise error from None
+        warnings.warn(f"{error}. The run continues from the checkpoint before it", RuntimeWarning, stacklevel=2)
+        return found
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors, metadata = read_tensors(path, _KIND, remedy=_REMEDY)
+    try:
+        numbers = from_json(metadata["numbers"].encode())
+    except (KeyError, ValueError) as error:
+        raise FileFormatError(f"{path} is not a whole checkpoint ({error!r}); {_REMEDY}") from None
+    if not isinstance(numbers, dict):
+        raise FileFormatError(f"{path} is not a whole checkpoint; {_REMEDY}")
+    return tensors, numbers
 
 
 def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:

@@ -17,10 +17,10 @@ from torch import nn
 
 from setgrad._progress import showing
 from setgrad.columns import Part
-from setgrad.errors import OptionError, parameter
+from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batched_inference import CONVERGED_SHARE
 from setgrad.selector._calibration import calibrate_model
-from setgrad.selector._checkpoint import read_checkpoint, resume_from_checkpoint
+from setgrad.selector._checkpoint import checkpoint_of, read_checkpoint
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
@@ -136,7 +136,7 @@ def fit_selector(
             _load_weights(model, start)
         monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
         trainer = _make_training(model, train, held_out, data, monitor)
-        save = resume_from_checkpoint(trainer, None if start is None else start.state_dict())
+        save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
         with monitor.watching(len(trainer.history)):
             trainer.run(save)
     _warn_unconverged(trainer.history)
@@ -311,8 +311,14 @@ def _members(options: SelectorOptions, sets: Sets, start: ModelConfig | None, co
         return int(options.members)
     if start is not None:
         return start.members
-    if options.checkpoint is not None and Path(options.checkpoint).exists():
-        return int(read_checkpoint(Path(options.checkpoint))[1].get("members", 1))
+    found = None if options.checkpoint is None else read_checkpoint(Path(options.checkpoint))
+    if found is not None:
+        members = found.numbers.get("members")
+        if not isinstance(members, int) or not 1 <= members <= len(found.tensors):
+            raise FileFormatError(
+                f"the checkpoint {options.checkpoint} has no whole number of members; delete it or name another file"
+            )
+        return members
     return 1 if constrained else default_members(options, sets)
 
 

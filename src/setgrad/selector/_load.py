@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ from setgrad.selector._model import ChoiceModel, ModelConfig
 from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._recall import RecallCalibration
+from setgrad.selector._records import check_history, is_finite, is_number
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.selector import SubsetSelector
-from setgrad.selector.sizes import rule_from_json
+from setgrad.selector.sizes import SIZE_RULES, rule_from_json
 
-# What reports read from the record of an epoch.
-_RECORD = {"epoch", "loss", "validation_jaccard"}
+# Types of weights that a fit never gives: the precision of a result would change silently.
+_HALF = (torch.float16, torch.bfloat16)
+_USUAL_LAYERS, _USUAL_SIZE = 64, 4096
 
 
 def load(
@@ -49,15 +53,16 @@ def load(
     place = resolve_device(device)
     try:
         _check_phi(config["options_in_use"]["phi"], phi, folder)
+        _check_records(config)
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
         # Models of earlier versions had no term for pairs, and no features relative to the set.
         in_use = _options({"pairs": False, "relative": False, **config["options_in_use"]}, phi, str(place))
+        _check_resolved(in_use)
         schema = None
         if config["table"] is not None:
             schema = TableSchema.from_json(config["table"], f"the table in {folder}")
         parts = None if schema is None or schema.columns is None else schema.columns.parts
-        model_config = ModelConfig(in_use, tuple(config["item_shape"]), config["slots"], parts)
-        _check_records(config)
+        model_config = ModelConfig(in_use, _item_shape(config["item_shape"]), config["slots"], parts)
         recall = RecallCalibration.pop(tensors)
         model = _build_model(model_config, tensors, phi).to(place).eval()
         fitted = FitResult(
@@ -77,14 +82,26 @@ def load(
         selector.table_ = schema
     except FileFormatError:
         raise
-    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
         remedy = "save it again" if phi is None else "pass the phi that it was fitted with, or save it again"
-        raise FileFormatError(f"the parts of the model in {folder} do not fit together ({error}); {remedy}") from None
+        cause = shorten(str(error) or type(error).__name__, 500)
+        raise FileFormatError(f"the parts of the model in {folder} do not fit together ({cause}); {remedy}") from None
     return selector
 
 
 def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.device | None) -> SelectorOptions:
-    return SelectorOptions(**{**values, "phi": values["phi"] if phi is None else phi, "device": device})
+    # A path that a file names would be written to by the next fit.
+    own = {"phi": values["phi"] if phi is None else phi, "device": device, "checkpoint": None}
+    return SelectorOptions(**{**values, **own})
+
+
+def _check_resolved(options: SelectorOptions) -> None:
+    """Raise a ValueError if an option that prediction reads was left open."""
+    names = ["members", "relation", "pairs", "samples"]
+    names += [] if options.method in (CONDITIONAL, "direct") else ["steps", "estimator"]
+    for name in names:
+        if getattr(options, name) is None:
+            raise ValueError(f"{name} has no value")
 
 
 def _check_phi(name: str | None, phi: nn.Module | None, folder: str | Path) -> None:
@@ -97,33 +114,70 @@ def _check_phi(name: str | None, phi: nn.Module | None, folder: str | Path) -> N
 
 
 def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module | None) -> ChoiceModel:
-    if config.members > len(tensors):
-        raise ValueError(f"there are {config.members} members and {len(tensors)} tensors")
+    _check_sizes(config, tensors)
     if phi is None:
         # Without memory for the weights, because those of a damaged configuration may not fit into it.
         with torch.device("meta"):
             model = ChoiceModel(config)
-        expected = model.state_dict()
-        for name in expected.keys() & tensors.keys():
-            if expected[name].shape != tensors[name].shape:
-                raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(expected[name].shape)}")
+        _check_weights(model.state_dict(), tensors)
         model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
         if not any(buffer.is_meta for buffer in model.buffers()):
             return model
     # A module of the user, or buffers that are not saved: the constructor computes what the file does not hold.
     with isolated_torch_rng():
         model = ChoiceModel(config, copy_module(phi))
+    _check_weights(model.state_dict(), tensors)
     model.load_state_dict(tensors)
     return model
 
 
+def _check_sizes(config: ModelConfig, tensors: dict[str, Tensor]) -> None:
+    """Check the sizes of the configuration against the weights, before even a model without memory is built."""
+    options = config.options
+    tensor_count, weight_count = len(tensors), sum(tensor.numel() for tensor in tensors.values())
+    # Some options have no effect on some models, and may have any usual value there.
+    many, most = max(tensor_count, _USUAL_LAYERS), max(weight_count, _USUAL_SIZE)
+    if config.members > tensor_count or options.layers > many or len(config.hidden) > many:
+        raise ValueError(
+            f"there are {config.members} members, {options.layers} layers, {len(config.hidden)} hidden layers and "
+            f"{tensor_count} tensors"
+        )
+    largest = max(options.dim, config.relation, config.slots or 0, *config.hidden, *config.item_shape)
+    if largest > most:
+        raise ValueError(f"a size is {largest}, and there are {weight_count} weights")
+
+
+def _check_weights(expected: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    for name in expected.keys() & tensors.keys():
+        wanted, found = expected[name], tensors[name]
+        if wanted.shape != found.shape:
+            raise ValueError(f"{name} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}")
+        if wanted.is_floating_point() != found.is_floating_point() or found.dtype in _HALF:
+            raise ValueError(f"{name} holds {found.dtype}, not {wanted.dtype}")
+
+
+def _item_shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"item_shape is {shape!r:.80}")
+    return tuple(shape)
+
+
 def _check_records(config: dict[str, Any]) -> None:
     """Check values that would cause an error only later, in prediction or in a report."""
-    min_size, history, scores = config["min_size"], config["history"], config["size_scores"]
-    if not isinstance(min_size, int) or isinstance(min_size, bool) or not 0 <= min_size < 2**31:
-        raise ValueError(f"min_size is {min_size!r}")
-    is_list = isinstance(history, list) and all(isinstance(row, dict) and row.keys() >= _RECORD for row in history)
-    if not is_list or not history:
-        raise ValueError("history is not a list of epochs")
-    if not isinstance(scores, dict) or not all(isinstance(score, (int, float)) for score in scores.values()):
-        raise ValueError("size_scores are not numbers")
+    min_size, scores, slots = config["min_size"], config["size_scores"], config["slots"]
+    if type(min_size) is not int or not 0 <= min_size < 2**31:
+        raise ValueError(f"min_size is {min_size!r:.80}")
+    if slots is not None and (type(slots) is not int or slots < 1):
+        raise ValueError(f"slots is {slots!r:.80}")
+    check_history(config["history"])
+    best = config["best_epoch"]
+    if type(best) is not int or not 1 <= best <= len(config["history"]):
+        raise ValueError(f"best_epoch is {best!r:.80}, and history has {len(config['history'])} epochs")
+    if (
+        not isinstance(scores, dict)
+        or not scores.keys() <= SIZE_RULES.keys()
+        or not all(map(is_number, scores.values()))
+    ):
+        raise ValueError(f"size_scores are not numbers by name: {', '.join(SIZE_RULES)}")
+    if not is_finite(config.get("stop_logit", 0.0)):
+        raise ValueError("stop_logit is not a number")

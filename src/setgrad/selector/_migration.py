@@ -6,12 +6,12 @@ the model under "model", and the columns of the table in a second file, `table.j
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from setgrad._files import from_json
 from setgrad.errors import FileFormatError
 from setgrad.functions._neural import relation_unit
 from setgrad.selector._table_schema import TableSchema
@@ -78,8 +78,8 @@ def _read_table(path: Path) -> dict[str, Any] | None:
         return None
     remedy = "delete it, and name the columns by options of the command line"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = from_json(path.read_bytes())
+    except (ValueError, OSError) as error:
         raise FileFormatError(f"{path} is damaged ({error}); {remedy}") from None
     if not isinstance(content, dict) or (content.get("format"), content.get("version")) != ("setgrad.table", 1):
         raise FileFormatError(f"{path} was not written by this setgrad; {remedy}")

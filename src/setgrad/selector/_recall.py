@@ -59,10 +59,22 @@ class RecallCalibration:
 
         Raises:
             KeyError: If it is not complete.
+            ValueError: If it is damaged.
         """
         if _COUNT not in tensors:
             return None
-        return RecallCalibration(tensors.pop(_LOGITS), tensors.pop(_SHARES), int(tensors.pop(_COUNT)))
+        logits, shares, count = (tensors.pop(name) for name in (_LOGITS, _SHARES, _COUNT))
+        is_sorted = logits.dim() == 1 and bool((logits[1:] >= logits[:-1]).all()) and not bool(logits.isnan().any())
+        if not is_sorted or {logits.dtype, shares.dtype} != {torch.float64} or shares.shape != logits.shape:
+            raise ValueError(f"{_LOGITS} and {_SHARES} are not one number each for chosen items, in order")
+        if (
+            count.dim()
+            or count.dtype != torch.int64
+            or int(count) < 0
+            or not bool(((shares >= 0) & (shares <= 1)).all())
+        ):
+            raise ValueError(f"{_COUNT} or {_SHARES} are not of a calibration")
+        return RecallCalibration(logits, shares, int(count))
 
     def threshold(self, recall: float) -> float:
         """Return the largest threshold that keeps the promise; minus infinity if only all items together do.

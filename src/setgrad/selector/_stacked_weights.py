@@ -24,7 +24,14 @@ from setgrad.inference import MeanField
 from setgrad.selector._batched_inference import map_sets
 from setgrad.selector._model import ChoiceModel, Member, ModelConfig, resolved
 from setgrad.selector._tables import CONDITIONAL
-from setgrad.selector._trainable_weights import Batch, Result, TrainableWeights, shared_noise, with_prefix
+from setgrad.selector._trainable_weights import (
+    Batch,
+    Result,
+    TrainableWeights,
+    check_tensors,
+    shared_noise,
+    with_prefix,
+)
 from setgrad.sets import Layout, Sets
 
 # Methods whose inference is a plain sequence of operations.
@@ -171,6 +178,7 @@ class StackedWeights(TrainableWeights):
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Load weights, average and optimiser state."""
+        check_tensors(self.model, tensors)
         # Captured graphs refer to the memory of the old optimiser state.
         self.replay = CUDAGraphReplay()
         # The scale of the features is restored too, because another device may round it differently.

@@ -156,6 +156,7 @@ class SeparateWeights(TrainableWeights):
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Load weights, average and optimiser state on the device of the model."""
+        check_tensors(self.model, tensors)
         self.model.load_state_dict(with_prefix(tensors, "model."))
         device = self.model.mean.device
         average = with_prefix(tensors, "average.")
@@ -171,6 +172,27 @@ class SeparateWeights(TrainableWeights):
 def shared_noise(noise: FreshNoise, count: int) -> list[FreshNoise]:
     """Return sources of noise for several members that all draw the same; the last is `noise` itself."""
     return [*(noise.clone() for _ in range(count - 1)), noise]
+
+
+def check_tensors(model: ChoiceModel, tensors: dict[str, Tensor]) -> None:
+    """Raise a ValueError if the tensors of a run are not those of this model: an optimiser reads them unchecked."""
+    state, parameters = model.state_dict(), list(model.parameters())
+    parts = ["model", "average", *(["best"] if any(name.startswith("best.") for name in tensors) else [])]
+    expected = {f"{part}.{name}": value for part in parts for name, value in state.items()}
+    optimiser = {name for name in tensors if name.startswith("optimiser.")}
+    if optimiser:
+        one = torch.zeros(())
+        for index, weights in enumerate(parameters):
+            of_one = {f"optimiser.{index}.{key}": weights for key in ("exp_avg", "exp_avg_sq")}
+            # A parameter without a gradient has no state.
+            if any(name in optimiser for name in of_one):
+                expected |= {**of_one, f"optimiser.{index}.step": one}
+    found = {name for name in tensors if name in expected} | optimiser
+    if found != expected.keys():
+        raise ValueError(f"{min(found ^ expected.keys())} is missing, or has no place")
+    for name, value in expected.items():
+        if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
+            raise ValueError(f"{name} has another shape or type")
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ the best Jaccard score.
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from setgrad.errors import FileFormatError, OptionError, ShapeError, parameter
+from setgrad.selector._records import is_finite
 from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.sets import Sets, segment_order, segment_rank, segment_sum
 
@@ -279,7 +279,8 @@ def rule_from_json(data: dict[str, Any]) -> SizeRule:
         FileFormatError: If there is no such rule.
     """
     numbers = dict(data)
-    kind = SIZE_RULES.get(numbers.pop("name", ""))
-    if kind is None or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers.values()):
-        raise FileFormatError(f"the size rule {data!r} is not one of: {', '.join(SIZE_RULES)}")
-    return kind(**numbers)
+    name = numbers.pop("name", "")
+    kind = SIZE_RULES.get(name) if isinstance(name, str) else None
+    if kind is None or not all(map(is_finite, numbers.values())):
+        raise FileFormatError(f"the size rule {data!r:.200} is not one of: {', '.join(SIZE_RULES)}")
+    return kind(**{key: float(value) for key, value in numbers.items()})

@@ -25,6 +25,8 @@ CHUNK_ROWS = 2**16
 
 # The first block of a CSV file decides the types of its columns, so it is larger than PyArrow's default of 1 MB.
 CSV_BLOCK_BYTES = 2**23
+# With many columns a block must hold many rows too, because every column of every block has a cost of its own.
+CSV_COLUMN_BYTES, CSV_MAX_BLOCK_BYTES = 2**10, 2**28
 # What may stand between the columns of a CSV file. The one that is most frequent in the first line does.
 _DELIMITERS = ",;\t"
 
@@ -67,8 +69,15 @@ def chunk_rows(columns: list[str]) -> int:
 
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # Small reads without read-ahead: otherwise a whole row group, often a million rows, is in memory at once.
-    with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-        yield from file.iter_batches(batch_size=chunk_rows(columns), columns=columns)
+    # Pages with a checksum, as those that setgrad writes, are compared with it.
+    with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(batch_size=chunk_rows(columns), columns=columns):
+            yield validated(batch)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a Parquet file whose pages have checksums."""
+    parquet.write_table(table, path, write_page_checksum=True)
 
 
 def _feather_schema(path: Path) -> pa.Schema:
@@ -82,7 +91,17 @@ def _feather_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]
         fields = [schema.get_field_index(name) for name in columns]
         reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=sorted(fields)))
         for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
+            yield validated(reader.get_batch(index))
+
+
+def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch of a file after a check of every offset, code and text: they are used as they are.
+
+    Raises:
+        pyarrow.ArrowInvalid: If the batch is damaged.
+    """
+    batch.validate(full=True)
+    return batch
 
 
 @final
@@ -112,6 +131,10 @@ def _read_dialect(path: Path) -> _Dialect:
     return _Dialect(delimiter, "," if counts[1] > counts[0] else ".")
 
 
+def _block_bytes(columns: int) -> int:
+    return min(max(CSV_BLOCK_BYTES, CSV_COLUMN_BYTES * columns), CSV_MAX_BLOCK_BYTES)
+
+
 def _open_csv(path: Path, dialect: _Dialect, columns: list[str] | None = None) -> csv.CSVStreamingReader:
     # Rows are read as text: PyArrow infers types from the first block alone, and would then reject 1.5 after a million
     # integers, or read "NA" as missing where it is the id of a set.
@@ -124,7 +147,7 @@ def _open_csv(path: Path, dialect: _Dialect, columns: list[str] | None = None) -
     )
     return csv.open_csv(
         path,
-        read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES),
+        read_options=csv.ReadOptions(block_size=_block_bytes(0 if columns is None else len(columns))),
         parse_options=csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         convert_options=convert,
     )
@@ -177,7 +200,7 @@ def _write_lines(table: pa.Table, path: Path) -> None:
             file.writelines(json.dumps(row, default=str) + "\n" for row in batch.to_pylist())
 
 
-PARQUET = Format("Parquet", True, parquet.read_schema, _parquet_batches, parquet.write_table, "parquet")
+PARQUET = Format("Parquet", True, parquet.read_schema, _parquet_batches, write_parquet, "parquet")
 FEATHER = Format(
     "Feather", True, _feather_schema, _feather_batches, lambda t, p: feather.write_feather(t, str(p)), "feather"
 )

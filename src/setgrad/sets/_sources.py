@@ -20,8 +20,15 @@ from pyarrow import dataset, fs
 
 from setgrad.errors import DataError
 from setgrad.sets._columns import Column, describe_missing, factorize
-from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format
+from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format, validated
+from setgrad.sets._memory import MemoryLimit
 
+# Readers that compare the pages of a file with their checksums, where the file has them.
+_CHECKED = {
+    "parquet": dataset.ParquetFileFormat(
+        default_fragment_scan_options=dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    )
+}
 # The name that pandas gives to an index without a name: row numbers of an earlier table, not data.
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -55,9 +62,14 @@ class TableSource:
             raise DataError(f"{self.name}: {describe_missing(missing, self.schema.names)}")
 
     def read_chunks(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield these columns in chunks of rows, in order; of a file, only one chunk is in memory at a time."""
-        rows = chunk_rows(columns)
+        """Yield these columns in chunks of rows, in order; of a file, only one chunk is in memory at a time.
+
+        Raises:
+            DataError: If the numbers of the table need more memory than there is.
+        """
+        rows, limit = chunk_rows(columns), MemoryLimit(self.name, len(columns))
         for batch in self.batches(columns):
+            limit.add(batch.num_rows)
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
@@ -146,16 +158,17 @@ def _open_folder(folder: Path) -> TableSource:
         parts = dataset.dataset(
             [path.relative_to(folder).as_posix() for path in paths],
             filesystem=fs.SubTreeFileSystem(fspath(folder), fs.LocalFileSystem()),
-            format=file_format.dataset,
+            format=_CHECKED.get(file_format.dataset, file_format.dataset),
             partitioning="hive",
         )
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
         with _as_data_errors(str(folder), file_format.name):
             # Little read-ahead: a row group of every file at once may not fit into memory.
-            yield from parts.to_batches(
+            for batch in parts.to_batches(
                 columns, batch_size=chunk_rows(columns), fragment_readahead=1, batch_readahead=2
-            )
+            ):
+                yield validated(batch)
 
     return TableSource(str(folder), file_format.typed, parts.schema, batches)
 

@@ -5,6 +5,7 @@ Imported only when a table is written, so PyArrow may be imported at the top.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -20,6 +21,7 @@ from setgrad._files import atomic_write
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets._columns import unwrap_extension
 from setgrad.sets._formats import Format, find_format
+from setgrad.sets._formulas import guard_formulas
 from setgrad.sets._sets import Sets
 
 
@@ -31,6 +33,7 @@ def write_table(
     item_ids: Sequence[Any] | np.ndarray | None = None,
     probability: Sets | None = None,
     names: tuple[str, str] = ("set_id", "item_id"),
+    formulas: bool = False,
 ) -> None:
     """Write picks to a Parquet, CSV, JSON-lines or Feather file: set id, item id, probability (optional) and chosen.
 
@@ -46,6 +49,9 @@ def write_table(
             set.
         probability: One number for each item, as `predict_proba` returns them.
         names: Names of the columns of the set id and the item id.
+        formulas: Whether a CSV file holds ids as they are that a spreadsheet runs as formulas: texts that begin with
+            =, +, - or @ and are not numbers. By default an apostrophe comes before them, and a warning says so. To
+            undo it, remove one apostrophe from every text that has one of these signs after its apostrophes.
 
     Raises:
         ShapeError: If `picks`, `probability` or the ids do not fit together.
@@ -89,9 +95,19 @@ def write_table(
         values = probability.values.detach().cpu()
         columns["probability"] = pa.array(values.numpy() if values.dtype == torch.float64 else values.float().numpy())
     columns["chosen"] = pa.array(picks.values.cpu().numpy())
+    table = pa.table(columns)
+    if not (file_format.typed or formulas):
+        table, count = guard_formulas(table)
+        if count:
+            warnings.warn(
+                f"{path}: a spreadsheet would run {count} ids or names as formulas, so an apostrophe comes before "
+                "them; formulas=True, or --formulas, writes them as they are",
+                UserWarning,
+                stacklevel=2,
+            )
     try:
         with atomic_write(path) as draft:
-            file_format.write(pa.table(columns), draft)
+            file_format.write(table, draft)
     except pa.ArrowException as error:
         raise DataError(f"{path}: this cannot be written: {error}; use another format, such as .parquet") from error
 

@@ -1,0 +1,148 @@
+"""Damaged, forged and interrupted files: is anything lost, silently wrong, or an error without a cause and remedy?
+
+Claims checked: a changed file gives the same result or a clear error; formats with a checksum notice every change; no
+reader ends in a traceback, a crash, a hang or without memory, also for files that were forged with right checksums; a
+save that dies at any file operation, or is killed at any moment, leaves the old version or the new one, whole, and the
+next save cleans up; several writers and readers see whole versions only; a second fit on a checkpoint is refused.
+
+Each case runs in a process of its own with 4 GiB of memory and 20 s. "Silently other" counts as a failure only where
+the format has a checksum: CSV, JSON lines and Feather have none, and Parquet has one for pages where the writer asks
+for it, as setgrad does. A forged file with right checksums may be another valid file. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import setgrad as sg
+from benchmarks.attack.interruptions import (
+    crash_everywhere,
+    fit_twice_at_once,
+    kill_at_random,
+    save_and_load_at_once,
+    writers,
+)
+from benchmarks.attack.mutations import mutate_bytes
+from benchmarks.attack.targets import TARGETS, Target, fit
+from benchmarks.attack.verdicts import BAD, OTHER, VERDICTS, judge
+from benchmarks.lib.tables import format_seconds, table
+
+_CASES, _KILLS, _SECONDS, _REPEATS = 1000, 100, 20.0, 20
+_QUICK_CASES, _QUICK_KILLS, _QUICK_SECONDS, _QUICK_REPEATS = 3, 2, 0.3, 2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--cases", type=int, default=_CASES, help=f"cases of each kind of file (default: {_CASES})")
+    parser.add_argument("--kills", type=int, default=_KILLS, help=f"kills of each kind of save (default: {_KILLS})")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help=f"of saving at once (default: {_SECONDS})")
+    parser.add_argument("--seed", type=int, default=0, help="of the random changes (default: 0)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only attacks whose name contains this")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Attack everything, print one row for each attack, and say whether one succeeded."""
+    if options.quick:
+        options.cases, options.kills, options.seconds = _QUICK_CASES, _QUICK_KILLS, _QUICK_SECONDS
+    # A child process has no other threads.
+    torch.set_num_threads(1)
+    draw, rows, notes = random.Random(options.seed), {}, Counter[str]()
+    failed = False
+    for name, attack, may_differ in _attacks(options, draw, notes):
+        if options.only not in name:
+            continue
+        started = time.perf_counter()
+        rows[name] = attack()
+        bad = (*BAD,) if may_differ else (*BAD, OTHER)
+        failed = failed or any(rows[name][verdict] for verdict in bad)
+        counts = ", ".join(f"{rows[name][verdict]} {verdict}" for verdict in VERDICTS if rows[name][verdict])
+        print(f"{name}: {counts} ({format_seconds(time.perf_counter() - started)})", flush=True)
+    cells = [[name, str(sum(row.values())), *(str(row[v] or "") for v in VERDICTS)] for name, row in rows.items()]
+    print()
+    print(table(("attack", "cases", *VERDICTS), cells))
+    for text, count in notes.most_common(20):
+        print(f"traceback, {count} times: {text}")
+    times = _measure(_QUICK_REPEATS if options.quick else _REPEATS)
+    print(f"median of a small model: save {times['save']}, load {times['load']}")
+    return {"attacks": {name: dict(row) for name, row in rows.items()}, "times": times, "failed": failed}
+
+
+def _attacks(
+    options: argparse.Namespace, draw: random.Random, notes: Counter[str]
+) -> list[tuple[str, Callable[[], Counter[str]], bool]]:
+    """Return the name of each attack, the attack, and whether a silently other result is allowed."""
+    attacks: list[tuple[str, Callable[[], Counter[str]], bool]] = []
+    for target in TARGETS:
+        change = _with(_mutate, target, options.cases, draw, notes)
+        attacks.append((f"{target.name}, changed", change, not target.has_checksum))
+        if target.forge is not None:
+            attacks.append((f"{target.name}, forged", _with(_forge, target, options.cases, draw, notes), True))
+    for writer in writers():
+        attacks += [
+            (f"{writer.name}: crash before every file operation", _with(crash_everywhere, writer), False),
+            (f"{writer.name}: kill -9 beside a reader", _with(kill_at_random, writer, options.kills, draw), False),
+            (f"{writer.name}: saved and loaded at once", _with(save_and_load_at_once, writer, options.seconds), False),
+        ]
+    attacks.append(("two fits on one checkpoint", fit_twice_at_once, False))
+    return attacks
+
+
+def _with(attack: Callable[..., Counter[str]], *args: Any) -> Callable[[], Counter[str]]:
+    return lambda: attack(*args)
+
+
+def _mutate(target: Target, cases: int, draw: random.Random, notes: Counter[str]) -> Counter[str]:
+    def change(folder: Path) -> None:
+        path = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+        path.write_bytes(mutate_bytes(path.read_bytes(), draw))
+
+    return _attack(target, cases, change, notes)
+
+
+def _forge(target: Target, cases: int, draw: random.Random, notes: Counter[str]) -> Counter[str]:
+    def change(folder: Path) -> None:
+        if target.forge is not None:
+            target.forge(folder, draw)
+
+    return _attack(target, cases, change, notes)
+
+
+def _attack(target: Target, cases: int, change: Callable[[Path], None], notes: Counter[str]) -> Counter[str]:
+    result = Counter[str]()
+    with tempfile.TemporaryDirectory() as place:
+        whole, folder = Path(place, "whole"), Path(place, "case")
+        whole.mkdir()
+        target.write(whole)
+        shutil.copytree(whole, folder)
+        # In the copy, because reading a checkpoint goes on with the fit.
+        expected = target.read(folder)
+        for _ in range(cases):
+            shutil.rmtree(folder)
+            shutil.copytree(whole, folder)
+            change(folder)
+            result[judge(lambda: target.read(folder), expected, notes)] += 1
+    return result
+
+
+def _measure(repeats: int) -> dict[str, str]:
+    selector, seconds = fit(), {"save": [0.0] * repeats, "load": [0.0] * repeats}
+    with tempfile.TemporaryDirectory() as place:
+        selector.save(Path(place, "model"))
+        for number in range(repeats):
+            started = time.perf_counter()
+            selector.save(Path(place, "model"))
+            saved = time.perf_counter()
+            sg.load(Path(place, "model"), device="cpu")
+            seconds["save"][number], seconds["load"][number] = saved - started, time.perf_counter() - saved
+    return {name: format_seconds(statistics.median(values)) for name, values in seconds.items()}
