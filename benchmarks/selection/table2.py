@@ -2,7 +2,7 @@
 
 Claims checked: over five folds of the large Amazon categories (protocol "farthest") "unrolled" is on average at least
 10 points above the best method of arXiv:2412.11239 as tuned here (diffmf, idiffmf-*, equivset-*), and at least 2 above
-the best of all published methods, which are these, INSET and HORSE. On the small categories it is the best of all.
+the best of all published methods, which are these, INSET and HORSE. On the small categories it is above all but the default.
 Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page names the
 tasks where that fails. Published numbers are those of arXiv:2412.11239.
 
