@@ -123,7 +123,7 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
         if small:
             best = sorted(task for task, m in small.items() if _winner(m) == OURS)
             lines.append(
-                f"true size: {OURS} above all others (except {DEFAULT} and one member) on small categories, {protocol}: "
+                f"true size: {OURS} above all others (but {DEFAULT} and one member) on small categories, {protocol}: "
                 f"{len(best)} of {len(small)}" + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
