@@ -123,7 +123,7 @@ def verdicts(records: Sequence[Record], *, paired: bool) -> list[str]:
         if small:
             best = sorted(task for task, m in small.items() if _winner(m) == OURS)
             lines.append(
-                f"true size: {OURS} above all others (except itself with one member) on small categories, {protocol}: "
+                f"true size: {OURS} above all others (but {DEFAULT} and one member) on small categories, {protocol}: "
                 f"{len(best)} of {len(small)}" + (f" ({', '.join(best)})" if best else "")
             )
     mixed = mixed_options(records)
@@ -159,10 +159,9 @@ def _lead(row: Mapping[str, Mapping[int, float]], rivals: Collection[str], *, pa
 
 
 def _winner(row: Mapping[str, Mapping[int, float]]) -> str:
-    """Return the best model; ours with one member does not count."""
-    return max(
-        (model for model in row if model != f"{OURS}-single"), key=lambda model: statistics.fmean(row[model].values())
-    )
+    """Return the best model; the default, and ours with one member, do not count."""
+    others = (f"{OURS}-single", DEFAULT, f"{DEFAULT}-single")
+    return max((model for model in row if model not in others), key=lambda model: statistics.fmean(row[model].values()))
 
 
 def _category(task: str) -> str:

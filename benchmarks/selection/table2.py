@@ -2,9 +2,9 @@
 
 Claims checked: over five folds of the large Amazon categories (protocol "farthest") "unrolled" is on average at least
 10 points above the best method of arXiv:2412.11239 as tuned here (diffmf, idiffmf-*, equivset-*), and at least 2 above
-the best of all published methods, which are these, INSET and HORSE. On the small categories it is the best of all.
-Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page names the
-tasks where that fails. Published numbers are those of arXiv:2412.11239.
+the best of all published methods, which are these, INSET and HORSE. On the small categories only "conditional" is
+level. Nowhere is it below direct (set transformer and a logit per item) by more than one standard error; the page names
+the tasks where that fails. Published numbers are those of arXiv:2412.11239.
 
 "conditional" (the default of the selector), "unrolled" and "direct" have eight members, as on a GPU; those named
 "-single" have one, as on a CPU. Published methods have one. For images and pairs all have one; tasks named ":pixels"
