@@ -118,7 +118,8 @@ def choose_item_by_item(
         scores[items] = torch.where(is_closed, scores[items], reached)
         level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
         picks[items] = chosen | joins
-        grows = (segment_sum(joins, sets) > 0) & (segment_sum(picks[items], sets) < sizes[rows])
+        joined = segment_sum(joins, sets)
+        grows = (joined > 0) & (count + joined < sizes[rows])
         # A finished set that is still in the batch stays as it is, as it does alone.
         closed[items] = is_closed | joins | ~grows[ids]
         remaining = grows.nonzero()[:, 0]
@@ -142,11 +143,18 @@ def _is_clear(gains: Tensor, above: Tensor, joins: Tensor, sets: Sets, margin: f
         sets: The sets.
         margin: As in `choose_item_by_item`.
     """
-    largest = segment_max(torch.where(gains.isfinite(), gains.abs(), 0.0), sets, empty=0.0).clamp(min=1.0)
-    slack = margin * largest
-    worst = -segment_max(torch.where(joins, -gains, -torch.inf), sets)
-    best_other = segment_max(torch.where(joins, -torch.inf, gains), sets)
-    nearest = -segment_max(torch.where(joins, -above.abs(), -torch.inf), sets)
+    # One column for each maximum.
+    parts = torch.stack(
+        [
+            torch.where(gains.isfinite(), gains.abs(), 1.0),
+            torch.where(joins, -gains, -torch.inf),
+            torch.where(joins, -torch.inf, gains),
+            torch.where(joins, -above.abs(), -torch.inf),
+        ],
+        1,
+    )
+    largest, worst, best_other, nearest = segment_max(parts, sets).unbind(1)
+    worst, nearest, slack = -worst, -nearest, margin * largest.clamp(min=1.0)
     return ~(worst - best_other < slack) & (nearest > slack)
 
 
