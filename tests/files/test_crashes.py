@@ -69,6 +69,15 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     assert seen == sorted(seen, reverse=True) and set(seen) == {b"old", b"new"}
 
 
+def test_a_link_in_the_place_of_a_draft_is_not_followed(tmp_path):
+    (tmp_path / "of others").write_bytes(b"precious")
+    (tmp_path / ".file.part").symlink_to(tmp_path / "of others")
+    with atomic_write(tmp_path / "file") as draft:
+        draft.write_bytes(b"new")
+    assert (tmp_path / "of others").read_bytes() == b"precious"
+    assert (tmp_path / "file").read_bytes() == b"new" and not (tmp_path / "file").is_symlink()
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_two_versions_of_a_file_are_kept(tmp_path, monkeypatch, has_links):
     if not has_links:

@@ -12,8 +12,12 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno
 
 
 def create(path: Path, replaced: Path) -> None:
-    """Create an empty file that nobody else can read before it has the permissions of the file that it replaces."""
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600 if replaced.exists() else 0o666))
+    """Create an empty file that nobody else can read before it has the permissions of the file that it replaces.
+
+    What has the name is a draft of a dead process, or a link that somebody put there: it is removed, not followed.
+    """
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if replaced.exists() else 0o666))
 
 
 def write(path: Path, content: bytes) -> None:

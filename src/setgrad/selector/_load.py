@@ -134,15 +134,16 @@ def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module
 def _check_sizes(config: ModelConfig, tensors: dict[str, Tensor]) -> None:
     """Check the sizes of the configuration against the weights, before even a model without memory is built."""
     options = config.options
+    hidden = options.hidden or ()
     tensor_count, weight_count = len(tensors), sum(tensor.numel() for tensor in tensors.values())
     # Some options have no effect on some models, and may have any usual value there.
     many, most = max(tensor_count, _USUAL_LAYERS), max(weight_count, _USUAL_SIZE)
-    if config.members > tensor_count or options.layers > many or len(config.hidden) > many:
+    if config.members > tensor_count or options.layers > many or len(hidden) > many:
         raise ValueError(
-            f"there are {config.members} members, {options.layers} layers, {len(config.hidden)} hidden layers and "
+            f"there are {config.members} members, {options.layers} layers, {len(hidden)} hidden layers and "
             f"{tensor_count} tensors"
         )
-    largest = max(options.dim, config.relation, config.slots or 0, *config.hidden, *config.item_shape)
+    largest = max(options.dim, config.relation, config.slots or 0, *hidden, *config.item_shape)
     if largest > most:
         raise ValueError(f"a size is {largest}, and there are {weight_count} weights")
 
