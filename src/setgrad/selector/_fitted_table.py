@@ -62,7 +62,7 @@ class FittedTable:
             set_id = names["groups"]
         if set_id is None:
             raise OptionError(
-                f"the selector was fitted with {parameter('groups')}; pass the group of each row here too"
+                f"the selector was fitted with {parameter('groups')}; pass the group of each row too"
             )
         schema = replace(schema, set_id=set_id, chosen=schema.chosen if chosen else None)
         named = (set_id, schema.item_id, schema.chosen, *schema.features)

@@ -30,6 +30,8 @@ def picks_table(table: FittedTable, read: Table, *, picks: Sets, probability: Se
     """
     import pyarrow as pa
 
+    from setgrad.sets._sources import take_rows
+
     source, set_id = table.source, table.set_id
     ids = [name for name in (set_id, table.schema.item_id) if name is not None]
     item = item_name(table)
@@ -49,7 +51,7 @@ def picks_table(table: FittedTable, read: Table, *, picks: Sets, probability: Se
     columns["probability"] = pa.array(probability.values.double().cpu().numpy())
     columns["rank"] = pa.array((segment_rank(order, picks) + 1).cpu().numpy())
     result = pa.table({name: columns[name] for name in (set_id, item, *RESULTS, *carried)})
-    return result if table.order is None else result.take(pa.array(np.argsort(table.order)))
+    return result if table.order is None else take_rows(result, np.argsort(table.order))
 
 
 def item_name(table: FittedTable) -> str:

@@ -160,11 +160,13 @@ def add_choices(
 
     if y is None:
         raise OptionError(f"pass y, whether each row was chosen, or name its column: {parameter('chosen')}")
+    if arguments.chosen is not None:
+        raise OptionError(f"y and {parameter('chosen')} both tell what was chosen; use one of them")
     if groups is None and arguments.set_id is None:
         raise OptionError(_NEEDS_GROUPS)
     if groups is not None and arguments.set_id is not None:
         raise OptionError(
-            f"{parameter('groups')} and {parameter('set_id')} both name the set of a row; use one of them"
+            f"{parameter('groups')} and {parameter('set_id')} both tell the set of a row; use one of them"
         )
     if sample_weight is not None and arguments.weight is not None:
         raise OptionError(f"{parameter('sample_weight')} and {parameter('weight')} are both weights; use one of them")

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import dataset, fs
+from pyarrow import dataset, fs, types
 
 from setgrad.errors import DataError
 from setgrad.sets._columns import Column, describe_missing, factorize, read_ids
@@ -217,9 +217,20 @@ def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarr
     if np.count_nonzero(np.diff(codes)) == codes.max():
         return source, None
     order = np.argsort(codes, kind="stable")
-    table = pa.Table.from_batches(source.read_chunks(source.schema.names)).take(pa.array(order))
+    table = take_rows(pa.Table.from_batches(source.read_chunks(source.schema.names)), order)
     # Messages count the rows in this order.
     return _hold(f"{source.name} with the rows of a set together", source.typed, source.schema, table), order
+
+
+def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Return some rows of a table."""
+    plain = {types.is_string_view: pa.large_string(), types.is_binary_view: pa.large_binary()}
+    for index, field in enumerate(table.schema):
+        # PyArrow cannot take from the views that polars writes.
+        dtype = next((dtype for is_view, dtype in plain.items() if is_view(field.type)), None)
+        if dtype is not None:
+            table = table.set_column(index, field.name, table.column(index).cast(dtype))
+    return table.take(pa.array(rows))
 
 
 def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableSource:
