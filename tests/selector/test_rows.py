@@ -158,7 +158,6 @@ def test_scikit_learn_passes_groups_on(rows, routing):
     assert (search.best_estimator_.predict(x, groups=groups) == refit.predict(x, groups=groups)).all()
 
 
-@pytest.mark.filterwarnings("ignore:.*are apart:UserWarning")
 def test_a_column_of_groups_lets_scikit_learn_predict(rows, routing):
     frame, (_, y, groups) = make_frame(rows), rows
     cv = GroupKFold(3)

@@ -55,21 +55,21 @@ class FittedTable:
         from setgrad.sets._sources import gather_sets, open_table
 
         source, set_id = open_table(table), schema.set_id
+        # Rows with one y for each come in any order.
+        is_usual = groups is not None or schema.chosen is None
         if chosen and schema.chosen is None:
             raise OptionError(f"name the column that tells what was chosen: {parameter('chosen')}")
         if groups is not None:
             source, names = add_rows(source, {"groups": groups})
             set_id = names["groups"]
         if set_id is None:
-            raise OptionError(
-                f"the selector was fitted with {parameter('groups')}; pass the group of each row too"
-            )
+            raise OptionError(f"the selector was fitted with {parameter('groups')}; pass the group of each row too")
         schema = replace(schema, set_id=set_id, chosen=schema.chosen if chosen else None)
         named = (set_id, schema.item_id, schema.chosen, *schema.features)
         source.check_columns([name for name in named if name is not None])
         name = source.name
         source, order = gather_sets(source, set_id)
-        if order is not None and groups is None:
+        if order is not None and not is_usual:
             warnings.warn(f"{name}: {describe_apart(set_id)}", UserWarning, stacklevel=6)
         return FittedTable(source, schema, set_id, order)
 

@@ -82,7 +82,7 @@ def read_to_fit(
     """
     from setgrad.sets._read import read_rows
 
-    opened = LearningTable.open(table, arguments, may_be_apart=arguments.set_id in added)
+    opened = LearningTable.open(table, arguments, may_be_apart=bool(added))
     roles, description = opened.roles, None
     if fitted is None:
         fitted, description = opened.understand(split)
