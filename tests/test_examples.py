@@ -25,7 +25,7 @@ SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 
 def _require(name: str) -> None:
     """Skip where a package that the example needs is not installed."""
-    if name == "hyperparameters":
+    if name in ("hyperparameters", "scikit_learn_recipes"):
         pytest.importorskip("sklearn")
     if name in ("network_traffic", "optnet_sudoku"):
         pytest.importorskip("qpsolvers", reason="the layer is a quadratic program: pip install 'setgrad[qp]'")
@@ -339,6 +339,26 @@ def test_basket_numbers() -> None:
     assert numbers["score from nothing:"] < 1 / 3 + 0.2
     assert 2 < numbers["products of a basket within the budget:"] < 4
     assert numbers["largest sum within the budget:"] <= 15
+
+
+def test_ids_numbers() -> None:
+    numbers = _numbers("ids_alone")
+    assert numbers["columns that are read as ids:"] == 1
+    right = numbers["share of the picks that was bought:"]
+    assert right > numbers["share of the three most popular that was bought:"] + 0.25
+    assert numbers["score:"] > 0.8
+    assert 0 < numbers["probability of a product that no basket had:"] < 0.5
+
+
+def test_scikit_learn_numbers() -> None:
+    numbers = _numbers("scikit_learn_recipes")
+    plain, relative = (numbers[f"grid search, {word} relative features:"] for word in ("without", "with"))
+    assert relative > max(plain, 0.7)
+    # The same folds, options and seeds.
+    assert relative == numbers["cross-validation:"]
+    # Two of six are bought.
+    assert numbers["share of cross-validated picks that was bought:"] > 0.7
+    assert numbers["share of a pipeline's picks that was bought:"] > 0.7
 
 
 def test_baskets_of_the_table_agree_with_an_integer_program() -> None:

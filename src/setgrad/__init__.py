@@ -9,6 +9,7 @@ from setgrad.sets import Sets as Sets
 
 if TYPE_CHECKING:
     from setgrad import cli as cli
+    from setgrad import columns as columns
     from setgrad import datasets as datasets
     from setgrad import discrete as discrete
     from setgrad import encoders as encoders
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from setgrad import report as report
     from setgrad import selector as selector
     from setgrad import sets as sets
+    from setgrad.columns import TableDescription as TableDescription
+    from setgrad.columns import describe as describe
     from setgrad.selector import AllOf as AllOf
     from setgrad.selector import Budget as Budget
     from setgrad.selector import Conflicts as Conflicts
@@ -45,8 +48,11 @@ __all__ = [
     "Sets",
     "SizeRange",
     "SubsetSelector",
+    "TableDescription",
     "cli",
+    "columns",
     "datasets",
+    "describe",
     "discrete",
     "encoders",
     "errors",
@@ -63,6 +69,7 @@ __all__ = [
 # Where a name comes from that is not a package of its own. All are imported when first used, so that
 # `import setgrad` stays fast.
 _SOURCES = {
+    **dict.fromkeys(("TableDescription", "describe"), "columns"),
     **dict.fromkeys(("AllOf", "Budget", "Conflicts", "Groups", "MustHave", "MustNot", "SizeRange"), "selector"),
     **dict.fromkeys(("SubsetSelector", "load"), "selector"),
     **dict.fromkeys(("read_table", "write_table"), "sets"),

@@ -91,7 +91,14 @@ def test_wrong_tables(run: Callable, rows: Rows, put: Callable, tmp_path: Path, 
     ],
 )
 def test_wrong_options(run: Callable, table: Path, tmp_path: Path, words: list[str], message: tuple[str, ...]) -> None:
-    check(run("fit", table, *FIT, "-o", tmp_path / "m", *words), *message)
+    quiet = ["--features", "price,stars", "--verbose", "0"]
+    check(run("fit", table, *FIT, "-o", tmp_path / "m", *quiet, *words), *message)
+
+
+def test_a_command_without_an_output_raises_before_any_work(run: Callable, tmp_path: Path) -> None:
+    # Neither the model nor the table exists.
+    check(run("fit", tmp_path / "no.csv", *FIT), "name the folder for the model: -o FOLDER", "--dry-run")
+    check(run("predict", tmp_path / "m", tmp_path / "no.csv"), "name the file for the picks: -o FILE", "--show 3")
 
 
 @pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "report"])
@@ -333,7 +340,6 @@ def test_wrong_usage_as_json(run: Callable, words: list[str]) -> None:
     [
         ["frobnicate"],
         ["fit"],
-        ["fit", "t.csv", *FIT],
         ["fit", "t.csv", *FIT, "-o", "m", "--dim", "wide"],
         ["fit", "t.csv", *FIT, "-o", "m", "--hidden", "8;8"],
         ["fit", "t.csv", *FIT, "-o", "m", "--preset", "magic"],

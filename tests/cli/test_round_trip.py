@@ -13,7 +13,7 @@ import torch
 
 import setgrad as sg
 from setgrad.cli import main
-from setgrad.selector import _table_input
+from setgrad.selector._fitted_table import FittedTable
 from tests.models import MODEL_FILES, rewrite_config
 
 ROLES: dict[str, Any] = {"set_id": "basket", "item_id": "product", "features": ["price", "stars"]}
@@ -96,7 +96,7 @@ def test_picks_are_those_of_the_python_api(
     assert (result.code, result.err) == (0, "")
     read = {"parquet": pyarrow.parquet.read_table, "csv": pyarrow.csv.read_csv, "feather": pyarrow.feather.read_table}
     picks = read[ending](path)
-    assert picks.column_names == ["basket", "product", "probability", "chosen"]
+    assert picks.column_names == ["basket", "product", "chosen", "probability", "rank"]
     lengths = choices.sets.layout.host_lengths
     assert picks["basket"].to_pylist() == np.repeat(choices.set_ids, lengths).tolist()
     assert picks["product"].to_pylist() == list(choices.item_ids)
@@ -183,24 +183,23 @@ def test_tables_are_read_in_the_dtype_of_the_fit(
 ) -> None:
     model, whole, alone = times
     calls = []
-    read = _table_input.read_choices
+    read = FittedTable.read_choices
 
-    def recorded(path: Path, schema: Any) -> Any:
-        result = read(path, schema)
-        calls.append((path, result.sets.dtype))
+    def recorded(table: FittedTable) -> Any:
+        result = read(table)
+        calls.append((table.source.name, result.sets.dtype))
         return result
 
-    monkeypatch.setattr("setgrad.cli._evaluate.read_choices", recorded)
-    monkeypatch.setattr("setgrad.cli._fit.read_choices", recorded)
+    monkeypatch.setattr(FittedTable, "read_choices", recorded)
     assert run("evaluate", model, alone).code == 0
     words = ["--set-id", "basket", "--item-id", "product", "--chosen", "bought"]
     assert run("fit", whole, "--validation", alone, *words, "-o", tmp_path / "m", *tiny).code == 0
-    assert calls == [(alone, torch.float64)] * 2
+    assert calls == [(str(alone), torch.float64)] * 2
     # A model of an older setgrad does not know the dtype, which then depends on the table.
     assert sg.load(tmp_path / "m").table_.dtype == "float64"
     rewrite_config(tmp_path / "m", lambda config: config["table"].pop("dtype"))
     assert run("evaluate", tmp_path / "m", alone).code == 0
-    assert calls[-1] == (alone, torch.float32)
+    assert calls[-1] == (str(alone), torch.float32)
 
 
 def test_items_are_numbered_if_the_id_column_of_the_model_is_missing(
@@ -209,8 +208,8 @@ def test_items_are_numbered_if_the_id_column_of_the_model_is_missing(
     path = put(tmp_path / "t.csv", [[row[0], *row[2:]] for row in rows])
     assert run("predict", model, path, "-o", tmp_path / "p.parquet").code == 0
     picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")
-    assert picks.column_names == ["basket", "item_id", "probability", "chosen"]
-    assert picks["item_id"].to_pylist()[:3] == [0, 1, 2]
+    assert picks.column_names == ["basket", "item", "chosen", "probability", "rank"]
+    assert picks["item"].to_pylist()[:3] == [0, 1, 2]
     assert run("evaluate", model, path).code == 0
     # A column that the command line names must exist.
     assert "no column 'product'" in run("predict", model, path, "-o", tmp_path / "q.csv", "--item-id", "product").err

@@ -98,6 +98,46 @@ def test_columns_are_matched_by_name(frame, fitted):
     assert fitted.predict(frame.astype({"price": object, "stars": "int8"})).equals(fitted.predict(frame))
 
 
+def test_rows_of_a_set_may_be_apart(frame, fitted):
+    shuffled = frame.sample(frac=1, random_state=0)
+    together = (
+        shuffled.groupby("session", sort=False)
+        .head(ITEMS)
+        .assign(place=pd.factorize(shuffled["session"])[0])
+        .sort_values("place", kind="stable")
+    )
+    expected = fitted.predict(together, given="bought", carry=["price"])
+    with pytest.warns(UserWarning, match="rows with the same 'session' are apart; they are taken together") as caught:
+        picks = fitted.predict(shuffled, given="bought", carry=["price"])
+    assert len(caught) == 1
+    assert picks.index.equals(shuffled.index)
+    assert picks[["session", "product", "price"]].equals(shuffled[["session", "product", "price"]])
+    assert picks.equals(expected.loc[picks.index])
+    with pytest.warns(UserWarning, match="are apart"):
+        other = fitted.predict(pl.from_pandas(shuffled), given="bought", carry=["price"])
+    assert other.to_pandas().equals(picks.reset_index(drop=True))
+    mask = shuffled["bought"].to_numpy()
+    for call in (
+        lambda: fitted.score(shuffled) - fitted.score(frame),
+        lambda: fitted.score(shuffled, mask) - fitted.score(frame),
+        lambda: fitted.score(shuffled, given="bought") - 1,
+        lambda: (
+            (fitted.predict_proba(shuffled, given=mask).values - fitted.predict_proba(together, given="bought").values)
+            .abs()
+            .max()
+        ),
+    ):
+        with pytest.warns(UserWarning, match="are apart") as caught:
+            assert call() == 0
+        assert len(caught) == 1
+
+
+def test_a_set_without_an_id_is_named_by_its_row(frame, fitted):
+    gap = frame.assign(session=frame["session"].where(frame.index != 7))
+    with pytest.raises(DataError, match=r"column 'session', row 8 .*the value is missing; every row needs an id"):
+        fitted.predict(gap)
+
+
 def test_items_are_numbered_without_the_column_of_their_ids(frame, fitted):
     picks = fitted.predict(frame.drop(columns="product"))
     assert picks.columns.tolist() == ["session", "item", "chosen", "probability", "rank"]
@@ -183,8 +223,6 @@ def test_predictions_that_are_not_understood_raise(frame, fitted):
         fitted.predict(frame.assign(rank=1), carry=["rank"])
     with pytest.raises(OptionError, match="carry must be a list of columns"):
         fitted.predict(frame, carry="price")
-    with pytest.raises(DataError, match="the rows of a set must be adjacent: sort the table by 'session'"):
-        fitted.predict(frame.sort_values("price"))
     sets = sg.read_table(frame, set_id="session", features=["price", "stars"]).sets
     with pytest.raises(OptionError, match="carry names columns of a table, but sets were passed"):
         fitted.predict(sets, carry=["price"])

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from setgrad.cli._output import printed_warnings
+from setgrad.columns._kind_texts import KIND_TEXTS
 from setgrad.errors import OptionError
 from setgrad.selector import SubsetSelector, TableSchema
+from setgrad.selector._fitted_table import FittedTable
 
 TABLE_HELP = "Parquet, Feather, CSV or JSON-lines file, or a folder of them, one row for each item"
 
@@ -37,12 +40,42 @@ def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = Tr
     group.add_argument(
         "--features",
         metavar="COL,COL,...",
-        type=_column_names,
+        type=column_names,
         help="columns with the features of an item"
-        + (" [all numeric columns without another role]" if required else ""),
+        + (" [all that are understood and have no other role]" if required else ""),
     )
     group.add_argument("--item-id", metavar="COL", help="column with the name of an item, unique within a set")
     return group
+
+
+def declare_kinds(parser: ArgumentParser) -> None:
+    """Add the options that name the kinds of columns to a command, one for each kind."""
+    group = parser.add_argument_group(
+        "kinds of columns", "by default they are found from names, types and values; --dry-run shows them"
+    )
+    for kind, text in KIND_TEXTS.items():
+        group.add_argument(_kind_flag(kind), dest=f"kind_{kind}", metavar="COL,...", type=column_names, help=text)
+
+
+def _kind_flag(kind: str) -> str:
+    # Not to be taken for --item-id and --set-id.
+    return "--ids" if kind == "id" else f"--{kind}"
+
+
+def given_kinds(args: Namespace) -> tuple[dict[str, str], list[str]]:
+    """Return the kinds of columns that the command line names, and the columns of ids to learn vectors for.
+
+    Raises:
+        OptionError: If it names two kinds for a column.
+    """
+    kinds: dict[str, str] = {}
+    for kind in KIND_TEXTS:
+        for name in getattr(args, f"kind_{kind}") or ():
+            if kinds.setdefault(name, kind) != kind:
+                flags = f"{_kind_flag(kinds[name])} and {_kind_flag(kind)}"
+                raise OptionError(f"{flags} both name the column {name!r}; a column has one kind")
+    ids = [name for name, kind in kinds.items() if kind == "id"]
+    return {name: kind for name, kind in kinds.items() if kind != "id"}, ids
 
 
 def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:
@@ -64,6 +97,8 @@ def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:
             "place: --features"
         )
     columns = stored.columns
+    if args.set_id is None and stored.set_id is None:
+        raise OptionError(f"{args.model} was fitted with an array of groups; name the column of the sets: --set-id")
     return replace(
         stored,
         set_id=args.set_id or stored.set_id,
@@ -72,6 +107,18 @@ def schema_for(selector: SubsetSelector, args: Namespace) -> TableSchema:
         item_id=args.item_id or _stored_item_id(stored, args.table),
         chosen=getattr(args, "chosen", None) or stored.chosen,
     )
+
+
+def open_for(selector: SubsetSelector, args: Namespace, *, chosen: bool = False) -> FittedTable:
+    """Return the table of a command, with the rows of each set adjacent.
+
+    Args:
+        selector: The model.
+        args: The command line.
+        chosen: Whether the table tells what was chosen.
+    """
+    with printed_warnings(UserWarning):
+        return FittedTable.open(args.table, schema_for(selector, args), chosen=chosen)
 
 
 def _stored_item_id(stored: TableSchema, table: Path) -> str | None:
@@ -102,7 +149,8 @@ def check_same_features(start: SubsetSelector, features: Sequence[str] | None, f
         )
 
 
-def _column_names(text: str) -> list[str]:
+def column_names(text: str) -> list[str]:
+    """Return the columns of a list with commas."""
     # As in a line of a CSV file, so that "a,b" in quotes is one column.
     names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
     if not all(names) or not names:

@@ -6,14 +6,13 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from setgrad.cli._columns import declare_columns, schema_for
+from setgrad.cli._columns import declare_columns, open_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import read_given
 from setgrad.cli._predict import declare_model
 from setgrad.report import evaluate
 from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import load
-from setgrad.selector._table_input import read_choices
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -31,8 +30,9 @@ def _declare(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> CommandResult:
     selector = load(args.model, device=args.device)
-    choices = read_choices(args.table, schema_for(selector, args))
-    given = None if args.given is None else read_given(args.table, choices, args.given)
+    table = open_for(selector, args, chosen=True)
+    choices = table.read_choices()
+    given = None if args.given is None else read_given(table.source, choices, args.given)
     scores = evaluate(selector, choices, given=given).scores
     data = {**asdict(scores), "size_scores": selector.size_scores_}
     return CommandResult(data, (score_table(scores), size_rule_table(selector)))

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
+import warnings
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns
+from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns, declare_kinds, given_kinds
 from setgrad.cli._command import STOPPED, Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_checkpoint
+from setgrad.columns._arguments import TableArguments
 from setgrad.errors import OptionError
 from setgrad.report._scores import size_rule_table
 from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
 from setgrad.selector._choice_gradient import FENCHEL_YOUNG, GRADIENTS, make_gradient
+from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._model_files import check_model_folder
-from setgrad.selector._table_input import FitTable, TableArguments, read_choices
+from setgrad.selector._table_input import FitTable, list_warnings
 from setgrad.selector.choice_losses import CHOICE_LOSSES
-from setgrad.sets import Choices
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -31,8 +34,12 @@ def _declare(parser: ArgumentParser) -> None:
         "--output",
         metavar="FOLDER",
         type=Path,
-        required=True,
         help="folder for the model; an old model in it is replaced, other files stay",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what is understood of the table and what looks wrong, and stop; -o is not needed",
     )
     parser.add_argument(
         "--validation",
@@ -50,6 +57,7 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="COL",
         help="column with the weight of a row in the loss (--weights is the old name)",
     )
+    declare_kinds(parser)
     declare_limits(
         parser,
         "the limits under which the subsets were chosen: an item that was good but too\n"
@@ -77,12 +85,22 @@ def _run(args: Namespace) -> CommandResult:
             "or fit in Python"
         )
     check_limits(args)
+    kinds, ids = given_kinds(args)
+    columns = (args.set_id, args.chosen, args.item_id, args.features, args.sample_weight, kinds, ids)
+    arguments = TableArguments(*columns)
+    if args.dry_run:
+        return _describe(args, selector, arguments)
+    if args.output is None:
+        raise OptionError("name the folder for the model: -o FOLDER; or look at the table only: --dry-run")
     tables = {"the input table": args.table, "the table of validation sets": args.validation}
     check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
-    read = _read_table(args, selector, start)
-    constraint = read_limits_of(args.table, read.choices, args)
+    read = _read_table(args, selector, arguments, start)
+    assert read.source is not None
+    constraint = read_limits_of(read.source, read.choices, args)
+    # The rows are not needed any more, and may take much memory.
+    read = replace(read, source=None)
     validation = None if args.validation is None else _read_validation(args, read.schema)
     training = make_gradient(args.gradient, args.choice_loss, constrained=constraint is not None)
     started = time.perf_counter()
@@ -90,16 +108,32 @@ def _run(args: Namespace) -> CommandResult:
         selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
     selector.save(args.output)
-    names = read.schema.features
-    return _result(args.output, selector, read.choices, names, seconds, has_limits=constraint is not None)
+    return _result(args.output, selector, read, seconds, has_limits=constraint is not None)
 
 
-def _read_table(args: Namespace, selector: SubsetSelector, start: SubsetSelector | None) -> FitTable:
-    arguments = TableArguments(args.set_id, args.chosen, args.item_id, args.features, args.sample_weight)
+def _describe(args: Namespace, selector: SubsetSelector, arguments: TableArguments) -> CommandResult:
+    """Return what is understood of the table."""
+    if args.start is not None:
+        raise OptionError("--start uses the columns of its model as they are; leave it out to describe the table")
+    # What looks wrong is a part of the result.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        read = selector.read_to_fit(args.table, arguments, has_validation=args.validation is not None)
+    description = read.description
+    assert description is not None
+    texts = [f"warning: {text}" for text in list_warnings(description)]
+    return CommandResult({"description": asdict(description)}, (description.text_table, *texts))
+
+
+def _read_table(
+    args: Namespace, selector: SubsetSelector, arguments: TableArguments, start: SubsetSelector | None
+) -> FitTable:
     if start is not None:
         check_same_features(start, args.features, args.start)
     with printed_warnings(UserWarning):
-        read = selector.read_to_fit(args.table, arguments, has_validation=args.validation is not None, start=start)
+        read = selector.read_to_fit(
+            args.table, arguments, has_validation=args.validation is not None, start=start, keep_rows=True
+        )
     if start is not None:
         # A model of an earlier version has no columns of its own.
         check_same_features(start, read.schema.features, args.start)
@@ -107,20 +141,22 @@ def _read_table(args: Namespace, selector: SubsetSelector, start: SubsetSelector
 
 
 def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:
-    choices = read_choices(args.validation, schema)
-    constraint = read_limits_of(args.validation, choices, args)
+    with printed_warnings(UserWarning):
+        table = FittedTable.open(args.validation, schema, chosen=True)
+    choices = table.read_choices()
+    constraint = read_limits_of(table.source, choices, args)
     return (*choices,) if constraint is None else (*choices, constraint)
 
 
 def _result(
     folder: Path,
     selector: SubsetSelector,
-    choices: Choices,
-    features: tuple[str, ...],
+    read: FitTable,
     seconds: float,
     *,
     has_limits: bool,
 ) -> CommandResult:
+    choices, features = read.choices, read.schema.features
     best = selector.history_[selector.best_epoch_ - 1]
     rule = next(name for name, kind in SIZE_RULES.items() if isinstance(selector.size_rule_, kind))
     data = {
@@ -136,6 +172,7 @@ def _result(
         "size_scores": selector.size_scores_,
         "seconds": seconds,
         "stopped": selector.stopped_,
+        "description": None if read.description is None else asdict(read.description),
     }
     condition = "within the limits" if has_limits else "true size given"
     parts: tuple[TextTable | str, ...] = (
@@ -156,12 +193,13 @@ FIT = Command(
     summary="learn from a table of choices",
     usage="setgrad fit TABLE --set-id COL --chosen COL -o FOLDER [options]",
     description=(
-        "Learn what makes a subset good. The table has one row for each item; the rows of a set are adjacent, and one "
-        "column tells whether the item was chosen. The model remembers the names of the columns."
+        "Learn what makes a subset good. The table has one row for each item; one column tells its set, and one "
+        "whether the item was chosen. Numbers, categories, dates, texts and vectors are understood as they are, also "
+        "with gaps. The model remembers the names of the columns."
     ),
     examples=(
-        "setgrad fit baskets.parquet --set-id basket --chosen bought -o model/",
-        "setgrad fit choices.csv --set-id query --chosen clicked --features price,stars -o model/",
+        "setgrad fit baskets.parquet --set-id basket --chosen bought --dry-run   # what is understood",
+        "setgrad fit choices.csv --set-id query --chosen clicked --category shop --ignore stock -o model/",
         "setgrad fit train.parquet --validation valid.parquet --set-id set --chosen chosen -o model/ \\\n"
         "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # resumes if it is interrupted",
     ),

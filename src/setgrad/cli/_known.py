@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 import torch
@@ -13,6 +12,9 @@ from setgrad.cli._limits import read_limits_and
 from setgrad.errors import DataError, OptionError
 from setgrad.selector import LinearConstraint
 from setgrad.sets import Choices, Sets, Table, subset_sizes
+
+if TYPE_CHECKING:
+    from setgrad.sets._sources import TableSource
 
 
 @final
@@ -53,7 +55,7 @@ def check_known(args: Namespace) -> None:
         raise OptionError(f"--recall is calibrated for sets of which nothing is known; leave out {flag}")
 
 
-def read_known(path: Path, table: Table, args: Namespace) -> tuple[list[LinearConstraint] | None, KnownItems]:
+def read_known(source: TableSource, table: Table, args: Namespace) -> tuple[list[LinearConstraint] | None, KnownItems]:
     """Return the limits on the sets of a table and what is known about them, read in one pass.
 
     Raises:
@@ -62,27 +64,27 @@ def read_known(path: Path, table: Table, args: Namespace) -> tuple[list[LinearCo
         OptionError: If more items are given than `--size` allows.
     """
     names = [name for name in (args.given, args.excluded) if name is not None]
-    constraint, columns = read_limits_and(path, table.sets, args, names)
+    constraint, columns = read_limits_and(source, table.sets, args, names)
     known = KnownItems(*(None if name is None else columns[name] for name in (args.given, args.excluded)))
     if known.given is not None and known.excluded is not None:
         both = known.given.values & known.excluded.values
         if bool(both.any()):
             raise DataError(
-                f"{path}: {_name_item(table, int(both.nonzero()[0]))} is true in column {args.given!r} (--given) and "
-                f"in column {args.excluded!r} (--excluded); make one of them false"
+                f"{source.name}: {_name_item(table, int(both.nonzero()[0]))} is true in column {args.given!r} "
+                f"(--given) and in column {args.excluded!r} (--excluded); make one of them false"
             )
     if known.given is not None and args.size is not None:
         counts = subset_sizes(known.given)
         if counts.max() > args.size:
             first = int((counts > args.size).argmax())
             raise OptionError(
-                f"{path}: set {_set_id(table, first)!r} has {counts[first]} items that are true in column "
+                f"{source.name}: set {_set_id(table, first)!r} has {counts[first]} items that are true in column "
                 f"{args.given!r}, more than --size {args.size}; given items count in the size"
             )
     return constraint, known
 
 
-def read_given(path: Path, choices: Choices, column: str) -> Sets:
+def read_given(source: TableSource, choices: Choices, column: str) -> Sets:
     """Return the given items of sets whose chosen subsets are known.
 
     Raises:
@@ -90,12 +92,12 @@ def read_given(path: Path, choices: Choices, column: str) -> Sets:
     """
     from setgrad.sets._read import read_columns
 
-    given = choices.sets.with_values(torch.from_numpy(read_columns(path, booleans=[column]).booleans[column]))
+    given = choices.sets.with_values(torch.from_numpy(read_columns(source, booleans=[column]).booleans[column]))
     wrong = given.values & ~choices.subsets.values
     if bool(wrong.any()):
         raise DataError(
-            f"{path}: {_name_item(choices, int(wrong.nonzero()[0]))} is true in column {column!r}, but was not chosen; "
-            "only chosen items can be given where the picks are scored"
+            f"{source.name}: {_name_item(choices, int(wrong.nonzero()[0]))} is true in column {column!r}, but was not "
+            "chosen; only chosen items can be given where the picks are scored"
         )
     return given
 

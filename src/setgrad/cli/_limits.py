@@ -6,8 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from itertools import pairwise
 from math import isnan
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +14,9 @@ from setgrad.errors import DataError, OptionError
 from setgrad.selector import Budget, Conflicts, Groups, LinearConstraint, MustHave, MustNot, SizeRange
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.sets import Choices, Sets
+
+if TYPE_CHECKING:
+    from setgrad.sets._sources import TableSource
 
 
 def declare_limits(parser: ArgumentParser, description: str) -> Any:
@@ -76,17 +78,17 @@ def given_limits(args: Namespace) -> list[str]:
     return ["--" + name.replace("_", "-") for name in names if getattr(args, name) is not None]
 
 
-def read_limits(path: Path, sets: Sets, args: Namespace) -> list[LinearConstraint] | None:
+def read_limits(source: TableSource, sets: Sets, args: Namespace) -> list[LinearConstraint] | None:
     """Return the constraints on the sets of a table; None without limits.
 
     Raises:
         DataError: If the column of a limit is missing or holds values that cannot be used.
     """
-    return read_limits_and(path, sets, args, [])[0]
+    return read_limits_and(source, sets, args, [])[0]
 
 
 def read_limits_and(
-    path: Path, sets: Sets, args: Namespace, others: Sequence[str]
+    source: TableSource, sets: Sets, args: Namespace, others: Sequence[str]
 ) -> tuple[list[LinearConstraint] | None, dict[str, Sets]]:
     """Return the constraints on the sets of a table, and other columns of booleans by name, read in one pass.
 
@@ -103,7 +105,7 @@ def read_limits_and(
 
         # A column may have two roles, and is read once.
         flags = list(dict.fromkeys(booleans))
-        columns = read_columns(path, numbers=costs, booleans=flags, labels=labels, optional_labels=conflicts)
+        columns = read_columns(source, numbers=costs, booleans=flags, labels=labels, optional_labels=conflicts)
         masks = {name: sets.with_values(torch.from_numpy(columns.booleans[name])) for name in flags}
         for budget, cost in zip(args.budget or [], costs, strict=True):
             parts.append(_budget(sets.with_values(torch.from_numpy(columns.numbers[cost])), budget, cost))
@@ -120,18 +122,18 @@ def read_limits_and(
     return parts or None, masks
 
 
-def read_limits_of(path: Path, choices: Choices, args: Namespace) -> list[LinearConstraint] | None:
+def read_limits_of(source: TableSource, choices: Choices, args: Namespace) -> list[LinearConstraint] | None:
     """Return the constraints under which the subsets of a table were chosen.
 
     Raises:
         DataError: If a limit does not allow a chosen subset; the message has the id of its set. Other errors are those
             of `read_limits`.
     """
-    constraint = read_limits(path, choices.sets, args)
+    constraint = read_limits(source, choices.sets, args)
     if constraint is not None and choices.set_ids is not None:
         ids = choices.set_ids
         allowed = BatchConstraint.of(constraint, choices.sets)
-        allowed.check_feasible(choices.subsets, lambda index: f"set {ids[index]!r} of {path}")
+        allowed.check_feasible(choices.subsets, lambda index: f"set {ids[index]!r} of {source.name}")
     return constraint
 
 

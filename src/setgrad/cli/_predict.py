@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from functools import partial
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import TABLE_HELP, declare_columns, schema_for
+from setgrad.cli._columns import TABLE_HELP, column_names, declare_columns, open_for, schema_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import check_known, declare_known, read_known
 from setgrad.cli._limits import check_limits, declare_limits, given_limits
 from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_output
+from setgrad.cli._show import show_picks
 from setgrad.discrete.solvers.knapsack import MOST_STEPS
-from setgrad.errors import InfeasibleError, OptionError, SolverError
-from setgrad.selector import SubsetSelector, TableSchema, load
-from setgrad.selector._constrained_choice import describe_failures, list_failures
+from setgrad.errors import InfeasibleError, OptionError
+from setgrad.selector import SubsetSelector, load
+from setgrad.selector._input import Input
+from setgrad.selector._picks import check_carry, check_ids
 from setgrad.selector._prediction import SubsetRequest
-from setgrad.selector._table_input import read_sets
-from setgrad.sets import Sets, Table, subset_sizes
+from setgrad.sets import Sets, subset_sizes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -33,7 +35,6 @@ def _declare(parser: ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        required=True,
         help="file for the picks, one row for each item: .parquet, .csv, .csv.gz, .jsonl or .feather",
     )
     parser.add_argument(
@@ -42,6 +43,20 @@ def _declare(parser: ArgumentParser) -> None:
         default=False,
         help="write ids as they are to a CSV file, also those that a spreadsheet would run as formulas; by default an "
         "apostrophe comes before them",
+    )
+    parser.add_argument(
+        "--carry",
+        metavar="COL,...",
+        type=column_names,
+        default=[],
+        help="columns of the table to repeat beside the picks",
+    )
+    parser.add_argument(
+        "--show",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="print the picks of the first N sets, and the next best items of each; -o is not needed then",
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--size", metavar="N", type=int, help="pick N items of each set [the model chooses the number]")
@@ -89,14 +104,10 @@ def declare_model(parser: ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 [a GPU if there is one]")
 
 
-def _check_id_columns(schema: TableSchema) -> None:
-    """Check that the ids have other names than the columns that every table of picks has."""
-    for flag, name in (("--set-id", schema.set_id), ("--item-id", schema.item_id)):
-        if name in ("probability", "chosen"):
-            raise OptionError(
-                f"the table of picks has its own column {name!r}, so no id can have this name; rename the column in "
-                f"the table and give its new name: {flag} COL"
-            )
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def _check_choice(args: Namespace) -> None:
@@ -131,72 +142,67 @@ def _check_recall(selector: SubsetSelector, args: Namespace) -> None:
         selector.recall_.threshold(args.recall)
 
 
-def _pick(selector: SubsetSelector, table: Table, args: Namespace, **options: Any) -> tuple[Sets, dict[str, str]]:
-    """Return the picks, and why sets have none within the limits, by their id.
+def _pick(
+    selector: SubsetSelector, asked: Input, constraint: Any, known: tuple[Any, Any], args: Namespace
+) -> tuple[Sets, pa.Table, dict[str, str]]:
+    """Return the picks, also as a table, and why sets have none within the limits, by their id.
 
     Raises:
-        SolverError: If there is such a set, unless it is to be skipped. The message has its id.
+        InfeasibleError: If there is such a set, unless it is to be skipped.
     """
-    how = {name: getattr(args, name) for name in ("size", "threshold", "search", "decide", "recall")}
-    choose = partial(selector.predict, table.sets, **how, **options)
+
+    def choose(on_failure: str) -> tuple[Sets, pa.Table]:
+        size, threshold, search, decide, recall = args.size, args.threshold, args.search, args.decide, args.recall
+        request = SubsetRequest(size, threshold, search, constraint, on_failure, decide, recall)
+        return selector.choose_rows(asked, request, *known, args.carry)
+
     try:
-        return choose(), {}
+        return *choose("raise"), {}
     except InfeasibleError as error:
+        if args.on_failure == "raise":
+            raise
         reasons = error.reasons
-    names = table.set_ids or range(len(table))
-    message = list_failures if args.on_failure == "skip" else describe_failures
-    text = message(reasons, len(table), lambda index: f"set {names[index]!r}")
-    if args.on_failure == "raise":
-        raise SolverError(text)
-    print(f"warning: {text}", file=sys.stderr)
-    with warnings.catch_warnings():
-        # The same text with indices in place of ids.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return choose(on_failure="skip"), {str(names[index]): reason for index, reason in reasons.items()}
+    with printed_warnings(RuntimeWarning):
+        picks, rows = choose("skip")
+    ids = asked.set_ids
+    return picks, rows, {str(ids[index]): reason for index, reason in reasons.items()}
 
 
 def _run(args: Namespace) -> CommandResult:
-    from setgrad.sets import write_table
     from setgrad.sets._formats import find_format
-    from setgrad.sets._write import check_writable_ids
+    from setgrad.sets._write import check_writable_ids, write_rows
 
     check_limits(args)
     check_known(args)
     _check_choice(args)
-    find_format(args.output)  # raises for an unknown ending
-    check_output(args.output, model=args.model, table=args.table)
+    if args.output is not None:
+        find_format(args.output)  # raises for an unknown ending
+        check_output(args.output, model=args.model, table=args.table)
+    elif not args.show:
+        raise OptionError("name the file for the picks: -o FILE; or print those of a few sets: --show 3")
     selector = load(args.model, device=args.device)
     _check_recall(selector, args)
-    schema = schema_for(selector, args)
-    _check_id_columns(schema)
-    table = read_sets(args.table, schema)
-    check_writable_ids(args.output, set_ids=table.set_ids, item_ids=table.item_ids)
-    constraint, items = read_known(args.table, table, args)
-    known = items._asdict()
-    scores = selector.decision_function(table.sets, **known)
+    check_ids(schema_for(selector, args))
+    table = open_for(selector, args)
+    check_carry(args.carry, table)
+    read = table.read_sets()
+    if args.output is not None:
+        check_writable_ids(args.output, set_ids=read.set_ids, item_ids=read.item_ids)
+    constraint, known = read_known(table.source, read, args)
     with warnings.catch_warnings():
         # `_check_recall` has said it.
         warnings.filterwarnings("ignore", ".* calibration sets are too few", RuntimeWarning)
-        picks, skipped = _pick(selector, table, args, constraint=constraint, scores=scores, **known)
-    item_name = schema.item_id or ("item" if schema.set_id == "item_id" else "item_id")
-    probability = selector.predict_proba(table.sets, scores=scores, **known)
-    with printed_warnings(UserWarning):
-        write_table(
-            args.output,
-            picks,
-            set_ids=table.set_ids,
-            item_ids=table.item_ids,
-            probability=probability,
-            names=(schema.set_id, item_name),
-            formulas=args.formulas,
-        )
+        picks, rows, skipped = _pick(selector, selector.ask(table, read), constraint, known, args)
+    if args.output is not None:
+        with printed_warnings(UserWarning):
+            write_rows(args.output, rows, formulas=args.formulas)
     sizes = subset_sizes(picks)
     data = {
-        "picks": str(args.output),
-        "sets": len(table),
-        "items": table.sets.layout.total,
-        "given": 0 if items.given is None else int(items.given.values.sum()),
-        "excluded": 0 if items.excluded is None else int(items.excluded.values.sum()),
+        "picks": None if args.output is None else str(args.output),
+        "sets": len(read),
+        "items": read.sets.layout.total,
+        "given": 0 if known.given is None else int(known.given.values.sum()),
+        "excluded": 0 if known.excluded is None else int(known.excluded.values.sum()),
         "chosen": int(sizes.sum()),
         "mean_size": float(sizes.mean()),
         "smallest_size": int(sizes.min()),
@@ -210,21 +216,24 @@ def _run(args: Namespace) -> CommandResult:
         f"{sizes.max()}",
     )
     summary = TextTable("", ("sets", "items", "chosen", "mean of a set", "smallest", "largest"), (row,))
-    return CommandResult(data, (summary, f"picks written to {args.output}"))
+    parts: tuple[TextTable | str, ...] = (show_picks(rows, args.show),) if args.show else ()
+    written = () if args.output is None else (f"picks written to {args.output}",)
+    return CommandResult(data, (*parts, summary, *written))
 
 
 PREDICT = Command(
     name="predict",
     summary="pick from new sets",
-    usage="setgrad predict MODEL TABLE -o FILE [options]",
+    usage="setgrad predict MODEL TABLE [-o FILE] [--show N] [options]",
     description=(
-        "Pick a subset of each set of a table, and write one row for each item: set id, item id, probability, chosen. "
+        "Pick a subset of each set of a table, and write one row for each item: set id, item id, chosen, probability, "
+        "and the rank in its set, chosen items first. "
         "The model chooses the number of items, unless --size, --threshold, --recall or a limit is given. With --given "
         "it completes the subsets that were begun."
     ),
     examples=(
         "setgrad predict model/ new.csv -o picks.csv --size 10 --search local",
-        "setgrad predict model/ carts.csv -o picks.csv --given in_cart --excluded sold_out",
+        "setgrad predict model/ carts.csv --show 3 --carry title,price --given in_cart",
         "setgrad predict model/ new.csv -o picks.csv --budget 50 --cost price --at-most 2 --group brand",
     ),
     declare=_declare,

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from setgrad.cli._columns import declare_columns, schema_for
+from setgrad.cli._columns import declare_columns, open_for
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._paths import check_output
 from setgrad.cli._predict import declare_model
@@ -14,7 +14,6 @@ from setgrad.report import Section, evaluate, write_report
 from setgrad.report._scores import score_table
 from setgrad.report._write import check_matplotlib
 from setgrad.selector import load
-from setgrad.selector._table_input import read_choices
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -39,7 +38,7 @@ def _run(args: Namespace) -> CommandResult:
     selector = load(args.model, device=args.device)
     evaluation = None
     if args.table is not None:
-        evaluation = evaluate(selector, read_choices(args.table, schema_for(selector, args)))
+        evaluation = evaluate(selector, open_for(selector, args, chosen=True).read_choices())
     section = Section(args.table.name if args.table else "Training", selector, evaluation)
     write_report(args.output, [section], title=f"Selector {args.model.resolve().name}", sets=args.sets)
     data = {"report": str(args.output)}

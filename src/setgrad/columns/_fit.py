@@ -169,9 +169,10 @@ def fit_columns(
 
 
 def _candidates(source: TableSource, roles: Roles, choice: ColumnChoice) -> list[str]:
-    """Return the columns that may be features."""
+    """Return the columns that may be features; one whose kind the user names is meant to be used."""
     columns = source.schema.names if choice.features is None else choice.features
-    return [name for name in dict.fromkeys([*columns, *choice.embed]) if name not in roles or name in choice.embed]
+    named = [*columns, *(choice.kinds or {}), *choice.embed]
+    return [name for name in dict.fromkeys(named) if name not in roles or name in choice.embed]
 
 
 def _grouped(names: Sequence[str], schema: pa.Schema, kinds: Mapping[str, str]) -> list[list[str]]:

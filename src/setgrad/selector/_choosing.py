@@ -6,7 +6,7 @@ import abc
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -19,25 +19,23 @@ from setgrad.functions.average import BoundAverage
 from setgrad.selector._batched_inference import check_finite, infer_logits, map_batches, plan_batches
 from setgrad.selector._data import check_item_shape
 from setgrad.selector._draws import DRAWS, closest_to_draws, draw_subsets
+from setgrad.selector._fitted_table import FittedTable
+from setgrad.selector._input import Input
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel, LearnedSetFunction
+from setgrad.selector._picks import as_kind_of, check_carry, check_ids, picks_table
 from setgrad.selector._prediction import Chooser, SubsetRequest, check_scores
-from setgrad.selector._recall import RecallCalibration
-from setgrad.selector._table_input import (
-    checked_carry,
-    is_table,
-    open_fitted,
-    picks_frame,
-    read_choices,
-    read_masks,
-    read_sets,
-)
+from setgrad.selector._recall import RecallCalibration, recall_level
+from setgrad.selector._table_input import is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.metrics import mean_jaccard
 from setgrad.selector.sizes import SizeRule, probability
-from setgrad.sets import Choices, Sets, as_sets, as_subsets, subset_sizes
+from setgrad.sets import Choices, Sets, Table, as_sets, subset_sizes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class AbstractChoosing(abc.ABC):
@@ -58,26 +56,30 @@ class AbstractChoosing(abc.ABC):
     def _predict_samples(self) -> int:
         """Samples of the estimator in prediction."""
 
-    def decision_function(self, sets: Any, *, given: Any = None, excluded: Any = None) -> Sets:
+    def decision_function(self, sets: Any, *, given: Any = None, excluded: Any = None, groups: Any = None) -> Any:
         """Return the logit of each item to be in the subset, given what is known; arguments are those of `predict`.
+
+        The result is a `Sets`; with groups, an array with one number for each row.
 
         Raises:
             DataError: If the features are not finite or too large.
             NotFittedError: If the selector is not fitted.
             ShapeError: If items have another shape than in fitting.
         """
-        given, excluded = _named_masks(sets, given, excluded)
-        sets = self._check_sets(sets)
-        return self._infer(sets, Known.of(given, excluded, sets))
+        asked = self._open(sets, groups)
+        return asked.answer(self._infer(asked.sets, Known.of(*asked.masks(given, excluded), asked.sets)))
 
-    def predict_proba(self, sets: Any, *, given: Any = None, excluded: Any = None, scores: Sets | None = None) -> Sets:
+    def predict_proba(
+        self, sets: Any, *, given: Any = None, excluded: Any = None, scores: Sets | None = None, groups: Any = None
+    ) -> Any:
         """Return the probability of each item to be in the subset, given what is known.
 
-        It is 1 for a given item and 0 for an excluded one. Arguments and errors are those of `predict`.
+        It is 1 for a given item and 0 for an excluded one. Arguments and errors are those of `predict`. The result is
+        a `Sets`; with groups, or after `fit(X, y)`, an array with one number for each row.
         """
-        given, excluded = _named_masks(sets, given, excluded)
-        sets = self._check_sets(sets, scores)
-        return sets.with_values(self._probabilities(sets, Known.of(given, excluded, sets), scores))
+        asked = self._open(sets, groups, scores)
+        known = Known.of(*asked.masks(given, excluded), asked.sets)
+        return asked.answer(asked.sets.with_values(self._probabilities(asked.sets, known, scores)))
 
     def predict(
         self,
@@ -94,6 +96,7 @@ class AbstractChoosing(abc.ABC):
         scores: Sets | None = None,
         on_failure: str = "raise",
         carry: Iterable[str] = (),
+        groups: Any = None,
     ) -> Any:
         """Choose a subset of each set.
 
@@ -117,10 +120,12 @@ class AbstractChoosing(abc.ABC):
             scores: The result of `decision_function` for the same arguments, to avoid computing it again.
             on_failure: For a set without an allowed subset: "raise" an error, or "skip" it: warn and leave it empty.
             carry: Columns of the table to repeat in the result.
+            groups: The set of each row, if `sets` is an array `(rows, d)` or a frame without a column that tells it.
 
         Returns:
             The chosen subsets, a `Sets` of booleans. Of a table, a frame of the same kind (pandas, polars, else Arrow)
-            with its rows: set id, item id, chosen, probability, and the rank in the set, chosen items first.
+            with its rows: set id, item id, chosen, probability, and the rank in the set, chosen items first. With
+            groups, or after `fit(X, y)`, an array with one boolean for each row.
 
         Raises:
             DataError: If the features are not finite or too large, or an item is given and excluded.
@@ -130,14 +135,32 @@ class AbstractChoosing(abc.ABC):
             SolverError: If a set has no allowed subset. The message names the set and the reason.
         """
         request = SubsetRequest(size, threshold, search, constraint, on_failure, decide, recall)
-        if is_table(sets):
-            if scores is not None:
-                raise OptionError(f"{parameter('scores')} belong to sets, but a table was passed; leave them out")
-            return self._choose_from_table(sets, request, given, excluded, carry)
-        if not isinstance(carry, tuple) or carry:
-            raise OptionError(f"{parameter('carry')} names columns of a table, but sets were passed; leave it out")
-        sets = self._check_sets(sets, scores)
-        return self._choose(sets, request, Known.of(given, excluded, sets), scores)
+        if scores is not None and (is_table(sets) or groups is not None):
+            passed = "a table was" if is_table(sets) else "rows were"
+            raise OptionError(f"{parameter('scores')} belong to sets, but {passed} passed; leave them out")
+        asked = self._open(sets, groups, scores)
+        is_frame = asked.table is not None and not asked.answers_rows
+        if not is_frame and (not isinstance(carry, tuple) or carry):
+            passed = "sets were passed" if asked.table is None else "the result is an array with a boolean for each row"
+            raise OptionError(f"{parameter('carry')} names columns of a table, but {passed}; leave it out")
+        known = asked.masks(given, excluded)
+        if is_frame:
+            return as_kind_of(sets, self.choose_rows(asked, request, *known, carry)[1])
+        name_of = None if asked.read is None else asked.name_of
+        picks, _ = self._choose_scored(asked.sets, request, Known.of(*known, asked.sets), scores, name_of)
+        return asked.answer(picks)
+
+    def choose_rows(
+        self, asked: Input, request: SubsetRequest, given: Any, excluded: Any, carry: Iterable[str] = ()
+    ) -> tuple[Sets, pa.Table]:
+        """Return the subsets chosen from a table, and its picks as an Arrow table; arguments are those of `predict`."""
+        assert asked.table is not None and isinstance(asked.read, Table)
+        check_ids(asked.table.schema)
+        carried = check_carry(carry, asked.table)
+        sets, known = asked.sets, Known.of(given, excluded, asked.sets)
+        picks, scores = self._choose_scored(sets, request, known, None, asked.name_of)
+        probability = sets.with_values(self._probabilities(sets, known, scores))
+        return picks, picks_table(asked.table, asked.read, picks=picks, probability=probability, carried=carried)
 
     def sample(
         self, sets: Any, n: int = 1, *, given: Any = None, excluded: Any = None, random_state: int = 0
@@ -161,11 +184,11 @@ class AbstractChoosing(abc.ABC):
         Raises:
             OptionError: If `n` is not a whole number of at least 1; other errors are those of `predict`.
         """
-        given, excluded = _named_masks(sets, given, excluded)
-        sets = self._check_sets(sets)
+        asked = self._open(sets, None)
+        sets, known = asked.sets, asked.masks(given, excluded)
         if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
             raise OptionError(f"{parameter('n')} must be a whole number of at least 1, not {n!r}")
-        draws = self._draw(sets, int(n), random_state, Known.of(given, excluded, sets))
+        draws = self._draw(sets, int(n), random_state, Known.of(*known, sets))
         return [sets.with_values(draw) for draw in draws]
 
     def value(self, sets: Any, subsets: Any) -> Tensor:
@@ -243,19 +266,22 @@ class AbstractChoosing(abc.ABC):
         given: Any = None,
         constraint: AnyConstraint | None = None,
         on_failure: str = "raise",
+        groups: Any = None,
     ) -> float:
         """Return the mean Jaccard score of `predict`, with the number of items chosen by the selector.
 
-        Choices, and a table after a fit on a table, hold the subsets too.
+        Choices, and a table after a fit on a table, hold the subsets too. With groups, or after `fit(X, y)`, the
+        subsets are one boolean for each row.
 
         Raises:
             DataError: If there are no sets; other errors are those of `predict`.
         """
-        (given,) = _named_masks(sets, given)
-        choices = self._check_choices(sets, subsets)
+        asked = self._open(sets, groups, chosen=subsets is None)
+        (given, _), true = asked.masks(given), asked.chosen(subsets)
         request = SubsetRequest(constraint=constraint, on_failure=on_failure)
-        known = Known.of(given, None, choices.sets)
-        return mean_jaccard(self._choose(choices.sets, request, known), choices.subsets)
+        name_of = None if asked.read is None else asked.name_of
+        known = Known.of(given, None, asked.sets)
+        return mean_jaccard(self._choose_scored(asked.sets, request, known, None, name_of)[0], true)
 
     def score_true_size(self, sets: Any, subsets: Any = None) -> float:
         """Return the mean Jaccard score for the true size of each subset, which is what papers report.
@@ -277,38 +303,27 @@ class AbstractChoosing(abc.ABC):
         if not hasattr(self, "model_"):
             raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
 
-    def _choose_from_table(
-        self, table: Any, request: SubsetRequest, given: Any, excluded: Any, carry: Iterable[str]
-    ) -> Any:
+    def ask(self, table: FittedTable, read: Table) -> Input:
+        """Return what was read from a table as the input of `choose_rows`, with its sets checked."""
+        return Input.of_table(table, read).with_sets(self._check_sets(read.sets))
+
+    def _open(self, data: Any, groups: Any, scores: Any = None, *, chosen: bool = False) -> Input:
+        """Return what was passed in place of sets, with its sets checked."""
         self._check_fitted()
-        source, schema = open_fitted(table, self.table_)
-        carried = checked_carry(carry, source, schema)
-        read = read_sets(source, schema)
-        sets = self._check_sets(read.sets)
-        given, excluded = read_masks(source, given, excluded)
-        known = Known.of(given, excluded, sets)
-        picks, scores = self._choose_scored(
-            sets, request, known, None, lambda index: f"set {(read.set_ids or ())[index]!r}"
-        )
-        probability = sets.with_values(self._probabilities(sets, known, scores))
-        return picks_frame(table, source, schema, read, picks=picks, probability=probability, carried=carried)
+        asked = Input.of(data, self.table_, groups=groups, chosen=chosen)
+        return asked.with_sets(self._check_sets(asked.sets, scores))
 
     def _check_sets(self, sets: Any, scores: Any = None) -> Sets:
         self._check_fitted()
         if is_table(sets):
-            sets = read_sets(*open_fitted(sets, self.table_)).sets
+            sets = Input.of(sets, self.table_).sets
         # The values of sets with scores were checked when the scores were computed.
         is_checked = scores is not None and isinstance(sets, Sets)
         return check_item_shape(sets if is_checked else as_sets(sets), self.model_.config.item_shape)
 
     def _check_choices(self, sets: Any, subsets: Any) -> Choices:
-        if is_table(sets) and subsets is None:
-            self._check_fitted()
-            sets, subsets = read_choices(*open_fitted(sets, self.table_))
-        if isinstance(sets, Choices) and subsets is None:
-            sets, subsets = sets
-        sets = self._check_sets(sets)
-        return Choices(sets, as_subsets(subsets, sets))
+        asked = self._open(sets, None, chosen=subsets is None)
+        return Choices(asked.sets, asked.chosen(subsets))
 
     def _infer(self, sets: Sets, known: Known | None = None) -> Sets:
         with showing("computing logits", self.verbose > 0):
@@ -346,7 +361,7 @@ class AbstractChoosing(abc.ABC):
         if scores is not None:
             check_scores(scores, sets)
         if request.recall is not None:
-            level = self._recall_level(request.recall, known)
+            level = recall_level(self.recall_, request.recall, is_known=known is not None)
             found = sets.with_values(self._logits(sets, None, scores))
             return sets.with_values(found.values.double() >= level), found
         chooser = Chooser(
@@ -368,20 +383,6 @@ class AbstractChoosing(abc.ABC):
             picks = closest_to_draws(torch.cat([picks.values[None], draws]), draws, sets)
         return picks, None if logits is None else sets.with_values(logits)
 
-    def _recall_level(self, recall: float, known: Known | None) -> float:
-        """Return the logit from which on items are chosen for this recall."""
-        if known is not None:
-            raise OptionError(
-                f"{parameter('recall')} is calibrated for sets of which nothing is known; leave out "
-                f"{parameter('given')} and {parameter('excluded')}"
-            )
-        if self.recall_ is None:
-            raise OptionError(
-                f"{parameter('recall')} needs a calibration, which models of earlier versions do not have; call "
-                "calibrate_recall(sets, subsets) first"
-            )
-        return self.recall_.threshold(recall)
-
     def _precise(self) -> ChoiceModel:
         # In float64, rounding is far below what float32 results can show, so batches make no difference.
         if self._exact_model is None:
@@ -393,8 +394,3 @@ def _logit_dtype(sets: Sets) -> torch.dtype:
     """Return the dtype of logits: at least float32, because half precision would give different items the same one."""
     dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
     return torch.promote_types(sets.dtype, dtype)
-
-
-def _named_masks(data: Any, *known: Any) -> tuple[Any, ...]:
-    """Return known items of sets as they are, and those of a table with the columns that texts name."""
-    return read_masks(data, *known) if is_table(data) else known

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from setgrad._progress import showing
-from setgrad.columns import Part
+from setgrad.columns._part import Part
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batched_inference import CONVERGED_SHARE
 from setgrad.selector._calibration import calibrate_model

@@ -12,7 +12,9 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from setgrad.columns import ColumnItems, Part, RelativeFeatures, compared_scales, count_features
+from setgrad.columns._module import ColumnItems
+from setgrad.columns._part import Part, compared_scales, count_features
+from setgrad.columns._relative import RelativeFeatures
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction

@@ -107,3 +107,27 @@ class RecallCalibration:
             )
             return -torch.inf
         return float(levels[kept].max())
+
+
+def recall_level(calibration: RecallCalibration | None, recall: float, *, is_known: bool) -> float:
+    """Return the logit from which on items are chosen for this recall.
+
+    Args:
+        calibration: The calibration of a selector, if it has one.
+        recall: The recall.
+        is_known: Whether something is known about the subsets.
+
+    Raises:
+        OptionError: If there is no calibration for this, or `recall` is not between 0 and 1.
+    """
+    if is_known:
+        raise OptionError(
+            f"{parameter('recall')} is calibrated for sets of which nothing is known; leave out {parameter('given')} "
+            f"and {parameter('excluded')}"
+        )
+    if calibration is None:
+        raise OptionError(
+            f"{parameter('recall')} needs a calibration, which models of earlier versions do not have; call "
+            "calibrate_recall(sets, subsets) first"
+        )
+    return calibration.threshold(recall)

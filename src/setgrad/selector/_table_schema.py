@@ -24,10 +24,10 @@ class TableSchema:
     the other rows.
 
     Args:
-        set_id: Column with the set of a row.
+        set_id: Column with the set of a row; None if `fit` had groups instead.
         features: Columns with the features of an item.
         item_id: Column with the name of an item.
-        chosen: Column that tells whether an item was chosen.
+        chosen: Column that tells whether an item was chosen; None if `fit` had an array of them instead.
         dtype: "float32" or "float64"; None to choose it from the values of each table.
         columns: How the features become numbers; None if they are numbers.
 
@@ -36,7 +36,7 @@ class TableSchema:
         True
     """
 
-    set_id: str
+    set_id: str | None
     features: tuple[str, ...]
     item_id: str | None = None
     chosen: str | None = None
@@ -77,11 +77,10 @@ class TableSchema:
         """
         if not isinstance(data, dict):
             raise FileFormatError(f"{place} is not an object with the columns of a table")
-        features, optional = data.get("features"), (data.get("item_id"), data.get("chosen"))
+        features = data.get("features")
+        set_id, item_id, chosen = optional = tuple(data.get(name) for name in ("set_id", "item_id", "chosen"))
         has_features = isinstance(features, list) and bool(features) and all(map(_is_name, features))
-        if not (_is_name(data.get("set_id")) and has_features) or not all(
-            name is None or _is_name(name) for name in optional
-        ):
+        if not has_features or not all(name is None or _is_name(name) for name in optional):
             raise FileFormatError(f"{place} is damaged: it does not name the columns of a table")
         dtype = data.get("dtype")
         if dtype not in (None, *_DTYPES):
@@ -93,7 +92,7 @@ class TableSchema:
             columns = Columns.from_json(data["columns"], place)
             if list(columns.names) != features:
                 raise FileFormatError(f"{place} is damaged: its columns are not those of its features")
-        return TableSchema(data["set_id"], tuple(data["features"]), *optional, dtype, columns)
+        return TableSchema(set_id, tuple(data["features"]), item_id, chosen, dtype, columns)
 
 
 def _is_name(name: Any) -> bool:

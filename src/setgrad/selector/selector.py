@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,28 +9,21 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from setgrad._text_table import plain_table
+from setgrad.columns._arguments import TableArguments
 from setgrad.errors import OptionError, parameter, unknown_name
-from setgrad.selector._choice_gradient import FENCHEL_YOUNG, ChoiceGradient, make_gradient
+from setgrad.selector._choice_gradient import FENCHEL_YOUNG, make_gradient
 from setgrad.selector._choosing import AbstractChoosing
-from setgrad.selector._data import prepare_data, split_sets
-from setgrad.selector._fit import FitResult, fit_selector
+from setgrad.selector._fit import FitResult
+from setgrad.selector._learning import AbstractLearning
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
-from setgrad.selector._options import AbstractOptions, SelectorOptions, declared_options
+from setgrad.selector._options import AbstractOptions, SelectorOptions
 from setgrad.selector._recall import RecallCalibration
-from setgrad.selector._table_input import (
-    FitTable,
-    TableArguments,
-    as_choices,
-    check_no_subsets,
-    is_table,
-    read_choices,
-    read_to_fit,
-)
+from setgrad.selector._routing import AbstractConventions
+from setgrad.selector._rows import group_choices
+from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import AnyConstraint
@@ -41,7 +33,7 @@ from setgrad.selector.sizes import SizeRule, rule_to_json
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions, AbstractChoosing):
+class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, AbstractConventions):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
@@ -194,31 +186,6 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         )
         return cls.preset(name, **options)
 
-    # ---- scikit-learn's conventions
-
-    def set_params(self, **params: Any) -> SubsetSelector:
-        """Change options by name, and return the selector.
-
-        Raises:
-            OptionError: If there is no such option.
-        """
-        names = [declared.name for declared in declared_options()]
-        for name, value in params.items():
-            if name not in names:
-                raise unknown_name("option", name, names)
-            setattr(self, name, value)
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags
-
-        tags = Tags(estimator_type=None, target_tags=TargetTags(required=True, multi_output=True))
-        tags.input_tags = InputTags(two_d_array=False, three_d_array=True)
-        return tags
-
     # ---- learning
 
     def fit(
@@ -226,6 +193,7 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         sets: Any,
         subsets: Any = None,
         *,
+        groups: Any = None,
         set_id: str | None = None,
         chosen: str | None = None,
         item_id: str | None = None,
@@ -244,8 +212,12 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
 
         Args:
             sets: `Sets`, a list of arrays `(n_i, d)`, an array `(b, n, d)`, or `Choices`, which hold subsets too. Or a
-                table with one row for each item, as `read_table` takes it: a data frame, a file, a folder.
-            subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists.
+                table with one row for each item, as `read_table` takes it: a data frame, a file, a folder. Or, with
+                groups, an array `(rows, d)`.
+            subsets: The chosen items: a `Sets` of booleans, or a list of masks or of index lists. Of a table or an
+                array of rows, one boolean, or 0 or 1, for each row; `predict` then returns such an array too.
+            groups: The set of each row of an array or a table, which may come in any order. With scikit-learn's
+                metadata routing, `set_fit_request(groups=True)` asks for it.
             set_id: Column of the table with the set of a row.
             chosen: Column that says whether the item was chosen.
             item_id: Column with the id of the item.
@@ -286,76 +258,17 @@ class SubsetSelector(AbstractOptions, AbstractChoosing):
         arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
         if is_table(sets):
-            check_no_subsets(subsets, sample_weight)
-            read = self.read_to_fit(sets, arguments, has_validation=validation is not None, start=start)
+            read = self.read_to_fit(
+                sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start
+            )
             return self.fit_read(read, validation, constraint, training, start)
         self.validate()
         arguments.check_no_table()
-        sets, subsets, sample_weight = as_choices(sets, subsets, sample_weight)
+        if groups is None:
+            sets, subsets, sample_weight = as_choices(sets, subsets, sample_weight)
+        else:
+            sets, subsets, sample_weight = group_choices(sets, subsets, groups, sample_weight)
         return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, self._seed(), None)
-
-    def _seed(self) -> int:
-        seed = self.random_state
-        return int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
-
-    def read_to_fit(
-        self, table: Any, arguments: TableArguments, *, has_validation: bool, start: SubsetSelector | None = None
-    ) -> FitTable:
-        """Read the table to fit on, for `fit_read`.
-
-        Args:
-            table: The table.
-            arguments: The names of its columns.
-            has_validation: Whether there are separate validation sets, so that all sets are trained on.
-            start: The selector that training starts from; its columns are used.
-        """
-        options, seed = self.validate(), self._seed()
-
-        def split(lengths: np.ndarray) -> np.ndarray:
-            is_training = np.ones(len(lengths), dtype=bool)
-            if not has_validation:
-                is_training[split_sets(lengths, options.validation_fraction, seed)[1]] = False
-            return is_training
-
-        fitted = None if start is None or start.table_ is None else start.table_.columns
-        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted)
-
-    def fit_read(
-        self,
-        read: FitTable,
-        validation: Any,
-        constraint: AnyConstraint | None,
-        training: ChoiceGradient,
-        start: SubsetSelector | None,
-    ) -> SubsetSelector:
-        """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
-        if read.description is not None and self.verbose > 0:
-            print(plain_table(read.description.text_table), file=sys.stderr)
-        if is_table(validation):
-            validation = tuple(read_choices(validation, read.schema))
-        sets, subsets, weight = as_choices(read.choices, None, None)
-        return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
-
-    # A fit needs gradients, also if the caller is in inference mode.
-    @torch.inference_mode(mode=False)
-    def _fit(
-        self,
-        sets: Any,
-        subsets: Any,
-        sample_weight: Any,
-        validation: Any,
-        constraint: AnyConstraint | None,
-        training: ChoiceGradient,
-        start: SubsetSelector | None,
-        seed: int,
-        schema: TableSchema | None,
-    ) -> SubsetSelector:
-        options = self.validate()
-        data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
-        parts = None if schema is None or schema.columns is None else schema.columns.parts
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
-        self.table_ = schema
-        return self
 
     # ---- saving
 

@@ -6,7 +6,7 @@ Imported only when a table is read, so PyArrow may be imported at the top.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,10 @@ from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import dataset, fs
+from pyarrow import dataset, fs, types
 
 from setgrad.errors import DataError
-from setgrad.sets._columns import Column, describe_missing, factorize
+from setgrad.sets._columns import Column, describe_missing, factorize, read_ids
 from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format, validated
 from setgrad.sets._memory import MemoryLimit
 
@@ -217,16 +217,43 @@ def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarr
     """Return a table in which the rows of each set are adjacent, and the rows of the given table in that order.
 
     Sets come in the order of their first rows. The order is None, and the table the same, if they were adjacent.
+
+    Raises:
+        DataError: If a row has no id of a set.
     """
-    chunks = [Column.from_batch(source.name, batch, set_id, 0).array for batch in source.read_chunks([set_id])]
+    chunks, rows = [], 0
+    for batch in source.read_chunks([set_id]):
+        chunks.append(read_ids(Column.from_batch(source.name, batch, set_id, rows)))
+        rows += batch.num_rows
     if not chunks:
         return source, None
     codes = factorize(pa.chunked_array(chunks))
     if np.count_nonzero(np.diff(codes)) == codes.max():
         return source, None
     order = np.argsort(codes, kind="stable")
-    table = pa.Table.from_batches(source.read_chunks(source.schema.names)).take(pa.array(order))
-    return _hold(source.name, source.typed, source.schema, table), order
+    table = take_rows(pa.Table.from_batches(source.read_chunks(source.schema.names)), order)
+    # Messages count the rows in this order.
+    return _hold(f"{source.name} with the rows of a set together", source.typed, source.schema, table), order
+
+
+def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Return some rows of a table."""
+    plain = {types.is_string_view: pa.large_string(), types.is_binary_view: pa.large_binary()}
+    for index, field in enumerate(table.schema):
+        # PyArrow cannot take from the views that polars writes.
+        dtype = next((dtype for is_view, dtype in plain.items() if is_view(field.type)), None)
+        if dtype is not None:
+            table = table.set_column(index, field.name, table.column(index).cast(dtype))
+    return table.take(pa.array(rows))
+
+
+def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableSource:
+    """Return a table with more columns, in memory."""
+    table, schema = pa.Table.from_batches(source.read_chunks(source.schema.names)), source.schema
+    for name, values in columns.items():
+        field = pa.field(name, values.type)
+        table, schema = table.append_column(field, values), schema.append(field)
+    return _hold(source.name, source.typed, schema, table)
 
 
 @contextmanager

@@ -95,7 +95,30 @@ def write_table(
         values = probability.values.detach().cpu()
         columns["probability"] = pa.array(values.numpy() if values.dtype == torch.float64 else values.float().numpy())
     columns["chosen"] = pa.array(picks.values.cpu().numpy())
-    table = pa.table(columns)
+    _write(path, file_format, pa.table(columns), formulas=formulas)
+
+
+def write_rows(path: Path, table: pa.Table, *, formulas: bool = False) -> None:
+    """Write a table of picks to a file, completely or not at all.
+
+    Raises:
+        DataError: If the file cannot be written, or cannot hold values of a column.
+    """
+    file_format = find_format(path)
+    columns = {}
+    for name in table.column_names:
+        array = unwrap_extension(table[name].combine_chunks())
+        if not file_format.typed:
+            if types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            if types.is_nested(array.type):
+                raise DataError(f"{path}: column {name!r} is {array.type}, which text cannot hold; write .parquet")
+            array = _decode(array, f"column {name!r}") if _is_bytes(array.type) else array
+        columns[name] = array
+    _write(path, file_format, pa.table(columns), formulas=formulas)
+
+
+def _write(path: Path, file_format: Format, table: pa.Table, *, formulas: bool) -> None:
     if not (file_format.typed or formulas):
         table, count = guard_formulas(table)
         if count:
@@ -103,7 +126,7 @@ def write_table(
                 f"{path}: a spreadsheet would run {count} ids or names as formulas, so an apostrophe comes before "
                 "them; formulas=True, or --formulas, writes them as they are",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
     try:
         with atomic_write(path) as draft:

@@ -1,0 +1,121 @@
+"""The steps of a fit: reading a table, preparing the data, training."""
+
+from __future__ import annotations
+
+import abc
+import sys
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from setgrad._text_table import plain_table
+from setgrad.columns._arguments import TableArguments
+from setgrad.selector._choice_gradient import ChoiceGradient
+from setgrad.selector._data import prepare_data, split_sets
+from setgrad.selector._fit import FitResult, fit_selector
+from setgrad.selector._fitted_table import FittedTable
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._options import SelectorOptions
+from setgrad.selector._rows import add_choices
+from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
+from setgrad.selector._table_schema import TableSchema
+from setgrad.selector.constraints import AnyConstraint
+
+
+class AbstractLearning(abc.ABC):
+    """What `SubsetSelector.fit` consists of."""
+
+    model_: ChoiceModel
+    table_: TableSchema | None
+    random_state: Any
+    verbose: int
+
+    @abc.abstractmethod
+    def validate(self) -> SelectorOptions:
+        """Return the validated options."""
+
+    @abc.abstractmethod
+    def _set_fitted(self, result: FitResult) -> None:
+        """Store the result of a fit."""
+
+    def _seed(self) -> int:
+        seed = self.random_state
+        return int(np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
+
+    def read_to_fit(
+        self,
+        table: Any,
+        arguments: TableArguments,
+        y: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        *,
+        has_validation: bool,
+        start: AbstractLearning | None = None,
+        keep_rows: bool = False,
+    ) -> FitTable:
+        """Read the table to fit on, for `fit_read`.
+
+        Args:
+            table: The table.
+            arguments: The names of its columns.
+            y: Whether each row was chosen, in place of a column.
+            groups: The set of each row, in place of a column.
+            sample_weight: The weight of each row, in place of a column.
+            has_validation: Whether there are separate validation sets, so that all sets are trained on.
+            start: The selector that training starts from; its columns are used.
+            keep_rows: Whether the result has the rows of the table too.
+        """
+        options, seed = self.validate(), self._seed()
+        added: tuple[str, ...] = ()
+        if groups is not None or (y is not None and arguments.chosen is None):
+            table, arguments, added = add_choices(table, y, groups, sample_weight, arguments)
+        else:
+            check_no_subsets(y, sample_weight)
+
+        def split(lengths: np.ndarray) -> np.ndarray:
+            is_training = np.ones(len(lengths), dtype=bool)
+            if not has_validation:
+                is_training[split_sets(lengths, options.validation_fraction, seed)[1]] = False
+            return is_training
+
+        fitted = None if start is None or start.table_ is None else start.table_.columns
+        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, added=added, keep_rows=keep_rows)
+
+    def fit_read(
+        self,
+        read: FitTable,
+        validation: Any,
+        constraint: AnyConstraint | None,
+        training: ChoiceGradient,
+        start: AbstractLearning | None,
+    ) -> Self:
+        """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
+        if read.description is not None and self.verbose > 0:
+            print(plain_table(read.description.text_table), file=sys.stderr)
+        if is_table(validation):
+            validation = tuple(FittedTable.open(validation, read.schema, chosen=True).read_choices())
+        sets, subsets, weight = as_choices(read.choices, None, None)
+        return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
+
+    # A fit needs gradients, also if the caller is in inference mode.
+    @torch.inference_mode(mode=False)
+    def _fit(
+        self,
+        sets: Any,
+        subsets: Any,
+        sample_weight: Any,
+        validation: Any,
+        constraint: AnyConstraint | None,
+        training: ChoiceGradient,
+        start: AbstractLearning | None,
+        seed: int,
+        schema: TableSchema | None,
+    ) -> Self:
+        options = self.validate()
+        data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
+        parts = None if schema is None or schema.columns is None else schema.columns.parts
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
+        self.table_ = schema
+        return self
