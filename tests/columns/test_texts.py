@@ -69,8 +69,10 @@ def test_widths_fit_nearly_all_training_texts():
     assert fitted.encode([column_of(["one two three"])])[0, 0] == code("one")
 
 
-def test_words_that_few_sets_have_start_longer():
-    texts, sets = ["the lamp", "the chair", "the table", "the lamp"], [0, 1, 2, 0]
+@pytest.mark.parametrize("rows", [1, 2, 2**16])
+def test_words_that_few_sets_have_start_longer(monkeypatch, rows):
+    monkeypatch.setattr("setgrad.columns.text._ROWS", rows)
+    texts, sets = ["the lamp", "the lamp", "the chair", "the table"], [0, 0, 1, 3]
     fitted = fit_kind("text", column_of(texts), sets=sets)
     scales = fitted.parts[0].scales
     assert scales is not None

@@ -35,7 +35,7 @@ def write_split(path: Path, choices: Choices, schema: TableSchema) -> None:
     values = choices.sets.values.reshape(layout.total, len(schema.features)).cpu().numpy()
     table = pa.table(
         {
-            schema.set_id: np.repeat(ids, layout.host_lengths),
+            str(schema.set_id): np.repeat(ids, layout.host_lengths),
             str(schema.item_id): positions if choices.item_ids is None else np.asarray(choices.item_ids),
             **{name: values[:, index] for index, name in enumerate(schema.features)},
             str(schema.chosen): choices.subsets.values.cpu().numpy(),

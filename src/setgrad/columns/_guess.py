@@ -55,8 +55,12 @@ def look_at(column: Column) -> Look:
     """Count the gaps and the different values of a column; lists count as different."""
     array = column.array
     if is_text(array.type):
-        array = as_texts(column)
-    elif types.is_floating(array.type):
+        # Of the different texts, because many rows have the same.
+        counted = array.value_counts()
+        texts = as_texts(replace(column, array=counted.field(0)))
+        gaps = pc.sum(counted.field(1).filter(texts.is_null())).as_py() or 0
+        return Look(gaps, pc.count_distinct(texts).as_py())
+    if types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     try:
         distinct = pc.count_distinct(array).as_py()
@@ -129,8 +133,10 @@ def _id_or_category(column: Column, look: Look) -> Guess:
 
 
 def _guess_text(column: Column, look: Look) -> Guess:
-    texts, counts = as_texts(column).drop_null().value_counts().flatten()
-    # The different texts stand for all, because long columns have many equal ones.
+    values, counts = column.array.value_counts().flatten()
+    # The different texts stand for all, because many rows have the same.
+    texts = as_texts(replace(column, array=values))
+    texts, counts = texts.drop_null(), counts.filter(texts.is_valid())
     different = replace(column, array=texts)
     if look.distinct <= 2 and _reads(read_truth, different):
         return Guess("boolean")
