@@ -5,6 +5,8 @@ down. A visit shows twelve products: all six of one recipe, and six others. The 
 those of its products that sell well. `embed` learns a vector of each id, so both can be learned from baskets alone.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -32,7 +34,7 @@ def visits(count: int, seed: int) -> pd.DataFrame:
 def main() -> None:
     """Fit on ids, and print how well it picks, beside the products that sell best."""
     train, test = visits(400, seed=1), visits(100, seed=2)
-    columns = {"set_id": "visit", "item_id": "product", "chosen": "bought"}
+    columns: dict[str, Any] = {"set_id": "visit", "item_id": "product", "chosen": "bought"}
     print(f"columns that are read as ids: {sum(c.kind == 'id' for c in describe(train, columns).columns)}")
 
     selector = sg.SubsetSelector(dim=32, hidden=(32,), max_epochs=20, random_state=0, verbose=0, device="cpu")
@@ -49,7 +51,7 @@ def main() -> None:
     print(f"probability of a product that no basket had: {new_product(selector, test):.3f}")
 
 
-def describe(table: pd.DataFrame, columns: dict[str, str]) -> sg.TableDescription:
+def describe(table: pd.DataFrame, columns: dict[str, Any]) -> sg.TableDescription:
     """Return what a fit understands of the table."""
     return sg.describe(table, **columns, embed=["product"])
 

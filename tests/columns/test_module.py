@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.columns import ColumnItems, Part, compared_scales, count_features
-from setgrad.columns._module import CodeVectors
+from setgrad.columns._module import CodeVectors, ColumnItems
+from setgrad.columns._part import Part, compared_scales, count_features
 
 
 @pytest.mark.parametrize("codes", [2, 5, 9, 40])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from setgrad.columns import Part, RelativeFeatures
-from setgrad.columns._relative import compare_within
+from setgrad.columns._part import Part
+from setgrad.columns._relative import RelativeFeatures, compare_within
 from setgrad.sets import Sets
 
 QUANTITY, CODE, CONTEXT = Part(1, compared=1), Part(1, 6, 4), Part(1, context=True, compared=1)
