@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from setgrad.columns._kind_texts import KIND_TEXTS
 from setgrad.columns._kinds import IGNORE, KINDS
 
 ROLES = ["--set-id", "session", "--item-id", "product", "--chosen", "bought"]
-NAMES = {"set_id": "session", "item_id": "product", "chosen": "bought"}
+NAMES: dict[str, Any] = {"set_id": "session", "item_id": "product", "chosen": "bought"}
 HEADER = ["session", "product", "brand", "title", "day", "price", "bought"]
 
 
@@ -87,7 +88,7 @@ def test_kinds_are_those_of_python(run: Callable, shop: Path, tiny: list[str], t
     ]
     used = {column["name"]: column["kind"] for column in result.data["description"]["columns"] if column["used"]}
     assert (used["brand"], used["day"], used["title"]) == ("category", "category", "text")
-    options = {"dim": 16, "heads": 2, "max_epochs": 2, "random_state": 0, "verbose": 0, "device": "cpu"}
+    options: dict[str, Any] = {"dim": 16, "heads": 2, "max_epochs": 2, "random_state": 0, "verbose": 0, "device": "cpu"}
     kinds = {"brand": "category", "day": "category", "title": "text", "price": "ignore"}
     with pytest.warns(UserWarning, match="are apart"):
         selector = sg.SubsetSelector(**options).fit(shop, **NAMES, columns=kinds, embed=["product"])

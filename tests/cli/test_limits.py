@@ -203,7 +203,7 @@ def test_groups_are_read_as_text(shop: Path) -> None:
     from argparse import Namespace
 
     sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
-    (result,) = read_limits(shop, sets, Namespace(**NO_LIMITS | {"at_most": 1, "group": "brand"})) or []
+    (result,) = read_limits(open_table(shop), sets, Namespace(**NO_LIMITS | {"at_most": 1, "group": "brand"})) or []
     assert isinstance(result, Groups)
     assert [list(part) for part in result.labels] == by_column(shop, "brand")
 
@@ -222,7 +222,7 @@ def test_costs_and_groups_are_read_in_one_pass(shop: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(TableSource, "read_chunks", record)
     limits = {"budget": [5.0, 9.0], "cost": ["cost", "load"], "at_most": 1, "group": "brand", "must_not": "bought"}
-    result = read_limits(shop, sets, Namespace(**NO_LIMITS | limits)) or []
+    result = read_limits(open_table(shop), sets, Namespace(**NO_LIMITS | limits)) or []
     assert [type(part) for part in result] == [Budget, Budget, Groups, MustNot]
     assert calls == [(str(shop), ["cost", "load", "bought", "brand"])]
 
