@@ -5,8 +5,6 @@ down. A visit shows twelve products: all six of one recipe, and six others. The 
 those of its products that sell well. `embed` learns a vector of each id, so both can be learned from baskets alone.
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -34,11 +32,11 @@ def visits(count: int, seed: int) -> pd.DataFrame:
 def main() -> None:
     """Fit on ids, and print how well it picks, beside the products that sell best."""
     train, test = visits(400, seed=1), visits(100, seed=2)
-    columns: dict[str, Any] = {"set_id": "visit", "item_id": "product", "chosen": "bought"}
-    print(f"columns that are read as ids: {sum(c.kind == 'id' for c in describe(train, columns).columns)}")
+    found = sg.describe(train, set_id="visit", item_id="product", chosen="bought", embed=["product"])
+    print(f"columns that are read as ids: {sum(column.kind == 'id' for column in found.columns)}")
 
     selector = sg.SubsetSelector(dim=32, hidden=(32,), max_epochs=20, random_state=0, verbose=0, device="cpu")
-    selector.fit(train, **columns, embed=["product"])
+    selector.fit(train, set_id="visit", item_id="product", chosen="bought", embed=["product"])
     picks = selector.predict(test, carry=["bought"])
     popular = train.groupby("product")["bought"].mean()
     best = test.assign(score=test["product"].map(popular)).sort_values("score", ascending=False)
@@ -49,11 +47,6 @@ def main() -> None:
     print(f"share of the picks that was bought: {right:.3f}")
     print(f"share of the three most popular that was bought: {best['bought'].mean():.3f}")
     print(f"probability of a product that no basket had: {new_product(selector, test):.3f}")
-
-
-def describe(table: pd.DataFrame, columns: dict[str, Any]) -> sg.TableDescription:
-    """Return what a fit understands of the table."""
-    return sg.describe(table, **columns, embed=["product"])
 
 
 def new_product(selector: sg.SubsetSelector, table: pd.DataFrame) -> float:

@@ -57,15 +57,20 @@ def _table(baskets: int, items: int = 6) -> dict[str, np.ndarray]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in an empty folder, with few sets and epochs: the pages must run, not learn."""
     monkeypatch.chdir(tmp_path)
-    fit, load_task = sg.SubsetSelector.fit, sg.datasets.load_task
+    fit, fit_read, load_task = sg.SubsetSelector.fit, sg.SubsetSelector.fit_read, sg.datasets.load_task
 
     def short_fit(selector: sg.SubsetSelector, *args: Any, **kwargs: Any) -> sg.SubsetSelector:
         return fit(selector.set_params(max_epochs=1, verbose=0), *args, **kwargs)
+
+    # What the command line calls.
+    def short_fit_read(selector: sg.SubsetSelector, *args: Any, **kwargs: Any) -> sg.SubsetSelector:
+        return fit_read(selector.set_params(max_epochs=1, verbose=0), *args, **kwargs)
 
     def small_task(name: str, **options: Any) -> sg.datasets.Task:
         return load_task(name, **{**options, "n_train": 30, "n_validation": 9, "n_test": 9})
 
     monkeypatch.setattr(sg.SubsetSelector, "fit", short_fit)
+    monkeypatch.setattr(sg.SubsetSelector, "fit_read", short_fit_read)
     for name, module in list(sys.modules.items()):
         if name.startswith("setgrad") and vars(module).get("load_task") is load_task:
             monkeypatch.setattr(module, "load_task", small_task)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from setgrad.columns._arguments import TableArguments
 from setgrad.columns._understand import LearningTable
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._rows import check_has_groups
@@ -21,7 +22,6 @@ from setgrad.sets import Choices
 
 if TYPE_CHECKING:
     from setgrad.columns import TableDescription
-    from setgrad.columns._arguments import TableArguments
     from setgrad.columns._columns import Columns
     from setgrad.sets._sources import TableSource
 
