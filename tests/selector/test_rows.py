@@ -8,6 +8,8 @@ import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import setgrad as sg
 from setgrad.errors import DataError, OptionError, ShapeError
@@ -169,6 +171,18 @@ def test_a_column_of_groups_lets_scikit_learn_predict(rows, routing):
         assert picks[test].tolist() == alone.predict(frame.iloc[test]).tolist()
     scores = cross_val_score(selector.set_score_request(groups=False), frame, y, params=params, cv=cv)
     assert len(scores) == 3 and (scores > 0).all()
+
+
+def test_a_pipeline_passes_groups_on(rows, routing):
+    x, y, groups = rows
+    asks = {"groups": True}
+    last = SubsetSelector(**TINY).set_fit_request(**asks).set_predict_request(**asks).set_score_request(**asks)
+    pipeline = make_pipeline(FunctionTransformer(lambda part: 2 * part), last)
+    alone = SubsetSelector(**TINY).fit(2 * x, y, groups=groups)
+    picks = pipeline.fit(x, y, groups=groups).predict(x, groups=groups)
+    assert (picks == alone.predict(2 * x, groups=groups)).all()
+    scores = cross_val_score(pipeline, x, y, params={"groups": groups}, cv=GroupKFold(3), error_score="raise")
+    assert scores.tolist() == pytest.approx(by_folds(2 * x, y, groups, GroupKFold(3))[1])
 
 
 def test_requests_belong_to_one_selector(routing):

@@ -90,6 +90,8 @@ class AbstractConventions(abc.ABC):
             asked = getattr(self, "_metadata_request", Requests()).of(method)
             for name in self._arguments_of(method):
                 getattr(request, method).add_request(param=name, alias=asked.get(name))
+        # Pipelines pass on sample_weight=None, also to a score that has no such argument, and would refuse it.
+        request.score.add_request(param="sample_weight", alias=None)
         return request
 
     def __sklearn_is_fitted__(self) -> bool:
