@@ -13,6 +13,7 @@ import pytest
 import setgrad as sg
 from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.selector import SubsetSelector
+from setgrad.selector._tables import SOLVERS
 from tests.columns.test_formats import mixed_frame, write
 
 SMALL: dict[str, Any] = {
@@ -204,6 +205,14 @@ def test_picks_of_a_set_do_not_depend_on_the_other_rows(fitted):
         rows = whole[whole["s"] == number]
         assert alone["chosen"].tolist() == rows["chosen"].tolist()
         assert alone["probability"].tolist() == pytest.approx(rows["probability"].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", SOLVERS)
+def test_every_method_learns_from_a_table(frame, method):
+    selector = SubsetSelector(**{**SMALL, "method": method}).fit(frame, **ROLES, columns=KINDS)
+    tables = [member.columns for member in selector.model_.each()]
+    assert all(table is not None for table in tables)
+    assert np.isfinite(selector.predict(frame)["probability"]).all()
 
 
 def test_ids_alone_are_learned():
