@@ -14,6 +14,7 @@ import setgrad as sg
 from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.selector import SubsetSelector
 from setgrad.selector._tables import SOLVERS
+from tests.columns.tables import column_of
 from tests.columns.test_formats import mixed_frame, write
 
 SMALL: dict[str, Any] = {
@@ -213,6 +214,18 @@ def test_every_method_learns_from_a_table(frame, method):
     tables = [member.columns for member in selector.model_.each()]
     assert all(table is not None for table in tables)
     assert np.isfinite(selector.predict(frame)["probability"]).all()
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_rates_of_categories_are_counted_in_training_sets(frame, standardize):
+    selector = SubsetSelector(**{**SMALL, "standardize": standardize}).fit(
+        frame, **ROLES, features=["brand", "exact"], validation=make_frame(5)
+    )
+    columns = selector.table_.columns if selector.table_ is not None else None
+    assert columns is not None and selector.model_.relative is not None
+    codes = columns.columns[0].encode([column_of(frame["brand"])])[:, 0].astype(int)
+    counts = np.bincount(codes, minlength=columns.parts[0].codes)
+    assert selector.model_.relative.rates.tolist() == pytest.approx([0.0, *counts[1:] / len(frame)])
 
 
 def test_ids_alone_are_learned():
