@@ -203,8 +203,6 @@ def test_fit_within_limits(run: Callable, shop: Path, tiny: list[str], tmp_path:
 def test_groups_are_read_as_text(shop: Path) -> None:
     from argparse import Namespace
 
-    from setgrad.sets._sources import open_table
-
     sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
     (result,) = read_limits(open_table(shop), sets, Namespace(**NO_LIMITS | {"at_most": 1, "group": "brand"})) or []
     assert isinstance(result, Groups)
@@ -214,7 +212,7 @@ def test_groups_are_read_as_text(shop: Path) -> None:
 def test_costs_and_groups_are_read_in_one_pass(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from argparse import Namespace
 
-    from setgrad.sets._sources import TableSource, open_table
+    from setgrad.sets._sources import TableSource
 
     sets = sg.read_table(shop, set_id="basket", features=["price"]).sets
     calls, read_chunks = [], TableSource.read_chunks

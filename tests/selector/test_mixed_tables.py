@@ -13,6 +13,8 @@ import pytest
 import setgrad as sg
 from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.selector import SubsetSelector
+from setgrad.selector._tables import SOLVERS
+from tests.columns.tables import column_of
 from tests.columns.test_formats import mixed_frame, write
 
 SMALL: dict[str, Any] = {
@@ -204,6 +206,26 @@ def test_picks_of_a_set_do_not_depend_on_the_other_rows(fitted):
         rows = whole[whole["s"] == number]
         assert alone["chosen"].tolist() == rows["chosen"].tolist()
         assert alone["probability"].tolist() == pytest.approx(rows["probability"].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", SOLVERS)
+def test_every_method_learns_from_a_table(frame, method):
+    selector = SubsetSelector(**{**SMALL, "method": method}).fit(frame, **ROLES, columns=KINDS)
+    tables = [member.columns for member in selector.model_.each()]
+    assert all(table is not None for table in tables)
+    assert np.isfinite(selector.predict(frame)["probability"]).all()
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_rates_of_categories_are_counted_in_training_sets(frame, standardize):
+    selector = SubsetSelector(**{**SMALL, "standardize": standardize}).fit(
+        frame, **ROLES, features=["brand", "exact"], validation=make_frame(5)
+    )
+    columns = selector.table_.columns if selector.table_ is not None else None
+    assert columns is not None and selector.model_.relative is not None
+    codes = columns.columns[0].encode([column_of(frame["brand"])])[:, 0].astype(int)
+    counts = np.bincount(codes, minlength=columns.parts[0].codes)
+    assert selector.model_.relative.rates.tolist() == pytest.approx([0.0, *counts[1:] / len(frame)])
 
 
 def test_ids_alone_are_learned():

@@ -100,7 +100,9 @@ class Recognition(nn.Module, abc.ABC):
             )
         if samples < 1:
             raise OptionError(f"a recognition network needs at least 1 sample, not {samples}")
-        draw = self.draw(bound.sets, noise, samples)
+        # The items may have a graph of their own, as learned vectors of categories do.
+        sets = bound.sets.with_values(bound.sets.values.detach())
+        draw = self.draw(sets, noise, samples)
         value = _mean_value(bound, straight_through(draw.scores, self.tau))
         return -(value + draw.entropy).sum() / max(1, len(bound.sets))
 

@@ -288,10 +288,12 @@ class ChoiceModel(nn.Module):
             DataError: If the values of a feature are too large.
         """
         reads_tokens = any(member.function.phi.reads_tokens for member in self.each())
-        if not self.config.options.standardize or not sets.layout.total or reads_tokens:
+        if not sets.layout.total or reads_tokens:
             return
         if self.relative is not None:
             self.relative.fit(sets)
+        if not self.config.options.standardize:
+            return
         values = sets.values.double()
         deviation = values.std(0, correction=0)
         if not bool(deviation.isfinite().all()):

@@ -14,4 +14,5 @@ def test_every_way_reads_all_rows(tmp_path, capsys):
     # Four bytes for each number of a row: three, or all of the columns.
     assert found["ways"]["numbers"]["result"] == 4 * 3 * 4000
     assert found["ways"]["encode"]["result"] > found["ways"]["fit"]["result"] > 4 * 10 * 4000
-    assert "| way | time | rows a second | peak | bytes a row | result |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert all(f"\n| {way} " in shown for way in found["ways"])
