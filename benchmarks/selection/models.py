@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.selection.tasks import PIXELS
 from setgrad import SubsetSelector
 from setgrad.selector import PRESETS
-from setgrad.selector._fit import MEMBERS as MEMBERS
-from setgrad.selector._fit import RELATION as RELATION
-from setgrad.selector._fit import default_relation as default_relation
+from setgrad.selector._defaults import MEMBERS as MEMBERS
+from setgrad.selector._defaults import RELATION as RELATION
+from setgrad.selector._defaults import default_relation as default_relation
 
 Options = dict[str, Any]
 

@@ -261,9 +261,6 @@ def test_the_model_knows_the_columns(model: Path) -> None:
         "bought",
     )
     assert [type(column).__name__ for column in table.columns.columns] == ["NumberColumn", "NumberColumn"]
-    assert sorted(path.name for path in model.iterdir()) == ["config.json", "weights.safetensors"]
-    schema = sg.selector.TableSchema("basket", ("price", "stars"), "product", "bought", "float32")
-    assert sg.load(model).table_ == schema
     assert {path.name for path in model.iterdir()} == MODEL_FILES
 
 

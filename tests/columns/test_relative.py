@@ -129,7 +129,7 @@ def test_ranks_and_distances_are_those_within_groups(rows):
     for group in np.unique(groups):
         for column in range(2):
             own = values[groups == group, column]
-            np.testing.assert_allclose(ranks[groups == group, column], ranks_by_hand(own), atol=1e-6)
+            np.testing.assert_allclose(ranks[groups == group, column], ranks_by_hand(own), atol=1e-12)
             np.testing.assert_allclose(distances[groups == group, column], distances_by_hand(own), atol=1e-7)
 
 

@@ -17,7 +17,7 @@ from setgrad.selector import Budget, SizeRange, SubsetSelector, _fit, jaccard
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import GRADIENTS
 from setgrad.selector._constrained_choice import find_levels
-from setgrad.selector._fit import (
+from setgrad.selector._defaults import (
     default_batch_size,
     default_hidden,
     default_learning_rate,
@@ -145,7 +145,7 @@ def test_with_few_sets_f_starts_as_its_pair_term(choices, function, monkeypatch)
 
     assert distance(1e-12) < 1e-5
     assert distance(1e-2) > 1e-3
-    monkeypatch.setattr(_fit, "_FEW_SETS", 0)
+    monkeypatch.setattr(_fit, "FEW_SETS", 0)
     assert distance(1e-12) > 1e-3
 
 

@@ -13,7 +13,7 @@ from setgrad.functions import FreshNoise, ItemNoise
 from setgrad.inference import AllItems, draw_partial_subsets
 from setgrad.selector import SelectorOptions, SizeRange, SubsetSelector
 from setgrad.selector._batched_inference import infer_logits
-from setgrad.selector._fit import default_members
+from setgrad.selector._defaults import default_members
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked
 from setgrad.selector._tables import CONDITIONAL, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, with_prefix
@@ -219,7 +219,7 @@ def test_default_number_of_members(longest, device, options, count):
 
 def test_a_resumed_run_and_a_start_keep_their_members(choices, tmp_path, monkeypatch):
     options = {**TINY, "checkpoint": tmp_path / "state"}
-    monkeypatch.setattr("setgrad.selector._fit.default_members", lambda *arguments: 3)
+    monkeypatch.setattr("setgrad.selector._defaults.default_members", lambda *arguments: 3)
     first = SubsetSelector(**{**options, "max_epochs": 1}).fit(*choices)
     monkeypatch.undo()
     again = SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices)

@@ -5,7 +5,7 @@ import torch
 
 from setgrad.errors import OptionError
 from setgrad.selector import SubsetSelector
-from setgrad.selector._fit import RELATION
+from setgrad.selector._defaults import RELATION
 from tests.selector.conftest import TINY, make_choices
 
 ONCE = {**TINY, "max_epochs": 1}

@@ -123,9 +123,11 @@ def compare_within(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     group_start, group_end = _bounds(starts_group, index)
     value_start, value_end = _bounds(starts_value, index)
     # Equal values share the middle of their ranks.
-    middle, others = (value_start + value_end - 1) / 2 - group_start, group_end - group_start - 1
+    # Whole numbers would be divided in single precision, which does not hold places in a large batch.
+    middle = (value_start + value_end - 1 - 2 * group_start).to(values.dtype) / 2
+    others = group_end - group_start - 1
     shares = torch.where(others > 0, middle / others.clamp(min=1), 0.5)
-    ranks = torch.empty_like(values).scatter_(0, order, (shares.to(values.dtype) - 0.5) / _RANK_SPREAD)
+    ranks = torch.empty_like(values).scatter_(0, order, (shares - 0.5) / _RANK_SPREAD)
     return ranks, _distances(values, _Runs.of(groups))
 
 

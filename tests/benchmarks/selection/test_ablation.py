@@ -18,7 +18,7 @@ from benchmarks.selection.ablation_fit import CONTENDERS, DEFAULT, TRANSFER, Tri
 from setgrad import SubsetSelector
 from setgrad.functions import DeepSetFunction
 from setgrad.selector import SelectorOptions
-from setgrad.selector._fit import RELATION
+from setgrad.selector._defaults import RELATION
 from tests.benchmarks.helpers import Seeded
 
 
