@@ -147,8 +147,9 @@ def _make_training(model: ChoiceModel, train: Choices, held_out: Choices, data: 
             model, train, held_out, data.weights, data.constraints, data.validation_name, data.gradient, seed=seed
         )
 
-    # Members that share batches and stop together err together, and with few sets a fit depends on chance most. Under a
-    # constraint they share the state of the gradient.
+    # Members that share batches and stop together err together, and with few sets a fit depends on chance most: on ten
+    # folds of small Amazon categories (160 sets) those by themselves gain 1.4 +- 0.7 points in test. More sets were not
+    # tried. Under a constraint members share the state of the gradient.
     is_separate = (
         model.config.options.method == CONDITIONAL
         and model.config.members > 1
