@@ -88,8 +88,9 @@ class ModelConfig:
 
     @property
     def own(self) -> list[int]:
-        """The features of an item that are its own, from columns of numbers and categories."""
-        return self._places(lambda part: not part.context and not part.words)
+        """The features of an item that facts of its set act on: its categories."""
+        # With numbers too, score and size were worse where facts do not matter.
+        return self._places(lambda part: not part.context and part.codes > 0 and not part.words)
 
     def _places(self, is_wanted: Callable[[Part], bool]) -> list[int]:
         places: list[int] = []
