@@ -13,7 +13,8 @@ def test_the_score_is_that_of_a_loop(seeded):
         items = [torch.randn(n, 5) for n in (3, 0, 1, 4)]
     for part in items:
         part[:, [1, 4]] = part[:1, [1, 4]]
-    found = interaction(Sets.from_list(items)).detach()
+    interaction.requires_grad_(False)
+    found = interaction(Sets.from_list(items))
     wanted = [
         _GAIN
         * float(
@@ -32,6 +33,5 @@ def test_a_new_interaction_changes_nothing_and_learns(seeded):
         sets = Sets.from_list([torch.randn(3, 2), torch.randn(2, 2)])
     scores = interaction(sets)
     assert not scores.any()
-    scores.square().sum().backward()
-    (scores + interaction(sets)).sum().backward()
+    scores.sum().backward()
     assert interaction.items.weight.grad.any()
