@@ -108,7 +108,7 @@ def test_flips_and_mask_tensors_train_the_same_model(task: Task) -> None:
 
 
 def test_one_member_is_timed_beside_several(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("setgrad.selector._fit.default_members", lambda *_: 2)
+    monkeypatch.setattr("setgrad.selector._defaults.default_members", lambda *_: 2)
     found = compare(task, [1e-3], time_curves.Plan(max_epochs=2, patience=2, repeats=1), 0, CPU)
     alone, _ = time_curves.train_default(task, time_curves.Plan(max_epochs=2), CPU, members=1)
     assert found["single"]["curve"]["scores"] == pytest.approx(alone.scores, abs=1e-5)
