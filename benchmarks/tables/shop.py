@@ -1,7 +1,7 @@
 """Generated tables of a shop: what each session offered and what was bought, in columns of every kind.
 
 A session has a hidden intent. It shows in what the shop offered, because products that fit are offered more often than
-others, and in what was bought together. The catalogue, the sessions and the noise are drawn anew for each seed.
+others, and in what was bought together. Every seed draws its own catalogue, sessions and noise.
 """
 
 from __future__ import annotations
