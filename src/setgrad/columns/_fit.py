@@ -131,7 +131,7 @@ def fit_columns(
         DataError: If no column can be used, or values cannot be read; the message has all faults.
     """
     names = _candidates(source, roles, choice)
-    table = pa.Table.from_batches(source.read_chunks(list(dict.fromkeys([*source.schema.names]))))
+    table = pa.Table.from_batches(source.read_chunks(source.schema.names))
     sets = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
     is_training = rows.training[sets]
     suspicions = TableSuspicions(rows.lengths, rows.chosen)
@@ -140,9 +140,9 @@ def fit_columns(
     faults: list[DataError] = []
     for group in _grouped(names, source.schema, choice.kind_of):
         try:
-            column, summary = _fit_one(source, table, group, choice, sets, is_training)
-            if column is not None:
-                block = column.encode([_whole(source, table, name) for name in column.sources])
+            found, summary = _fit_one(source, table, group, choice, sets, is_training)
+            if found is not None:
+                column, block = found
                 is_context = suspicions.is_constant(block, is_training)
                 column = replace(column, context=is_context)
                 suspicions.look_at(column, block)
@@ -197,8 +197,8 @@ def _fit_one(
     choice: ColumnChoice,
     sets: np.ndarray,
     is_training: np.ndarray,
-) -> tuple[FittedColumn | None, ColumnSummary]:
-    """Return a column, None if it is not used, and what was understood of it."""
+) -> tuple[tuple[FittedColumn, np.ndarray] | None, ColumnSummary]:
+    """Return a column with the numbers of its rows, None if it is not used, and what was understood of it."""
     first, label = group[0], group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}"
     dtype = table.schema.field(first).type
     # Chunks of a CSV file are text, and its schema has the types that it looks like.
@@ -225,7 +225,8 @@ def _fit_one(
     parts = [replace(column, array=column.array.filter(mask)) for column in columns]
     fitted = KINDS[guess.kind].fit(label, TrainingColumn(parts, sets[is_training], False))
     use = "; ".join(filter(None, (guess.reason, fitted.note)))
-    return fitted, ColumnSummary(label, guess.kind, type_name, look.missing, look.distinct, use, True)
+    summary = ColumnSummary(label, guess.kind, type_name, look.missing, look.distinct, use, True)
+    return (fitted, fitted.encode(columns)), summary
 
 
 def _whole(source: TableSource, table: pa.Table, name: str) -> Column:

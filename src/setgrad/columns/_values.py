@@ -6,7 +6,6 @@ a CSV file has them, give the same result. Imported only when a table is read, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from setgrad.sets._columns import Column
+from setgrad.sets._columns import Column, find_invalid, is_text
 
 # Spellings of a missing value in lower case, as pandas and spreadsheets write them.
 _MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "nat", "-", "?")
@@ -39,11 +38,6 @@ _STANDARD = {
 DAY_FORMATS = tuple(_STANDARD)
 # A day or a month of one digit.
 _SHORT, _SHORT_LAST = r"\b(\d)([./])", r"^(\d{4}/\d{2}/)(\d)\b"
-
-
-def is_text(dtype: pa.DataType) -> bool:
-    """Return whether values of this type are texts."""
-    return bool(types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype))
 
 
 def as_texts(column: Column) -> pa.Array:
@@ -141,7 +135,7 @@ def _parse_numbers(column: Column) -> pa.Array:
     try:
         numbers = texts.cast(pa.float64())
     except pa.ArrowInvalid:
-        position = _first_invalid(texts, lambda part: part.cast(pa.float64()))
+        position = find_invalid(texts, lambda part: part.cast(pa.float64()))
         raise column.error(
             position, f"{column.value(position)!r} is not a number; correct it, or name another kind of column"
         ) from None
@@ -152,19 +146,6 @@ def _parse_numbers(column: Column) -> pa.Array:
         if abs(int(text)) > _EXACT:
             raise column.error(position, f"{text} {TOO_LONG}")
     return numbers
-
-
-def _first_invalid(texts: pa.Array, parse: Callable[[pa.Array], pa.Array]) -> int:
-    # PyArrow does not say which value fails; bisection finds the first one with few casts.
-    low, high = 0, len(texts)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            parse(texts.slice(low, middle - low))
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low
 
 
 def read_truth(column: Column) -> np.ndarray:
@@ -214,7 +195,7 @@ def _parse_days(column: Column, day_format: str) -> pa.Array:
     try:
         return _days_of_texts(texts, day_format)
     except pa.ArrowInvalid:
-        position = _first_invalid(texts, lambda part: _days_of_texts(part, day_format))
+        position = find_invalid(texts, lambda part: _days_of_texts(part, day_format))
         example = datetime(2024, 12, 31).strftime(day_format) if day_format else "2024-12-31"
         raise column.error(
             position, f"{column.value(position)!r} is not a date as {example}; write it so, or name another kind"

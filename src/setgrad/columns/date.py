@@ -10,9 +10,9 @@ import numpy as np
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
 from setgrad.columns._part import Part
-from setgrad.columns._values import DAY_FORMATS, count_gaps, find_day_format, is_text, read_days
+from setgrad.columns._values import DAY_FORMATS, count_gaps, find_day_format, read_days
 from setgrad.columns.number import with_flag
-from setgrad.sets._columns import Column
+from setgrad.sets._columns import Column, is_text
 
 _YEAR = 365.2425
 # 1970 began on a Thursday.

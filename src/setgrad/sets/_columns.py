@@ -7,7 +7,7 @@ a table is read or written, so PyArrow may be imported at the top.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, final
@@ -178,13 +178,16 @@ def read_numbers(column: Column, *, boolean: bool = False) -> np.ndarray:
     if types.is_decimal(dtype):
         # Through text: a direct cast does not give the nearest number, which a CSV file gives.
         return column.array.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if not _is_text(dtype):
+    if not is_text(dtype):
         raise column.error(0, f"{column.value(0)!r} is not a number but {dtype}; write one number in each row")
     text = pc.utf8_trim_whitespace(column.array)
-    parsed = _parse(text)
-    if parsed is None:
-        position = _first_unparsable(text)
-        raise column.error(position, f"{column.value(position)!r} is not a number; correct it or leave the column out")
+    try:
+        parsed = _parse(text)
+    except pa.ArrowInvalid:
+        position = find_invalid(text, _parse)
+        raise column.error(
+            position, f"{column.value(position)!r} is not a number; correct it or leave the column out"
+        ) from None
     return parsed.to_numpy(zero_copy_only=False)
 
 
@@ -197,7 +200,7 @@ def read_booleans(column: Column) -> np.ndarray:
     if types.is_integer(dtype):
         values = column.array.to_numpy(zero_copy_only=False)
         valid = (values == 0) | (values == 1)
-    elif _is_text(dtype):
+    elif is_text(dtype):
         texts = pc.utf8_lower(pc.utf8_trim_whitespace(column.array))
         codes = pc.index_in(texts, value_set=pa.array(_BOOLEAN_TEXTS, texts.type)).fill_null(-1)
         values = codes.to_numpy(zero_copy_only=False)
@@ -211,23 +214,26 @@ def read_booleans(column: Column) -> np.ndarray:
     return values % 2 == 1
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    return bool(types.is_string(dtype) or types.is_large_string(dtype))
+def is_text(dtype: pa.DataType) -> bool:
+    """Return whether values of this type are texts."""
+    return bool(types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype))
 
 
-def _parse(text: pa.Array) -> pa.Array | None:
-    try:
-        return text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return None
+def _parse(text: pa.Array) -> pa.Array:
+    return text.cast(pa.float64())
 
 
-def _first_unparsable(text: pa.Array) -> int:
+def find_invalid(texts: pa.Array, parse: Callable[[pa.Array], pa.Array]) -> int:
+    """Return the position of the first text for which `parse` raises an ArrowInvalid; there must be one."""
     # PyArrow does not say which value fails; bisection finds the first one with few casts.
-    low, high = 0, len(text)
+    low, high = 0, len(texts)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _parse(text.slice(low, middle - low)) is None else (middle, high)
+        try:
+            parse(texts.slice(low, middle - low))
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
     return low
 
 
