@@ -82,7 +82,7 @@ class RelativeFeatures(nn.Module):
         self.rates.copy_(counts / max(1, len(items)))
 
     def forward(self, sets: Sets) -> Tensor:
-        """Return the features of every item."""
+        """Return the features of every item, in double precision."""
         items, ids = sets.values, sets.layout.ids
         features = [sets.lengths.double().clamp(min=1).log()[ids, None]]
         quantities = items[:, self.quantities]
@@ -96,7 +96,7 @@ class RelativeFeatures(nn.Module):
             largest = excess.topk(min(_LARGEST, place.width), 1).values
             top = segment_max(largest[:, 0], sets)
             features += [largest, largest[:, :1] - top[ids, None]]
-        return torch.cat([feature.to(self.rates.dtype) for feature in features], 1)
+        return torch.cat([feature.double() for feature in features], 1)
 
     def _excess(self, codes: Tensor, offset: int, sets: Sets) -> Tensor:
         """Return how much more often each code occurs among the others than expected, in standard deviations."""

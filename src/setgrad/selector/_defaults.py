@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from setgrad.columns._part import Part
-from setgrad.errors import FileFormatError
+from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._checkpoint import read_checkpoint
 from setgrad.selector._model import ModelConfig
 from setgrad.selector._options import SelectorOptions
@@ -86,6 +86,7 @@ def resolve_model(
         relation=_relation(options, start, len(sets)),
         pairs=_pairs(options, start, len(sets)),
         relative=_is_relative(options, start, sets, parts),
+        trees=_has_trees(options, start, sets, parts, constrained),
         half=default_half(options, len(sets)) if options.half is None else bool(options.half),
         samples=options.samples or default_samples(options, sets),
         learning_rate=options.learning_rate or default_learning_rate(options, sets),
@@ -215,3 +216,15 @@ def _is_relative(
     if options.method != CONDITIONAL or options.phi != CONTEXT:
         return False
     return parts is not None or (sets.values.dim() == 2 and Part.vector(sets.values.shape[1]).compared > 0)
+
+
+def _has_trees(
+    options: SelectorOptions, start: ModelConfig | None, sets: Sets, parts: tuple[Part, ...] | None, constrained: bool
+) -> bool:
+    if options.trees and sets.values.dim() != 2:
+        raise OptionError(f"{parameter('trees')} read vectors, and these items are not; leave it out")
+    if options.trees is not None:
+        return bool(options.trees)
+    if start is not None:
+        return start.trees
+    return parts is not None and options.method == CONDITIONAL and options.phi == CONTEXT and not constrained

@@ -26,6 +26,7 @@ from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_to
 from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._prepared import grow_trees, prepare_choices
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._tables import CONDITIONAL
@@ -91,11 +92,19 @@ def fit_selector(
                 training.enter_context(building.pop_all())
         if start is None:
             model.fit_scaler(train.sets)
+            if model.trees is not None:
+                model.start_as_trees()
             # A choice under a constraint has no useful gradient where all logits are equal.
-            if len(train) < FEW_SETS and data.constraints is None:
+            elif len(train) < FEW_SETS and data.constraints is None:
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
+        if model.trees is None or start is not None:
+            train, held_out = prepare_choices(model, train, held_out)
+        else:
+            # Sets that the user holds out, or weighs, are not learned from.
+            both = data.validation_indices is not None and data.weights is None
+            train, held_out = grow_trees(model, train, held_out, data.weights, learn_from_both=both, seed=seed)
         monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
         trainer = _make_training(model, train, held_out, data, monitor)
         save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
@@ -193,7 +202,8 @@ def _warn_stopped(training: Training) -> None:
 
 def _load_weights(model: ChoiceModel, start: ChoiceModel) -> None:
     """Load the weights of another model, and the scale of the features that they were trained with."""
-    names = ("method", "function", "dim", "layers", "heads", "relation", "pairs", "members", "standardize", "scale")
+    architecture = "method function dim layers heads relation pairs relative trees members standardize scale"
+    names = architecture.split()
     ours, theirs = (
         {name: getattr(config.options, name) for name in names}
         | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.hidden}

@@ -55,8 +55,9 @@ def load(
         _check_phi(config["options_in_use"]["phi"], phi, folder)
         _check_records(config)
         selector = SubsetSelector.from_options(_options(config["options"], phi, device))
-        # Models of earlier versions had no term for pairs, and no features relative to the set.
-        in_use = _options({"pairs": False, "relative": False, **config["options_in_use"]}, phi, str(place))
+        # Models of earlier versions had no term for pairs, no features relative to the set, and no trees.
+        absent = {"pairs": False, "relative": False, "trees": False}
+        in_use = _options({**absent, **config["options_in_use"]}, phi, str(place))
         _check_resolved(in_use)
         schema = None
         if config["table"] is not None:
@@ -65,6 +66,8 @@ def load(
         model_config = ModelConfig(in_use, _item_shape(config["item_shape"]), config["slots"], parts)
         recall = RecallCalibration.pop(tensors)
         model = _build_model(model_config, tensors, phi).to(place).eval()
+        if model.trees is not None and not model.trees.is_sound:
+            raise ValueError("the trees ask for features that items do not have")
         fitted = FitResult(
             model,
             rule_from_json(config["size_rule"]),
@@ -97,7 +100,7 @@ def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.
 
 def _check_resolved(options: SelectorOptions) -> None:
     """Raise a ValueError if an option that prediction reads was left open."""
-    names = ["members", "relation", "pairs", "samples"]
+    names = ["members", "relation", "pairs", "samples", "trees"]
     names += [] if options.method in (CONDITIONAL, "direct") else ["steps", "estimator"]
     for name in names:
         if getattr(options, name) is None:

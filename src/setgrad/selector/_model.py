@@ -21,6 +21,7 @@ from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSour
 from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
+from setgrad.functions.modular import BoundModular
 from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
@@ -38,6 +39,7 @@ from setgrad.selector._tables import (
     implicit_mean_field,
 )
 from setgrad.sets import Sets
+from setgrad.trees import BoostedTrees
 
 Value = TypeVar("Value")
 # Alike items are alike in the features that vary most, as in vectors of an encoder. But a column in a small unit must
@@ -72,7 +74,12 @@ class ModelConfig:
         """What the numbers of an item are, if it also has features relative to its set."""
         if not self.options.relative:
             return None
-        return self.parts or (Part.vector(math.prod(self.item_shape)),)
+        return self.parts or (Part.vector(self.width),)
+
+    @property
+    def width(self) -> int:
+        """How many numbers an item has."""
+        return math.prod(self.item_shape)
 
     @cached_property
     def all_parts(self) -> tuple[Part, ...] | None:
@@ -80,6 +87,17 @@ class ModelConfig:
         if self.relative is None:
             return self.parts
         return (*self.relative, Part(RelativeFeatures(self.relative).out_dim, context=True))
+
+    @property
+    def trees(self) -> bool:
+        """Whether boosted trees give each item a first score."""
+        return resolved(self.options.trees)
+
+    @property
+    def prepared_width(self) -> int:
+        """How many numbers a prepared item has: its own, those relative to its set, and the score of the trees."""
+        own = self.width if self.all_parts is None else sum(part.width for part in self.all_parts)
+        return own + self.trees
 
     @property
     def facts(self) -> list[int]:
@@ -177,6 +195,7 @@ class Member(nn.Module):
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
         self.columns = None if config.all_parts is None else ColumnItems(config.all_parts)
+        self.reads_scores = config.trees
         encoder = _make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
@@ -194,11 +213,15 @@ class Member(nn.Module):
             self.recognition = RECOGNITIONS[config.options.method](second, config.hidden)
 
     def bind(self, items: Sets) -> BoundSetFunction:
-        """Return F for sets of standardised items."""
+        """Return F for sets of prepared items."""
+        terms: list[BoundSetFunction] = []
+        if self.reads_scores:
+            terms, items = [BoundModular(items, items.values[:, -1])], items.with_values(items.values[:, :-1])
         if self.columns is not None:
             items = items.with_values(self.columns(items.values))
-        bound = self.function.bind(items)
-        return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
+        terms.insert(0, self.function.bind(items))
+        terms += [] if self.pairs is None else [self.pairs.bind(items)]
+        return BoundSum(terms) if len(terms) > 1 else terms[0]
 
     def infer(
         self,
@@ -279,6 +302,11 @@ class ChoiceModel(nn.Module):
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
         self.relative = None if config.relative is None else RelativeFeatures(config.relative)
+        self.trees: BoostedTrees | None = None
+        if config.trees:
+            # Of an item without columns, each number is a quantity.
+            of_relative = 0 if self.relative is None else self.relative.out_dim
+            self.trees = BoostedTrees(config.parts or [Part(1)] * config.width, of_relative)
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
@@ -326,6 +354,13 @@ class ChoiceModel(nn.Module):
             if member.pairs is not None:
                 start_at_zero(member.function)
 
+    def start_as_trees(self) -> None:
+        """Make F, before training, the scores of the trees alone."""
+        for member in self.each():
+            start_at_zero(member.function)
+            if member.pairs is not None:
+                nn.init.zeros_(member.pairs.weights)
+
     def alone(self, number: int) -> ChoiceModel:
         """Return a model with one of the members, which shares all weights with this one."""
         other = copy.copy(self)
@@ -338,12 +373,28 @@ class ChoiceModel(nn.Module):
         """Return the members."""
         return [member for member in self.members if isinstance(member, Member)]
 
-    def standardised(self, sets: Sets) -> Sets:
-        """Return the sets with standardised features, in the dtype of the weights."""
+    def prepare(self, sets: Sets, scores: Tensor | None = None) -> Sets:
+        """Return the sets with all that F reads of an item, in the dtype of the weights.
+
+        That is its standardised numbers, its features relative to the set, and the score of the trees. Sets that are
+        prepared stay as they are.
+
+        Args:
+            sets: The sets.
+            scores: The scores `(total,)`; None for those of the trees.
+        """
+        width = self.config.prepared_width
+        if width > self.config.width and tuple(sets.item_shape) == (width,):
+            return sets.with_values(sets.values.to(self.dtype))
         items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
-        items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
-        if self.relative is not None:
-            items = torch.cat([items, self.relative(sets).to(items.dtype)], 1)
+        pieces = [(items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)]
+        relative = None if self.relative is None else self.relative(sets)
+        if relative is not None:
+            pieces.append(relative.to(items.dtype))
+        if self.trees is not None:
+            scores = self.trees(sets.values.double(), relative) if scores is None else scores
+            pieces.append(scores.to(items.dtype)[:, None])
+        items = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
         return sets.with_values(items.to(self.dtype))
 
     def bind(self, sets: Sets, known: tuple[Tensor, Tensor] | None = None) -> BoundAverage:
@@ -353,7 +404,7 @@ class ChoiceModel(nn.Module):
             sets: The sets.
             known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
         """
-        items = self.standardised(sets)
+        items = self.prepare(sets)
         parts = [member.bind(items) for member in self.each()]
         return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
 

@@ -164,6 +164,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     pairs: bool | None = None
     half: bool | None = None
     relative: bool | None = None
+    trees: bool | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
     samples: PositiveInt | None = None
@@ -265,6 +266,8 @@ class SelectorOptions(AbstractOptions):
             )
         elif self.relative and not (isinstance(self.phi, str) and self.phi == "context"):
             problem = "{relative} needs {phi}='context'; leave out {relative}, or use that phi"
+        elif self.trees and not (isinstance(self.phi, str) and self.phi == "context"):
+            problem = "{trees} read vectors and columns of a table, as {phi}='context' does; leave out {trees}"
         elif self.method == "direct" and self.pairs:
             problem = "{method}='direct' scores every item by itself; leave out {pairs}, or choose another method"
         elif self.method == "direct" and (self.resolved_scale is not None or self.function != "deepset"):

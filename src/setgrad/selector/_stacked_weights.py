@@ -97,7 +97,7 @@ class StackedWeights(TrainableWeights):
         return config.members * resolved(config.options.samples) * batch.sets.layout.total <= _MAX_STACKED_ITEMS
 
     def _train(self, batch: Batch, noise: FreshNoise) -> Tensor:
-        items = self.model.standardised(batch.sets)
+        items = self.model.prepare(batch.sets)
         self.optimiser.zero_grad(set_to_none=True)
         results = (self._all_at_once if self._fits(batch) else self._in_turns)(items, batch, noise)
         gradient = self.rows.grad
@@ -152,7 +152,7 @@ class StackedWeights(TrainableWeights):
         budget = max(1, _MAX_STACKED_ITEMS // (len(self.mean) * samples))
 
         def work(batch: Sets, indices: np.ndarray) -> Tensor:
-            arguments = (self.model.standardised(batch), ItemNoise(batch))
+            arguments = (self.model.prepare(batch), ItemNoise(batch))
 
             def logits(weights: dict[str, Tensor]) -> Tensor:
                 return functional_call(self.template, weights, arguments).logits

@@ -99,7 +99,7 @@ class SeparateWeights(TrainableWeights):
 
     def step(self, batch: Batch, noise: FreshNoise, rate: float, decay: float) -> Tensor:
         """Train the members one by one, so that one graph at a time is in memory."""
-        items = self.model.standardised(batch.sets)
+        items = self.model.prepare(batch.sets)
         members = self.model.each()
         results = [
             self._train_member(member, items, batch, source, rate)

@@ -316,9 +316,7 @@ class Trainer(Training):
         """Return the logits of the validation sets if they are finite; else find out whether the data are the cause."""
         sets = self.validation.sets
         if not bool(logits.isfinite().all()):
-            largest, usual = (
-                float(self.model.standardised(s).values.abs().max()) for s in (sets, self.train_data.sets)
-            )
+            largest, usual = (float(self.model.prepare(s).values.abs().max()) for s in (sets, self.train_data.sets))
             if largest <= _EXTREME * usual:
                 raise self._divergence("logits of the validation sets are not finite")
             check_finite(logits, sets, self.name_of)

@@ -63,6 +63,11 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
         relative: Whether an item also has features relative to its set: ranks, distances from the mean, and how often
             its categories and words occur. None is yes for method="conditional" with phi="context", and items from a
             table or with at most 32 numbers.
+        trees: Whether boosted trees give each item a first score, to which F is added. They are grown before training,
+            on columns, features relative to the set, and mean labels of categories and of pairs of them, in five folds:
+            a set is scored by trees that have not seen it. They also learn from validation sets, unless these are
+            passed or there are weights. None is yes for tables with method="conditional" and phi="context", unless
+            there is a constraint.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
             method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.

@@ -1,0 +1,139 @@
+"""What trees read of an item: quantities, features relative to the set, flags of categories, and mean labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import final
+
+import torch
+from torch import Tensor
+
+from setgrad.columns._part import Part
+
+# Longer vectors have no axes that mean something by themselves.
+_LONGEST = 32
+# Columns with at most so many codes get a flag for each.
+_FLAGS = 64
+# Columns of codes that are combined in pairs, and the most mean labels of a pair.
+_COMBINED, _BUCKETS = 8, 2**14
+
+
+@final
+@dataclass(frozen=True)
+class Combination:
+    """Columns of codes whose joint values get a mean label each.
+
+    Attributes:
+        starts: Where the codes are among the numbers of an item.
+        sizes: How many codes each column has.
+    """
+
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def buckets(self) -> int:
+        """Number of different joint values, some of which share one bucket if there are many."""
+        count = 1
+        for size in self.sizes:
+            count *= size
+        return count if len(self.sizes) == 1 else min(count, _BUCKETS)
+
+    def of(self, numbers: Tensor) -> Tensor:
+        """Return the bucket of each item, `(total,)`."""
+        joint = torch.zeros(len(numbers), dtype=torch.long, device=numbers.device)
+        for start, size in zip(self.starts, self.sizes, strict=True):
+            joint = joint * size + numbers[:, start].long()
+        return joint % self.buckets
+
+
+@final
+@dataclass(frozen=True)
+class TreeInputs:
+    """What trees read of the numbers of an item and of its features relative to the set.
+
+    Attributes:
+        parts: What the numbers are.
+        relative: Number of features relative to the set.
+    """
+
+    parts: tuple[Part, ...]
+    relative: int
+
+    @property
+    def width(self) -> int:
+        """How many columns trees read, mean labels included."""
+        return len(self.quantities) + len(self.flags) + self.relative + len(self.combinations)
+
+    @cached_property
+    def quantities(self) -> list[int]:
+        """Where the numbers are that trees compare with thresholds."""
+        return [
+            start + offset
+            for start, part in self._places
+            if not part.codes and part.width <= _LONGEST
+            for offset in range(part.width)
+        ]
+
+    @cached_property
+    def flags(self) -> list[tuple[int, int]]:
+        """Where codes are that trees ask for, with the code."""
+        return [(start, code) for start, part in self._codes if part.codes <= _FLAGS for code in range(1, part.codes)]
+
+    @cached_property
+    def combinations(self) -> list[Combination]:
+        """Columns and pairs of columns whose values have a mean label; facts of a set only together with others."""
+        # Columns with few values occur together often enough to be learned from.
+        combined = sorted(self._codes, key=lambda place: place[1].codes)[:_COMBINED]
+        groups: list[Sequence[tuple[int, Part]]] = [[place] for place in self._codes]
+        groups += combinations(sorted(combined, key=lambda place: place[0]), 2)
+        return [
+            Combination(tuple(start for start, _ in group), tuple(part.codes for _, part in group))
+            for group in groups
+            if not all(part.context for _, part in group)
+        ]
+
+    @property
+    def buckets(self) -> int:
+        """Number of mean labels of all combinations."""
+        return sum(combination.buckets for combination in self.combinations)
+
+    def features(self, numbers: Tensor, relative: Tensor | None) -> Tensor:
+        """Return what is known without labels, `(total, d)`, in single precision.
+
+        Args:
+            numbers: The numbers of the items `(total, width)`.
+            relative: Their features relative to the set `(total, r)`.
+        """
+        pieces = [numbers[:, self.quantities]]
+        if self.flags:
+            starts, codes = (torch.tensor(column, device=numbers.device) for column in zip(*self.flags, strict=True))
+            pieces.append((numbers[:, starts] == codes).to(numbers.dtype))
+        if relative is not None:
+            pieces.append(relative.to(numbers.dtype))
+        # Rounded, so that a threshold splits alike whichever precision the model runs in.
+        return torch.cat(pieces, 1).float()
+
+    def codes(self, numbers: Tensor) -> Tensor:
+        """Return the index of the mean label of each item for each combination, `(total, combinations)`."""
+        columns, start = [], 0
+        for combination in self.combinations:
+            columns.append(combination.of(numbers) + start)
+            start += combination.buckets
+        empty = torch.zeros(len(numbers), 0, dtype=torch.long, device=numbers.device)
+        return torch.stack(columns, 1) if columns else empty
+
+    @property
+    def _codes(self) -> list[tuple[int, Part]]:
+        return [(start, part) for start, part in self._places if part.codes and not part.words]
+
+    @cached_property
+    def _places(self) -> list[tuple[int, Part]]:
+        places, start = [], 0
+        for part in self.parts:
+            places.append((start, part))
+            start += part.width
+        return places
