@@ -123,9 +123,9 @@ def smallest_changes(
 ) -> Changes:
     """Return for some items the smallest change found of a number that flips the choice of the item.
 
-    The choice is made again at 12 numbers in each direction, up to the range of the set beyond its largest and its
-    smallest number. The interval in which it first changes is then halved. Each number that is returned was tried, so
-    the choice does change there; a smaller change may be hidden between two numbers that were tried.
+    The choice is made again at up to 12 numbers in each direction, the nearest first, up to the range of the set beyond
+    its largest and its smallest number. The interval in which it changes is then halved 12 times. Each number that is
+    returned was tried, so the choice does change there; a smaller change may be hidden between two that were tried.
 
     Args:
         subject: What is explained.
@@ -161,18 +161,22 @@ def _search(
     def snap(jobs: np.ndarray, values: np.ndarray) -> np.ndarray:
         return np.where(whole[jobs], np.round(values), values)
 
-    # Finer near the number as it is.
-    shares = (np.arange(1, _GRID + 1) / _GRID) ** 2
-    jobs = np.repeat(np.arange(len(own)), 2)
-    ends = np.stack([low, high], 1).reshape(-1)
-    grid = before[jobs, None] + (ends - before[jobs])[:, None] * shares
-    every = np.repeat(jobs, _GRID)
-    flips = is_flipped(every, snap(every, grid.reshape(-1))).reshape(grid.shape)
-    is_found = flips.any(1)
-    jobs, first = jobs[is_found], flips[is_found].argmax(1)
-    grid, line = grid[is_found], np.arange(int(is_found.sum()))
-    outer = snap(jobs, grid[line, first])
-    inner = np.where(first > 0, snap(jobs, grid[line, np.maximum(first - 1, 0)]), before[jobs])
+    # Both directions at the same distance, farther in each turn, until the choice of the item changes; finer near the
+    # number as it is.
+    farthest = np.maximum(high - before, before - low)
+    sides = np.array([-1.0, 1.0])
+    left, inner_of, found = np.arange(len(own)), np.stack([before, before], 1), []
+    for share in (np.arange(1, _GRID + 1) / _GRID) ** 2:
+        tried = before[left, None] + sides * (share * farthest[left])[:, None]
+        tried = np.clip(tried, low[left, None], high[left, None])
+        jobs = np.repeat(left, 2)
+        tried = snap(jobs, tried.reshape(-1)).reshape(-1, 2)
+        flips = is_flipped(jobs, tried.reshape(-1)).reshape(-1, 2)
+        row, side = flips.nonzero()
+        found.append((left[row], inner_of[left[row], side], tried[row, side]))
+        inner_of[left] = tried
+        left = left[~flips.any(1)]
+    jobs, inner, outer = (np.concatenate(parts) for parts in zip(*found, strict=True))
     for _ in range(_HALVINGS):
         middle = snap(jobs, (inner + outer) / 2)
         flipped = is_flipped(jobs, middle)

@@ -17,7 +17,7 @@ from setgrad.sets import Sets, segment_order
 REPLACEMENTS = 16
 # Fewer for large sets, so that the items of all changed copies of a set are at most so many, but at least the number
 # below.
-_MOST_ITEMS, _LEAST = 2**19, 4
+_MOST_ITEMS, _LEAST = 2**17, 4
 
 
 def column_effects(
