@@ -86,7 +86,17 @@ def test_tables_have_the_ids_and_the_columns_of_the_caller(fitted, shop):
     found = fitted.explain(shop)
     frame, picks = found.to_frame(), fitted.predict(shop).set_index("product")
     effects = [f"effect of {name}" for name in ("brand", "price", "noise", "member")]
-    assert frame.columns.tolist() == ["visit", "product", "chosen", "gain", "shapley", "shapley_error", *effects]
+    assert frame.columns.tolist() == [
+        "visit",
+        "product",
+        "chosen",
+        "gain",
+        "shapley",
+        "shapley_error",
+        "step",
+        "step_gain",
+        *effects,
+    ]
     assert found.columns == ["brand", "price", "noise", "member"]
     own = shop.set_index("product").loc[frame["product"]]
     assert frame["visit"].tolist() == own["visit"].tolist()

@@ -7,3 +7,5 @@ from setgrad.explain.interactions import second_differences as second_difference
 from setgrad.explain.interactions import shapley_interactions as shapley_interactions
 from setgrad.explain.shapley import ShapleyValues as ShapleyValues
 from setgrad.explain.shapley import shapley_values as shapley_values
+from setgrad.explain.steps import GainSteps as GainSteps
+from setgrad.explain.steps import gain_steps as gain_steps

@@ -18,6 +18,7 @@ from setgrad.explain.explanation import EFFECT, Explanation
 from setgrad.explain.gains import find_explained, gains_at
 from setgrad.explain.interactions import differences_of
 from setgrad.explain.shapley import shapley_of
+from setgrad.explain.steps import steps_of
 from setgrad.sets import Sets
 
 
@@ -95,6 +96,7 @@ def explain_choice(
     explained = find_explained(gains, subsets, fixed, options.near)
     rows = explained.nonzero()[:, 0]
     shares = shapley_of(subject.bind, sets, subsets.values, random_state=options.random_state)
+    steps = steps_of(subject.bind, sets, subsets.values)
     effects = column_effects(subject, sets, subsets.values, rows, shown, options.replacements)
     table = _Table(sets, names)
     picked = rows.cpu().numpy()
@@ -104,6 +106,8 @@ def explain_choice(
         "gain": gains.values[rows].cpu().numpy(),
         "shapley": shares.values.values[rows].cpu().numpy(),
         "shapley_error": shares.errors.values[rows].cpu().numpy(),
+        "step": steps.steps.values[rows].cpu().numpy(),
+        "step_gain": steps.gains.values[rows].cpu().numpy(),
         **{EFFECT + column.name: effects[:, index].numpy() for index, column in enumerate(shown)},
     }
     differences = differences_of(subject.bind, sets, subsets.values, explained)
@@ -138,7 +142,7 @@ def explain_choice(
 # Columns of the tables that no id can be called like.
 _TAKEN = {
     *("chosen", "gain", "shapley", "shapley_error", "other", "interaction", "difference", "column", "value"),
-    *("new_value", "copy_of", "flips"),
+    *("new_value", "copy_of", "flips", "shapley_error", "step", "step_gain"),
 }
 
 

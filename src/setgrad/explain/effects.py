@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setgrad._progress import slow_bar
 from setgrad.explain._batches import parts_of
 from setgrad.explain._subject import AbstractSubject, ItemColumn
 from setgrad.explain.gains import gains_at
@@ -62,15 +63,15 @@ def column_effects(
     own, column = items.cpu().numpy()[job_item[job]], job_column[job]
     donor = _find_donors(sets, own, column, turn, number[job], columns)
     # A copy in which nothing changes has the same gain.
-    numbers = sets.values.flatten(1).cpu()
-    differs = torch.stack([(numbers[own] != numbers[donor])[:, part.slice].any(1) for part in columns])
-    kept = np.flatnonzero(differs[column, np.arange(len(job))].numpy())
+    kept = np.flatnonzero(_differs(sets, own, donor, column, columns))
     job, own, column, donor = job[kept], own[kept], column[kept], donor[kept]
     base = gains_at(subject, sets, sets.with_values(subsets), exact=False).values.cpu().numpy()
     lost = np.zeros(len(job))
-    for part in parts_of(lengths[ids[job_item[job]]], subject.batch_items):
-        gains = _gains_of_copies(subject, sets, subsets, own[part], columns, column[part], donor[part])
-        lost[part] = base[own[part]] - gains
+    with slow_bar(len(job), "changed sets") as progress:
+        for part in parts_of(lengths[ids[job_item[job]]], subject.batch_items):
+            gains = _gains_of_copies(subject, sets, subsets, own[part], columns, column[part], donor[part])
+            lost[part] = base[own[part]] - gains
+            progress.update(part[-1] + 1)
     effects[job_item, job_column] = torch.from_numpy(np.bincount(job, weights=lost, minlength=len(number)) / number)
     return effects
 
@@ -97,6 +98,18 @@ def _find_donors(
     place += place >= ranks.cpu().numpy()[column, own]
     donors: np.ndarray = orders.cpu().numpy()[column, layout.host_offsets[ids] + place]
     return donors
+
+
+def _differs(
+    sets: Sets, own: np.ndarray, donor: np.ndarray, column: np.ndarray, columns: Sequence[ItemColumn]
+) -> np.ndarray:
+    """Return whether the values of two items differ in a column."""
+    differs = np.zeros(len(own), dtype=bool)
+    for index, part in enumerate(columns):
+        rows = np.flatnonzero(column == index)
+        values = sets.values.flatten(1)[:, part.slice].cpu().numpy()
+        differs[rows] = (values[own[rows]] != values[donor[rows]]).any(1)
+    return differs
 
 
 def _gains_of_copies(

@@ -27,8 +27,9 @@ class Explanation:
     Each table is a dictionary of columns, in the ids of the caller.
 
     Attributes:
-        items: One row for each chosen item and each near miss: set, item, chosen, gain, shapley, shapley_error, and
-            "effect of ..." for each column. The gain is that at the chosen subset.
+        items: One row for each chosen item and each near miss: set, item, chosen, gain, shapley, shapley_error, step,
+            step_gain, and "effect of ..." for each column. The gain is that at the chosen subset. Steps lead from the
+            empty subset to the chosen one, and their gains add up.
         pairs: Pairs of these items: set, item, other, interaction, the largest first. A positive interaction means that
             they go together, a negative one that one replaces the other.
         swaps: The best swap of each item: set, item, other, difference of F.

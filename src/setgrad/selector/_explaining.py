@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
+from setgrad._progress import showing
 from setgrad.explain._explain import ExplainOptions, Names, explain_choice
 from setgrad.explain._subject import AbstractSubject, ItemColumn
 from setgrad.explain.explanation import Explanation
@@ -70,6 +71,14 @@ class AbstractExplaining(AbstractChoosing, abc.ABC):
 
         Raises:
             OptionError: If arguments do not go together; other errors are those of `predict`.
+
+        Examples:
+            >>> import setgrad as sg
+            >>> task = sg.datasets.load_task("moons", n_train=40, n_validation=20, n_test=20)
+            >>> sel = sg.SubsetSelector(dim=16, max_epochs=2, random_state=0, verbose=0).fit(*task.train)
+            >>> why = sel.explain(task.test.sets[:2], near=3)
+            >>> why.columns, len(why.to_dict("pairs")["interaction"]) > 0
+            (['feature 0', 'feature 1'], True)
         """
         options = ExplainOptions(
             near=near, columns=columns, vary=vary, replacements=replacements, random_state=random_state
@@ -104,7 +113,8 @@ class AbstractExplaining(AbstractChoosing, abc.ABC):
             subsets = subject.choose(sets, np.arange(len(sets)))
         nothing = torch.zeros(sets.layout.total, dtype=torch.bool, device=sets.device)
         fixed = nothing if known is None else known.inside.values | known.outside.values
-        return explain_choice(subject, sets, subsets, options, names, fixed=fixed, is_choice=is_choice, kind=kind)
+        with showing("explaining", self.verbose > 0):
+            return explain_choice(subject, sets, subsets, options, names, fixed=fixed, is_choice=is_choice, kind=kind)
 
     def importance(
         self,
