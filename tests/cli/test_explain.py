@@ -76,3 +76,11 @@ def test_wrong_words_are_errors_of_one_line(run, model, table, tmp_path):
     ]:
         done = run("explain", model, table, *words)
         assert done.code == 1 and text in done.err and len(done.err.splitlines()) == 1
+
+
+def test_ids_that_a_spreadsheet_would_run_get_an_apostrophe(run, model, rows, put, tmp_path):
+    path = put(tmp_path / "odd.csv", [[*row[:1], row[1].replace("p", "=p"), *row[2:]] for row in rows])
+    file = tmp_path / "why.csv"
+    done = run("explain", model, path, "-o", file)
+    assert done.code == 0 and "--formulas" in done.err and "'=p0" in file.read_text()
+    assert run("explain", model, path, "-o", file, "--formulas").err == "" and "'=p0" not in file.read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ def _declare(parser: ArgumentParser) -> None:
         type=Path,
         help="file for the result: .json has all tables, .csv, .parquet and the other endings have one row for each "
         "explained item",
+    )
+    parser.add_argument(
+        "--formulas",
+        action=BooleanOptionalAction,
+        default=False,
+        help="write ids as they are to a CSV file, also those that a spreadsheet would run as formulas",
     )
     parser.add_argument(
         "--set", dest="sets", metavar="ID", action="append", default=[], help="a set to explain; may be given again"
@@ -96,7 +102,7 @@ def _run(args: Namespace) -> CommandResult:
     wanted = _wanted(asked, args)
     found = selector.explain_input(asked, options, known=known, size=args.size, wanted=wanted)
     data = {name: found.to_dict(name) for name in TABLES}
-    _write(args.output, data, data["items"])
+    _write(args, data, data["items"])
     written = () if args.output is None else (f"explanation written to {args.output}",)
     return CommandResult(_as_json(data), (*found.parts(args.show), *written))
 
@@ -123,12 +129,13 @@ def _importance(selector: SubsetSelector, args: Namespace) -> CommandResult:
     found: Importance = selector.importance_of(asked, asked.chosen(None) if is_known else None, repeats=args.repeats)
     columns = found.to_dict()
     data = {"score": found.score, "importance": columns}
-    _write(args.output, data, columns)
+    _write(args, data, columns)
     written = () if args.output is None else (f"importance written to {args.output}",)
     return CommandResult(data, (found.table(), *written))
 
 
-def _write(path: Path | None, data: dict[str, Any], rows: dict[str, list[Any]]) -> None:
+def _write(args: Namespace, data: dict[str, Any], rows: dict[str, list[Any]]) -> None:
+    path: Path | None = args.output
     if path is None:
         return
     if path.suffix == _JSON:
@@ -142,7 +149,7 @@ def _write(path: Path | None, data: dict[str, Any], rows: dict[str, list[Any]]) 
     from setgrad.sets._write import write_rows
 
     with printed_warnings(UserWarning):
-        write_rows(path, pyarrow.table(rows))
+        write_rows(path, pyarrow.table(rows), formulas=args.formulas)
 
 
 def _as_json(data: dict[str, Any]) -> dict[str, Any]:
