@@ -79,7 +79,8 @@ def test_wrong_words_are_errors_of_one_line(run, model, table, tmp_path):
 
 
 def test_ids_that_a_spreadsheet_would_run_get_an_apostrophe(run, model, rows, put, tmp_path):
-    path = put(tmp_path / "odd.csv", [[*row[:1], row[1].replace("p", "=p"), *row[2:]] for row in rows])
+    head, *body = rows
+    path = put(tmp_path / "odd.csv", [head, *([row[0], f"={row[1]}", *row[2:]] for row in body)])
     file = tmp_path / "why.csv"
     done = run("explain", model, path, "-o", file)
     assert done.code == 0 and "--formulas" in done.err and "'=p0" in file.read_text()
