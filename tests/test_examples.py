@@ -350,6 +350,19 @@ def test_ids_numbers() -> None:
     assert 0 < numbers["probability of a product that no basket had:"] < 0.5
 
 
+def test_explanation_numbers() -> None:
+    """The rule behind the data is known: prices below 60, one product of a kind."""
+    numbers = _numbers("explain_picks")
+    lost = {name: numbers[f"score lost without {name}"] for name in ("price", "brand", "kind", "weight")}
+    assert min(lost["price"], lost["brand"]) > 0.1 > abs(lost["weight"])
+    assert lost["kind"] > lost["weight"]
+    effect = numbers["mean effect of the price on chosen items"]
+    assert effect > 0.5 and abs(numbers["mean effect of the weight on chosen items"]) < effect / 4
+    assert numbers["interaction of a chosen item and another of its kind"] < 0
+    assert numbers["interaction of a chosen item and another of another kind"] > 0
+    assert 50 < numbers["median price at which they would not be chosen"] < 70
+
+
 def test_scikit_learn_numbers() -> None:
     numbers = _numbers("scikit_learn_recipes")
     plain, relative = (numbers[f"grid search, {word} relative features:"] for word in ("without", "with"))

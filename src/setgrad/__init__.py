@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from setgrad import datasets as datasets
     from setgrad import discrete as discrete
     from setgrad import encoders as encoders
+    from setgrad import explain as explain
     from setgrad import functions as functions
     from setgrad import implicit as implicit
     from setgrad import inference as inference
@@ -56,6 +57,7 @@ __all__ = [
     "discrete",
     "encoders",
     "errors",
+    "explain",
     "functions",
     "implicit",
     "inference",

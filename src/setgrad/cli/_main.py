@@ -16,13 +16,16 @@ from setgrad.cli._command import STOPPED, Command
 from setgrad.cli._datasets import DATASETS
 from setgrad.cli._demo import DEMO
 from setgrad.cli._evaluate import EVALUATE
+from setgrad.cli._explain import EXPLAIN
 from setgrad.cli._fit import FIT
 from setgrad.cli._output import print_error, redirect_to_stderr, show, write_result
 from setgrad.cli._predict import PREDICT
 from setgrad.cli._report import REPORT
 from setgrad.errors import SetgradError
 
-COMMANDS: dict[str, Command] = {command.name: command for command in (DEMO, FIT, PREDICT, EVALUATE, REPORT, DATASETS)}
+COMMANDS: dict[str, Command] = {
+    command.name: command for command in (DEMO, FIT, PREDICT, EVALUATE, EXPLAIN, REPORT, DATASETS)
+}
 
 _WIDTH = 80
 _TOUR = (

@@ -303,8 +303,8 @@ class AbstractChoosing(abc.ABC):
         if not hasattr(self, "model_"):
             raise NotFittedError("this SubsetSelector is not fitted yet; call fit(sets, subsets) first")
 
-    def ask(self, table: FittedTable, read: Table) -> Input:
-        """Return what was read from a table as the input of `choose_rows`, with its sets checked."""
+    def ask(self, table: FittedTable, read: Table | Choices) -> Input:
+        """Return what was read from a table as an input, with its sets checked."""
         return Input.of_table(table, read).with_sets(self._check_sets(read.sets))
 
     def _open(self, data: Any, groups: Any, scores: Any = None, *, chosen: bool = False) -> Input:

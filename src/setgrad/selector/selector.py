@@ -14,7 +14,7 @@ from torch import Tensor
 from setgrad.columns._arguments import TableArguments
 from setgrad.errors import OptionError, parameter, unknown_name
 from setgrad.selector._choice_gradient import FENCHEL_YOUNG, make_gradient
-from setgrad.selector._choosing import AbstractChoosing
+from setgrad.selector._explaining import AbstractExplaining
 from setgrad.selector._fit import FitResult
 from setgrad.selector._learning import AbstractLearning
 from setgrad.selector._model import ChoiceModel
@@ -33,7 +33,7 @@ from setgrad.selector.sizes import SizeRule, rule_to_json
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, AbstractConventions):
+class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, AbstractConventions):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
