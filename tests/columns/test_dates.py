@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from setgrad.columns._column import TrainingColumn
+from setgrad.columns._kinds import KINDS
 from setgrad.columns._values import DAY_FORMATS, find_day_format, read_days
 from setgrad.errors import DataError
 from tests.columns.tables import column_of, fit_kind, numbers_of
@@ -115,6 +117,18 @@ def test_numbers_of_a_date_are_days_and_cycles():
             angles = [2 * math.pi * days / period for period in (365.2425, 7.0, 1.0)]
             turns = [*map(math.sin, angles), *map(math.cos, angles)]
         assert block[row, 2:] == pytest.approx(turns, abs=1e-9)
+
+
+def test_the_weekday_of_a_set_is_a_code():
+    times = [dt.datetime(1969, 12, 29), dt.datetime(2024, 1, 7, 23), None, dt.datetime(2024, 1, 8)]
+    column = column_of(times, pa.timestamp("us"))
+    fitted = KINDS["date"].fit("x", TrainingColumn([column], np.arange(4), True))
+    numbers, weekday = fitted.parts
+    # Without the cycle of a week.
+    assert numbers.width == 2 + 4 and numbers.context
+    assert (weekday.width, weekday.codes, weekday.context) == (1, 8, True)
+    # Monday, Sunday, none, Monday.
+    assert fitted.encode([column])[:, -1].tolist() == [1, 7, 0, 1]
 
 
 def test_only_cycles_that_training_tells_apart_are_used():

@@ -1,4 +1,7 @@
-"""Dates and times: the days since the first one, and the place in the year, the week and the day."""
+"""Dates and times: the days since the first one, and the place in the year, the week and the day.
+
+The weekday of a whole set is a category, because it decides together with others.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from setgrad.columns._values import DAY_FORMATS, count_gaps, find_day_format, re
 from setgrad.columns.number import with_flag
 from setgrad.sets._columns import Column, is_text
 
-_YEAR = 365.2425
+_YEAR, _WEEK = 365.2425, 7.0
 # 1970 began on a Thursday.
 _FIRST_WEEKDAY = 3
 
@@ -45,8 +48,17 @@ class DateColumn(FittedColumn):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The days since the first, the flag, and sine and cosine of each place."""
-        return (Part(1 + self.flag + 2 * len(self.periods), context=self.context, compared=1),)
+        """The days since the first, the flag, and sine and cosine of each place; the weekday of a set is a code."""
+        numbers = Part(1 + self.flag + 2 * len(self._cycles), context=self.context, compared=1)
+        return (numbers, Part(1, 8, 7, context=True)) if self._has_weekday else (numbers,)
+
+    @property
+    def _has_weekday(self) -> bool:
+        return self.context and _WEEK in self.periods
+
+    @property
+    def _cycles(self) -> list[float]:
+        return [period for period in self.periods if not (self._has_weekday and period == _WEEK)]
 
     @property
     def note(self) -> str:
@@ -66,7 +78,7 @@ class DateColumn(FittedColumn):
         if last - first > _YEAR / 4:
             periods.append(_YEAR)
         if last - first >= 1:
-            periods.append(7.0)
+            periods.append(_WEEK)
         if (known % 1 != 0).any():
             periods.append(1.0)
         return cls(
@@ -84,8 +96,10 @@ class DateColumn(FittedColumn):
         return 0 if self.flag else count_gaps(columns[0])
 
     def encode(self, columns: Sequence[Column]) -> np.ndarray:
-        """Return the numbers of a chunk; the cycles of a gap are at 0."""
+        """Return the numbers of a chunk; the cycles of a gap are at 0, and its weekday too."""
         days = read_days(columns[0], self.day_format)
-        angles = 2 * np.pi * (days[:, None] + _FIRST_WEEKDAY) / np.array(self.periods)
+        from_monday = days + _FIRST_WEEKDAY
+        angles = 2 * np.pi * from_monday[:, None] / np.array(self._cycles)
         cycles = np.nan_to_num(np.concatenate([np.sin(angles), np.cos(angles)], 1))
-        return np.concatenate([with_flag(days - self.first, self.fill, flag=self.flag), cycles], 1)
+        weekday = np.nan_to_num(from_monday // 1 % _WEEK + 1)[:, None] if self._has_weekday else cycles[:, :0]
+        return np.concatenate([with_flag(days - self.first, self.fill, flag=self.flag), cycles, weekday], 1)

@@ -238,10 +238,10 @@ class AbstractChoosing(abc.ABC):
     def calibrate_recall(self, sets: Any, subsets: Any, *, scores: Sets | None = None) -> Self:
         """Calibrate `predict(recall=...)` on sets that the fit has not seen.
 
-        `fit` calibrates it on its validation sets. These also chose the best epoch, so the promise holds up to that
-        small bias. With sets that played no part in the fit it holds exactly, for any number of them: if they and a new
-        set are exchangeable, the expected recall on the new set is at least what was asked for, by conformal risk
-        control. Sets of which nothing was chosen count as recalled.
+        `fit` calibrates it on its validation sets. These also chose the best epoch, and boosted trees may have learned
+        from them, so the promise holds up to that small bias. With sets that played no part in the fit it holds
+        exactly, for any number of them: if they and a new set are exchangeable, the expected recall on the new set is
+        at least what was asked for, by conformal risk control. Sets of which nothing was chosen count as recalled.
 
         Args:
             sets: Anything that `fit` takes.

@@ -17,8 +17,8 @@ from setgrad.columns._part import Part
 _LONGEST = 32
 # Columns with at most so many codes get a flag for each.
 _FLAGS = 64
-# Columns of codes that are combined in pairs, and the most mean labels of a pair.
-_COMBINED, _BUCKETS = 8, 2**14
+# Columns of codes that are combined in pairs and in threes, and the most mean labels of a combination.
+_IN_PAIRS, _IN_THREES, _BUCKETS = 8, 5, 2**14
 
 
 @final
@@ -85,11 +85,12 @@ class TreeInputs:
 
     @cached_property
     def combinations(self) -> list[Combination]:
-        """Columns and pairs of columns whose values have a mean label; facts of a set only together with others."""
-        # Columns with few values occur together often enough to be learned from.
-        combined = sorted(self._codes, key=lambda place: place[1].codes)[:_COMBINED]
+        """One to three columns whose values have a mean label; facts of a set only together with others."""
         groups: list[Sequence[tuple[int, Part]]] = [[place] for place in self._codes]
-        groups += combinations(sorted(combined, key=lambda place: place[0]), 2)
+        # Columns with few values occur together often enough to be learned from.
+        by_size = sorted(self._codes, key=lambda place: place[1].codes)
+        for size, most in ((2, _IN_PAIRS), (3, _IN_THREES)):
+            groups += combinations(sorted(by_size[:most], key=lambda place: place[0]), size)
         return [
             Combination(tuple(start for start, _ in group), tuple(part.codes for _, part in group))
             for group in groups
