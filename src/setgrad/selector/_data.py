@@ -114,8 +114,11 @@ def check_item_shape(sets: Sets, shape: tuple[int, ...]) -> Sets:
         # Sets without any item may not know the shape of items.
         return sets.with_values(sets.values.new_zeros(0, *shape))
     if tuple(sets.item_shape) != shape:
+        # An array (rows, d) is read as sets of single numbers.
+        is_rows = len(shape) == 1 and not sets.item_shape and set(sets.layout.host_lengths.tolist()) == {shape[0]}
+        hint = f"; if each row is an item, pass the set of each: {parameter('groups')}" if is_rows else ""
         raise ShapeError(
-            f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}"
+            f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}{hint}"
         )
     return sets
 
@@ -136,7 +139,10 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     except (TypeError, ValueError):
         rest = [None, None]
     if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver | list | tuple)):
-        raise ShapeError(f"{parameter('validation')} must be a pair (sets, subsets), or (sets, subsets, constraint)")
+        raise ShapeError(
+            f"{parameter('validation')} must be a pair (sets, subsets), rows (X, y, groups), or one of these with a "
+            "constraint behind"
+        )
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
 
 

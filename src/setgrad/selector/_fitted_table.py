@@ -63,7 +63,11 @@ class FittedTable:
             source, names = add_rows(source, {"groups": groups})
             set_id = names["groups"]
         if set_id is None:
-            raise OptionError(f"the selector was fitted with {parameter('groups')}; pass the group of each row too")
+            raise OptionError(
+                f"the selector was fitted with {parameter('groups')}; pass the group of each row too. Tools that pass "
+                "rows alone, as cross_val_predict of scikit-learn, need a column instead: fit with "
+                f"{parameter('set_id')}"
+            )
         schema = replace(schema, set_id=set_id, chosen=schema.chosen if chosen else None)
         named = (set_id, schema.item_id, schema.chosen, *schema.features)
         source.check_columns([name for name in named if name is not None])

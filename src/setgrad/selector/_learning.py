@@ -14,12 +14,12 @@ from setgrad.columns._arguments import TableArguments
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._data import prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
-from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
-from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
+from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, read_to_fit
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._validation_input import read_validation
 from setgrad.selector.constraints import AnyConstraint
 
 
@@ -94,8 +94,7 @@ class AbstractLearning(abc.ABC):
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
         if read.description is not None and self.verbose > 0:
             print(plain_table(read.description.text_table), file=sys.stderr)
-        if is_table(validation):
-            validation = tuple(FittedTable.open(validation, read.schema, chosen=True).read_choices())
+        validation = read_validation(validation, read.schema)
         sets, subsets, weight = as_choices(read.choices, None, None)
         return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
 
