@@ -21,6 +21,8 @@ from setgrad.errors import DataError, OptionError, parameter
 
 # Texts that are read as booleans: false at even positions, true at odd ones.
 _BOOLEAN_TEXTS = ["0", "1", "false", "true"]
+# So many sets are named in one message.
+_LISTED = 6
 
 
 def resolve_features(
@@ -300,23 +302,32 @@ def check_adjacent(table: str, column: str, set_ids: pa.ChunkedArray, starts: np
     raise row_error(table, column, int(starts[repeated]), text)
 
 
-def check_unique(
-    table: str, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
-) -> None:
-    """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
+def describe_repeated(item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray) -> tuple[int, str]:
+    """Return the first row with an item id that its set has already, and which sets have such ids; -1 for none.
+
+    Args:
+        item_ids: One id for each row.
+        set_ids: One id for each set.
+        lengths: The number of rows of each set.
+    """
     codes = factorize(item_ids)
     keys = np.repeat(np.arange(len(lengths)), lengths) * (int(codes.max()) + 1) + codes
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():
-        return
+        return -1, ""
     _, earliest, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    row = np.setdiff1d(np.arange(len(keys)), earliest)[0]
-    index = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+    rows = np.setdiff1d(np.arange(len(keys)), earliest)
+    row = int(rows[0])
+    sets = np.unique(np.searchsorted(np.cumsum(lengths), rows, side="right"))
     text = (
-        f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already (row "
-        f"{earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids"
+        f"item {item_ids[row].as_py()!r} is in set {set_ids[int(sets[0])].as_py()!r} already (row "
+        f"{earliest[inverse[row]] + 1})"
     )
-    raise row_error(table, column, int(row), text)
+    if len(sets) > 1:
+        others = ", ".join(repr(set_ids[int(index)].as_py()) for index in sets[1:_LISTED])
+        more = f" and {len(sets) - _LISTED} more" if len(sets) > _LISTED else ""
+        text += f"; {len(sets)} sets have an item more than once, also {others}{more}"
+    return row, text
 
 
 def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:
