@@ -90,7 +90,7 @@ def read_table(
         set_id: Column with the id of the set that a row belongs to.
         features: Columns with the features of an item; by default every numeric column without another role, in the
             order of the file (booleans are features only when named).
-        chosen: Column that says whether the item was chosen: booleans, 0 / 1 or true / false.
+        chosen: Column that says whether the item was chosen: booleans, 0 / 1, true / false or yes / no.
         item_id: Column with the id of the item, unique in its set; by default items are numbered from 0 in each set.
         weight: Column with a weight for each row: finite numbers of at least 0.
         dtype: Type of features and weights. By default float32. If a feature is too large for float32 or would lose
@@ -265,7 +265,7 @@ def read_columns(
     Args:
         table: Anything that `read_table` takes.
         numbers: Columns with finite numbers; they are read as float64.
-        booleans: Columns with booleans, 0 / 1 or true / false.
+        booleans: Columns with booleans, 0 / 1, true / false or yes / no.
         labels: Columns with the group of each row: numbers or text, without missing values.
         optional_labels: Columns with labels, in which a missing value stands for no label and is read as None.
 
