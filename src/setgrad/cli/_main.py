@@ -13,6 +13,7 @@ from textwrap import fill
 from typing import Any, NoReturn, final
 
 import setgrad
+from setgrad._progress import showing
 from setgrad.cli._command import STOPPED, Command
 from setgrad.cli._output import print_error, redirect_to_stderr, show, write_result
 from setgrad.errors import SetgradError
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     try:
-        with redirect_to_stderr():
+        with redirect_to_stderr(), showing("reading", not args.json):
             result = find_command(args.command).run(args)
         if args.json:
             return _print_json(result.data) or result.code

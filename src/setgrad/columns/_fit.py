@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from setgrad._progress import slow_bar
 from setgrad.columns._column import FittedColumn, TrainingColumn
 from setgrad.columns._columns import Columns
 from setgrad.columns._describe import LEFT_OUT, ColumnSummary, TableDescription
@@ -163,19 +164,24 @@ def fit_columns(
     blocks: list[Encoded] = []
     summaries = [_role_summary(table, source, role, name) for role, name in roles._asdict().items() if name is not None]
     faults = Faults() if faults is None else faults
-    for group in _grouped(names, source.schema, choice.kind_of):
-        with faults.collect():
-            found, summary = _fit_one(source, table, group, choice, sets, is_training)
-            if found is not None:
-                column, encoded = found
-                fingerprints = suspicions.fingerprints(encoded)
-                column = replace(column, context=suspicions.is_constant(fingerprints, is_training))
-                suspicions.look_at(column, encoded, fingerprints)
-                fitted.append(column)
-                blocks.append(encoded)
-                if column.context:
-                    summary = replace(summary, use="; ".join(filter(None, ("the same in a set: context", summary.use))))
-            summaries.append(summary)
+    groups = _grouped(names, source.schema, choice.kind_of)
+    with slow_bar(len(groups), "columns", f"understanding {source.name}") as progress:
+        for number, group in enumerate(groups):
+            progress.update(number)
+            with faults.collect():
+                found, summary = _fit_one(source, table, group, choice, sets, is_training)
+                if found is not None:
+                    column, encoded = found
+                    fingerprints = suspicions.fingerprints(encoded)
+                    column = replace(column, context=suspicions.is_constant(fingerprints, is_training))
+                    suspicions.look_at(column, encoded, fingerprints)
+                    fitted.append(column)
+                    blocks.append(encoded)
+                    if column.context:
+                        summary = replace(
+                            summary, use="; ".join(filter(None, ("the same in a set: context", summary.use)))
+                        )
+                summaries.append(summary)
     if not fitted and not faults.found:
         seen = "; ".join(f"{s.name}: {s.use}" for s in summaries if not s.used) or "all have a role"
         raise DataError(f"{source.name}: no column can be used as {parameter('features')} ({seen}); name their kinds")

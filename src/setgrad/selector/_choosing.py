@@ -313,7 +313,8 @@ class AbstractChoosing(abc.ABC):
     def _open(self, data: Any, groups: Any, scores: Any = None, *, chosen: bool = False) -> Input:
         """Return what was passed in place of sets, with its sets checked."""
         self._check_fitted()
-        asked = Input.of(data, self.table_, groups=groups, chosen=chosen)
+        with showing("reading", self.verbose > 0):
+            asked = Input.of(data, self.table_, groups=groups, chosen=chosen)
         return asked.with_sets(self._check_sets(asked.sets, scores))
 
     def _check_sets(self, sets: Any, scores: Any = None) -> Sets:

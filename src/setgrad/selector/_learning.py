@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from setgrad._progress import showing
 from setgrad._text_table import plain_table
 from setgrad.columns._arguments import TableArguments
 from setgrad.selector._choice_gradient import ChoiceGradient
@@ -81,7 +82,8 @@ class AbstractLearning(abc.ABC):
             return is_training
 
         fitted = None if start is None or start.table_ is None else start.table_.columns
-        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, added=added, keep_rows=keep_rows)
+        with showing("reading", self.verbose > 0):
+            return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, added=added, keep_rows=keep_rows)
 
     def fit_read(
         self,
@@ -94,7 +96,8 @@ class AbstractLearning(abc.ABC):
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
         if read.description is not None and self.verbose > 0:
             print(plain_table(read.description.text_table), file=sys.stderr)
-        validation = read_validation(validation, read.schema)
+        with showing("reading", self.verbose > 0):
+            validation = read_validation(validation, read.schema)
         sets, subsets, weight = as_choices(read.choices, None, None)
         return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
 

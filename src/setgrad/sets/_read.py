@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 from pyarrow import types
 
+from setgrad._progress import showing_by_default
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.sets._arrays import Float32LossCheck, GrowableArray
 from setgrad.sets._choices import Choices, Table
@@ -80,8 +81,8 @@ def read_table(
 ) -> Choices | Table:
     r"""Read sets from a table with one row for each item.
 
-    The rows of a set must be adjacent. Files are read in chunks. A CSV file may have commas, semicolons or tabs between
-    its columns, and with semicolons or tabs decimal commas.
+    The rows of a set must be adjacent. Files are read in chunks; reading that takes long shows how far it is. A CSV
+    file may have commas, semicolons or tabs between its columns, and with semicolons or tabs decimal commas.
 
     Args:
         table: A data frame of pandas (2.2 or later), polars or Arrow, or any object with the Arrow PyCapsule interface;
@@ -128,7 +129,8 @@ def read_table(
     def read(chunk: dict[str, Column], dtype: torch.dtype, check: Float32LossCheck | None) -> np.ndarray:
         return _read_block([chunk[column] for column in columns], boolean_columns, dtype, check)
 
-    return read_rows(source, roles, ItemReader(columns, len(columns), read), dtype)
+    with showing_by_default("reading"):
+        return read_rows(source, roles, ItemReader(columns, len(columns), read), dtype)
 
 
 @final
