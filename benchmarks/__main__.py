@@ -34,7 +34,7 @@ from benchmarks.selection import (
     utility,
 )
 from benchmarks.speed import discrete_speed, members_speed, method_speed, speed_fit, speed_meanfield, speed_predict
-from benchmarks.tables import shop_tables, table_reading
+from benchmarks.tables import amazon_tables, shop_tables, table_reading
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -53,6 +53,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "given": given,
     "utility": utility,
     "recall": recall,
+    "amazon-tables": amazon_tables,
     "shop-tables": shop_tables,
     "table-reading": table_reading,
     "estimator-error": estimator_error,

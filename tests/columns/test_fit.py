@@ -111,7 +111,7 @@ def test_faults_of_ids_choices_and_columns_are_told_together():
 
 
 def test_items_that_are_in_a_set_twice_are_told_and_kept():
-    frame = mixed_frame().assign(item=np.tile(np.arange(4), 30), bought=lambda f: f["price"] > 20)
+    frame = mixed_frame().assign(item=np.tile(np.arange(4), 30), bought=lambda f: f.groupby("s")["price"].rank() < 2)
     frame.loc[[1, 6, 7], "item"] = [0, 3, 3]
     roles: dict[str, Any] = {"set_id": "s", "item_id": "item"}
     text = (
@@ -169,6 +169,15 @@ def test_what_looks_wrong_is_named():
     label = frame.assign(copy=np.where(bought, "yes", "no"), turned=~bought, group=np.where(bought, "a", "b"))
     (text,) = warnings_of(label, chosen="y")
     assert text.startswith("copy, turned, group: tells nearly by itself what was chosen; leave it out")
+    # A number that separates nearly all by one border, or hides a label behind rounding.
+    leaks = frame.assign(leak=np.where(bought, 3.0, 1.0) + rng.random(200), turned=-1.0 * bought - rng.random(200) / 9)
+    (text,) = warnings_of(leaks, chosen="y")
+    assert text.startswith("leak, turned: tells nearly by itself what was chosen")
+    mixed = leaks.assign(leak=lambda f: f["leak"].where(f.index % 20 > 0, 4 - f["leak"])).drop(columns="turned")
+    assert warnings_of(mixed, chosen="y") == ()
+    # What is best in each set is no label.
+    best = frame.assign(y=frame.groupby("s")["x"].rank() <= 2)
+    assert warnings_of(best, chosen="y") == ()
     (text,) = warnings_of(frame[:50], chosen="y")
     assert text == "there are only 10 sets with items; expect little"
     (text,) = warnings_of(frame.assign(y=False), chosen="y")

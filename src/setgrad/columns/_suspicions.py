@@ -86,8 +86,19 @@ class TableSuspicions:
             ),
         )
         shares = [(least > most)[mixed_sets].mean() for least, most in (low, high)]
-        # A quantity may decide by itself; one with two values in all is the label.
-        return bool(max(shares) >= _SEPARATED and len(np.unique(values)) <= 2)
+        # Within a set a quantity may decide by itself, as a price does. The label has the same border in every set.
+        return bool(max(shares) >= _SEPARATED and self._has_border(values, chosen))
+
+    def _has_border(self, values: np.ndarray, chosen: np.ndarray) -> bool:
+        """Return whether nearly all chosen items are on one side of a number, and nearly all others on the other."""
+        order = np.argsort(values, kind="stable")
+        below = np.append(0, np.cumsum(chosen[order]))
+        # Chosen items and others below each place between two different values.
+        ends = np.flatnonzero(np.append(np.diff(values[order], prepend=np.nan) != 0, True))
+        hits, others = below[ends], ends - below[ends]
+        total, rest = below[-1], len(values) - below[-1]
+        wrong = np.minimum(hits + rest - others, total - hits + others).min()
+        return bool(wrong <= (1 - _SEPARATED) * min(total, rest))
 
     def warnings(self) -> tuple[str, ...]:
         """Return what looks wrong."""

@@ -15,7 +15,7 @@ from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import AnyConstraint, Constraint
-from setgrad.sets import Choices, Sets
+from setgrad.sets import Choices, Sets, subset_sizes
 from setgrad.sets._sets import as_tensor
 
 
@@ -102,6 +102,19 @@ def prepare_data(
     constraints = split_constraint(constraint, validation_constraint, choices, held_choices, train_indices, held_out)
     gradient.check(constraints[0], train)
     return TrainingData(train, held_choices, weights, constraints, held_out, gradient)
+
+
+def describe_trivial(choices: Choices) -> str | None:
+    """Return what to say about sets from which nothing, or everything, was chosen; None if there are others."""
+    counts, lengths = subset_sizes(choices.subsets), choices.sets.layout.host_lengths
+    if not counts.any():
+        return "nothing was chosen from any training set, so there is nothing to learn"
+    if (counts == lengths).all():
+        hint = (
+            "; lists of 0 and 1 were read as indices, so pass booleans if they are masks" if max(lengths) <= 2 else ""
+        )
+        return f"everything was chosen from every training set, so there is nothing to learn{hint}"
+    return None
 
 
 def check_item_shape(sets: Sets, shape: tuple[int, ...]) -> Sets:

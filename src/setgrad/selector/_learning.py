@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import sys
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from setgrad._progress import showing
 from setgrad._text_table import plain_table
 from setgrad.columns._arguments import TableArguments
 from setgrad.selector._choice_gradient import ChoiceGradient
-from setgrad.selector._data import prepare_data, split_sets
+from setgrad.selector._data import describe_trivial, prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._options import SelectorOptions
@@ -117,6 +118,10 @@ class AbstractLearning(abc.ABC):
     ) -> Self:
         options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
+        # What is wrong with a table was told when it was read.
+        trivial = describe_trivial(data.train) if schema is None else None
+        if trivial is not None:
+            warnings.warn(trivial, UserWarning, stacklevel=3)
         parts = None if schema is None or schema.columns is None else schema.columns.parts
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
         self.table_ = schema
