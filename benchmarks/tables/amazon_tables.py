@@ -1,6 +1,6 @@
 """Baby registries as tables: the product's name as text, its id, or the vector of a language model.
 
-Claim checked: the selector learns from a table with the name of a product, or its id, without vectors that were
+Claims checked: the selector learns from a table with the name of a product, or its id, without vectors that were
 computed before.
 
 The task is that of `load_task("amazon:CATEGORY:PROTOCOL")`, with its split: of 30 products, those that a customer
