@@ -157,3 +157,15 @@ def test_rates_count_codes_of_training_items():
     # Fitted again, it counts from the start.
     features.fit(Sets.from_lengths(codes[:1], [1]))
     assert features.rates.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kept_features_are_the_computed_ones(relative, monkeypatch, dtype):
+    sets = make_sets([3, 0, 7, 1]).to(dtype)
+    kept = relative.keep(sets)
+    assert relative.own_numbers(kept).equal(sets.values) and relative.own_numbers(sets).equal(sets.values)
+    assert relative(kept).dtype == dtype and relative(kept).equal(relative(sets).to(dtype))
+    part = torch.tensor([2, 3])
+    assert relative(kept.take(part)).equal(relative(sets.take(part)).to(dtype))
+    monkeypatch.setattr("setgrad.columns._relative._MOST_KEPT", 0)
+    assert relative.keep(sets) is sets

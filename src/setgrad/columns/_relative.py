@@ -20,6 +20,8 @@ _MOST_GROUPED, _MOST_QUANTITIES = 16, 64
 _FARTHEST = 4.0
 # Of so many words of a text, those that occur most, it is told how often.
 _LARGEST = 3
+# More features than this, a gigabyte of them, are not kept.
+_MOST_KEPT = 2**28
 # More than the largest code of a column.
 _CODES = 2**24
 # The rank of an item has this standard deviation, if all ranks are equally frequent.
@@ -49,6 +51,7 @@ class RelativeFeatures(nn.Module):
         parts: What the numbers of an item are.
 
     Attributes:
+        width: How many numbers an item has.
         out_dim: Number of features.
     """
 
@@ -56,6 +59,7 @@ class RelativeFeatures(nn.Module):
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()
+        self.width = sum(part.width for part in parts)
         self.quantities: list[int] = []
         self.codes: list[_Codes] = []
         start = offset = 0
@@ -81,8 +85,25 @@ class RelativeFeatures(nn.Module):
             counts.index_add_(0, (codes + place.offset).flatten(), (codes > 0).flatten().to(counts))
         self.rates.copy_(counts / max(1, len(items)))
 
+    def keep(self, sets: Sets) -> Sets:
+        """Return sets whose items have the features behind their numbers, so that they are not computed in every step.
+
+        These are the same sets if that would take much memory.
+        """
+        if sets.layout.total * self.out_dim > _MOST_KEPT:
+            return sets
+        features = self(sets)
+        items = sets.values.to(torch.promote_types(sets.dtype, features.dtype))
+        return sets.with_values(torch.cat([items, features.to(items.dtype)], 1))
+
+    def own_numbers(self, sets: Sets) -> Tensor:
+        """Return the numbers of the items, without what `keep` may have added."""
+        return sets.values[:, : self.width]
+
     def forward(self, sets: Sets) -> Tensor:
         """Return the features of every item."""
+        if sets.values.shape[1] > self.width:
+            return sets.values[:, self.width :]
         items, ids = sets.values, sets.layout.ids
         features = [sets.lengths.double().clamp(min=1).log()[ids, None]]
         quantities = items[:, self.quantities]

@@ -9,6 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 from setgrad.columns._values import DAY_FORMATS, count_gaps, find_day_format, read_days
 from setgrad.columns.number import with_flag
@@ -83,9 +84,9 @@ class DateColumn(FittedColumn):
         """Return the number of gaps of a chunk, if there is no flag."""
         return 0 if self.flag else count_gaps(columns[0])
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
         """Return the numbers of a chunk; the cycles of a gap are at 0."""
         days = read_days(columns[0], self.day_format)
         angles = 2 * np.pi * (days[:, None] + _FIRST_WEEKDAY) / np.array(self.periods)
         cycles = np.nan_to_num(np.concatenate([np.sin(angles), np.cos(angles)], 1))
-        return np.concatenate([with_flag(days - self.first, self.fill, flag=self.flag), cycles], 1)
+        return Encoded(np.concatenate([with_flag(days - self.first, self.fill, flag=self.flag), cycles], 1))

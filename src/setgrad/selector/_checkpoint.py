@@ -18,9 +18,11 @@ from torch import Tensor
 from setgrad._files import from_json, owned_file, previous_of, read_tensors, replace_file, tensor_bytes
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
+from setgrad.selector._model import ChoiceModel
 from setgrad.selector._records import check_history, is_number
 from setgrad.selector._trainer import Progress
 from setgrad.selector._training import Training
+from setgrad.sets import Sets
 
 _KIND = "setgrad.checkpoint"
 _BEST = re.compile(r"(\d+\.)?best\.")
@@ -172,7 +174,7 @@ def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:
         },
         {name: list(value.shape) for name, value in trainer.model.state_dict().items()},
         [choices.sets.layout.host_lengths.tolist() for choices in both],
-        *(tensor for choices in both for tensor in (choices.sets.values, choices.subsets.values)),
+        *(tensor for choices in both for tensor in (_numbers(trainer.model, choices.sets), choices.subsets.values)),
         *([] if trainer.weights is None else [trainer.weights]),
         # Flat, because the batch counter of a normalisation has no axis, and such a tensor has no view as bytes.
         *([] if start is None else [value.flatten() for value in start.values()]),
@@ -189,3 +191,8 @@ def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:
         else:
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     return digest.hexdigest()
+
+
+def _numbers(model: ChoiceModel, sets: Sets) -> Tensor:
+    """Return the numbers of the items alone: features relative to the set follow from them, on a GPU up to rounding."""
+    return sets.values if model.relative is None else model.relative.own_numbers(sets)

@@ -97,7 +97,7 @@ def fit_selector(
         else:
             _load_weights(model, start)
         monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
-        trainer = _make_training(model, train, held_out, data, monitor)
+        trainer = _make_training(model, *_with_relative(model, train, held_out), data, monitor)
         save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
         with monitor.watching(len(trainer.history)):
             trainer.run(save)
@@ -145,6 +145,15 @@ def _make_training(
         )
 
     return SeparateMembers(model, seed, make) if is_separate else make(model, seed)
+
+
+def _with_relative(model: ChoiceModel, train: Choices, held_out: Choices) -> tuple[Choices, Choices]:
+    """Return the sets for training with their features relative to the set, if there are such features."""
+    relative = model.relative
+    # With other methods the noise of an item follows from its numbers, so these stay as they are.
+    if relative is None or model.config.options.method != CONDITIONAL:
+        return train, held_out
+    return Choices(relative.keep(train.sets), train.subsets), Choices(relative.keep(held_out.sets), held_out.subsets)
 
 
 def copy_module(phi: str | nn.Module | None) -> nn.Module | None:

@@ -340,7 +340,8 @@ class ChoiceModel(nn.Module):
 
     def standardised(self, sets: Sets) -> Sets:
         """Return the sets with standardised features, in the dtype of the weights."""
-        items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
+        own = sets.values if self.relative is None else self.relative.own_numbers(sets)
+        items = own.to(torch.promote_types(sets.dtype, self.dtype))
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
         if self.relative is not None:
             items = torch.cat([items, self.relative(sets).to(items.dtype)], 1)
