@@ -1,14 +1,18 @@
-"""Tools of scikit-learn on rows with groups: cross-validation, grid search, predictions, a pipeline.
+"""Tools of scikit-learn on rows with groups: cross-validation, grid search, predictions, importances, a pipeline.
 
 The rows are products that sessions of a shop have shown, in any order; the two cheapest in the customer's currency are
 bought. A row alone cannot tell, so `groups` says which rows belong together. Metadata routing, switched on by
 `sklearn.set_config(enable_metadata_routing=True)`, passes it on: a selector asks for it by
 `set_fit_request(groups=True)`. `cross_val_predict` gives predictions nothing but rows: there `set_id` names a column.
+`permutation_importance` gives a score nothing but rows too, but leaves them in their order, so that a scoring function
+can add the groups.
 """
 
 import numpy as np
 import pandas as pd
 import sklearn
+from sklearn.inspection import permutation_importance
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -41,7 +45,7 @@ def make_selector(**options: object) -> sg.SubsetSelector:
 
 
 def main() -> None:
-    """Run four recipes, and print their scores."""
+    """Run the recipes, and print their scores."""
     frame = rows(seed=0)
     groups, chosen = frame["session"], frame["bought"]
     items = frame[["price", "brand"]]
@@ -58,8 +62,19 @@ def main() -> None:
     # A prediction gets the rows only, so that they must tell their set: a column in place of groups.
     by_column = make_selector().set_fit_request(set_id=True, groups=False)
     passed = {"groups": groups, "set_id": "session"}
-    picks = cross_val_predict(by_column, frame.drop(columns="bought"), chosen, params=passed, cv=folds)
+    offered = frame.drop(columns="bought")
+    picks = cross_val_predict(by_column, offered, chosen, params=passed, cv=folds)
     print(f"share of cross-validated picks that was bought: {chosen[picks].mean():.3f}")
+    probability = cross_val_predict(by_column, offered, chosen, params=passed, cv=folds, method="predict_proba")
+    print(f"cross-validated area under the curve: {roc_auc_score(chosen, probability):.3f}")
+
+    def score_by_groups(fitted: sg.SubsetSelector, rows: pd.DataFrame, bought: pd.Series) -> float:
+        return fitted.score(rows, bought, groups=groups)
+
+    fitted = make_selector().fit(items, chosen, groups=groups)
+    importances = permutation_importance(fitted, items, chosen, scoring=score_by_groups, n_repeats=5, random_state=0)
+    for name, importance in zip(items.columns, importances.importances_mean, strict=True):
+        print(f"Jaccard that is lost without {name}: {importance:.3f}")
 
     last = make_selector().set_fit_request(groups=True).set_predict_request(groups=True)
     pipeline = make_pipeline(StandardScaler(), last)

@@ -57,6 +57,15 @@ def test_short_work_shows_nothing(clock: SimpleNamespace, capsys: pytest.Capture
         assert capsys.readouterr().err.count("choosing") == (2 if shown and seconds == 4 else 0)
 
 
+def test_where_the_end_is_not_known_the_steps_are_counted(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with showing("choosing", True), slow_bar(None, "rows", "reading x") as progress:
+        clock.seconds += 4
+        progress.update(8_000)
+    assert capsys.readouterr().err == "reading x: 8,000 rows, 2,000 rows/s\n"
+
+
 def test_only_those_who_ask_for_it_see_slow_work(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     with slow_bar(2, "sets") as progress:
         clock.seconds += 60

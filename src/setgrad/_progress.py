@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar, final
 
@@ -21,7 +21,8 @@ _EVERY, _DELAY = 10.0, 3.0
 _SOONEST = 0.5
 _LOGGER = logging.getLogger("setgrad")
 # What is being done, and whether it may show how far it is; a function deep inside does not know who called it.
-_work: ContextVar[tuple[str, bool]] = ContextVar("work", default=("computing", False))
+# Nothing is shown where nobody has said so.
+_work: ContextVar[tuple[str, bool] | None] = ContextVar("work", default=None)
 
 
 @final
@@ -88,7 +89,9 @@ class Progress:
             self.bar.stop()
 
     def _line(self, done: float, text: str, now: float, left: float | None) -> str:
-        count = f"{done:.0f}" if self.total is None else f"{100 * done / max(self.total, 1):.0f} %"
+        count = (
+            f"{done:,.0f} {self.unit}".rstrip() if self.total is None else f"{100 * done / max(self.total, 1):.0f} %"
+        )
         parts = [part for part in (count, text, self._pace(done, now, left)) if part]
         return f"{self.description}: {', '.join(parts)}"
 
@@ -157,9 +160,23 @@ def showing(description: str, shown: bool) -> Iterator[None]:
 
 
 @contextmanager
-def slow_bar(total: float, unit: str) -> Iterator[Progress]:
-    """Yield a `Progress` of work inside `showing`, which is shown if it takes more than a few seconds."""
-    description, shown = _work.get()
+def showing_by_default(description: str) -> Iterator[None]:
+    """Let `slow_bar` show the work inside, unless the caller is inside `showing`."""
+    with showing(description, True) if _work.get() is None else nullcontext():
+        yield
+
+
+@contextmanager
+def slow_bar(total: float | None, unit: str, description: str | None = None) -> Iterator[Progress]:
+    """Yield a `Progress` of work inside `showing`, which is shown if it takes more than a few seconds.
+
+    Args:
+        total: Number of steps; None if it is not known.
+        unit: What a step is.
+        description: What is being done; None for what `showing` says.
+    """
+    work, shown = _work.get() or ("computing", False)
+    description = work if description is None else description
     with progress_bar(description, total, unit=unit, enabled=shown, keep=False, delay=_DELAY) as progress:
         yield progress
 

@@ -63,7 +63,28 @@ class ShapeError(SetgradError, ValueError):
 
 
 class DataError(SetgradError, ValueError):
-    """The input data cannot be used: NaN, duplicate ids, rows of a set that are not adjacent, missing columns, ..."""
+    """The input data cannot be used: NaN, duplicate ids, rows of a set that are not adjacent, missing columns, ...
+
+    Attributes:
+        faults: The errors that this one joins; empty for a single one.
+    """
+
+    def __init__(self, *args: object, faults: Iterable["DataError"] = ()) -> None:
+        super().__init__(*args)
+        self.faults = tuple(faults)
+
+    @staticmethod
+    def joined(errors: Iterable["DataError"]) -> "DataError":
+        """Return one error with the messages of several, in order.
+
+        Examples:
+            >>> print(DataError.joined([DataError("no price"), DataError("no brand")]))
+            2 faults: no price; no brand
+        """
+        faults = [fault for error in errors for fault in error.faults or (error,)]
+        if len(faults) == 1:
+            return faults[0]
+        return DataError(f"{len(faults)} faults: " + "; ".join(fault._marked for fault in faults), faults=faults)
 
 
 class OptionError(SetgradError, ValueError):

@@ -48,7 +48,11 @@ WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]
         FIT,
         ("2 faults", "'price', row 5", "'cheap'", "'stars', row 4", "'good'"),
     ),
-    "item twice": (lambda r: swap(r, 2, 1, "p0"), FIT, ("'product'", "row 2", "'p0'")),
+    "faults of ids, choices and columns": (
+        lambda r: swap(swap(swap(swap(r, 4, 3, "inf"), 5, 4, "perhaps"), 2, 1, ""), 3, 0, ""),
+        FIT,
+        ("4 faults", "'basket', row 3", "'bought', row 5", "'product', row 2", "'stars', row 4"),
+    ),
     "not boolean": (lambda r: swap(r, 5, 4, "perhaps"), FIT, ("'bought'", "row 5", "'perhaps'")),
     "no rows": (lambda r: r[:1], FIT, ("no rows",)),
     "one set": (lambda r: r[:5], FIT, ("at least 2 sets", "or pass --validation")),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import setgrad
-from setgrad.cli._main import COMMANDS
+from setgrad.cli._main import SUMMARIES, find_command
 from setgrad.cli._options import argument_texts, declare_option
 from setgrad.selector import SubsetSelector
 from setgrad.selector._options import Option, declared_options
@@ -21,20 +21,20 @@ from setgrad.selector._options import Option, declared_options
 def test_help_has_worked_examples(run: Callable, name: str) -> None:
     result = run(name, "--help")
     assert (result.code, result.err) == (0, "")
-    command = COMMANDS[name]
+    command = find_command(name)
     assert 2 <= len(command.examples) <= 3
     for example in command.examples:
         assert f"  {example}" in result.out
     assert " ".join(command.description.split()) in " ".join(result.out.split())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", SUMMARIES)
 def test_examples_can_be_parsed(name: str) -> None:
-    for example in COMMANDS[name].examples:
+    for example in find_command(name).examples:
         words = example.replace("\\\n", " ").partition("   #")[0].split()
         assert words[:2] == ["setgrad", name]
         parser = ArgumentParser()
-        COMMANDS[name].declare(parser)
+        find_command(name).declare(parser)
         parser.add_argument("--json", action="store_true")
         parser.parse_args(words[2:])
 
@@ -42,8 +42,18 @@ def test_examples_can_be_parsed(name: str) -> None:
 def test_the_overview_lists_every_command(run: Callable) -> None:
     result = run("--help")
     assert result.code == 0
-    for command in COMMANDS.values():
-        assert command.summary in " ".join(result.out.split())
+    for name, summary in SUMMARIES.items():
+        assert find_command(name).summary == summary and find_command(name).name == name
+        assert summary in " ".join(result.out.split())
+
+
+def test_the_overview_imports_no_command() -> None:
+    code = (
+        "import sys\nfrom setgrad.cli import main\nmain(['--help'])\n"
+        "print([name for name in sys.modules if name.startswith(('setgrad.selector', 'setgrad.discrete', 'pyarrow'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_a_command_the_overview_is_shown(run: Callable) -> None:

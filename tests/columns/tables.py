@@ -45,7 +45,8 @@ def fit_table(
     subsets = getattr(empty, "subsets", None)
     rows = TrainingRows(lengths, is_training, None if subsets is None else subsets.values.numpy())
     columns = ColumnChoice.of(choice.get("features"), choice.get("columns"), choice.get("embed"))
-    return fit_columns(source, roles, columns, rows)
+    found = fit_columns(source, roles, columns, rows)
+    return found.columns, found.description
 
 
 def read_items(table: Any, columns: Columns, dtype: torch.dtype | None = torch.float64) -> torch.Tensor:

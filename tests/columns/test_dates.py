@@ -15,6 +15,7 @@ from setgrad.columns._column import TrainingColumn
 from setgrad.columns._kinds import KINDS
 from setgrad.columns._values import DAY_FORMATS, find_day_format, read_days
 from setgrad.errors import DataError
+from setgrad.sets._columns import read_ids
 from tests.columns.tables import column_of, fit_kind, numbers_of
 
 EPOCH = dt.datetime(1970, 1, 1)
@@ -99,6 +100,20 @@ def test_values_that_are_no_dates_are_named(name):
     values, day_format, message = WRONG[name]
     with pytest.raises(DataError, match=message):
         read_days(column_of(values), day_format)
+
+
+def test_times_that_python_does_not_have_are_named():
+    lost = column_of([2**62, 0], pa.timestamp("s"))
+    with pytest.raises(DataError, match=r"row 1 .*'4611686018427387904 in timestamp\[s\]' is not a number but"):
+        fit_kind("number", lost)
+    zoned = column_of([0, 1], pa.timestamp("s", "Nowhere/X"))
+    with pytest.raises(DataError, match="the time zone 'Nowhere/X' is not known here; write times of UTC"):
+        fit_kind("date", zoned)
+    with pytest.raises(DataError, match="cannot be read as text; leave the column out"):
+        fit_kind("category", zoned)
+    for ids in (lost, zoned):
+        with pytest.raises(DataError, match="an id must be a number or a text, not timestamp"):
+            read_ids(ids)
 
 
 def test_numbers_of_a_date_are_days_and_cycles():

@@ -1,6 +1,7 @@
 """Columns fitted to a table: what counts as training rows, context, faults, and what looks wrong."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+import setgrad as sg
 import setgrad.columns._fit
 from setgrad.columns._surprises import Surprises
 from setgrad.errors import DataError, OptionError
@@ -88,6 +90,51 @@ def test_all_faults_are_named_at_once():
         assert re.search(rf"column '{name}', row \d+ ", text)
 
 
+def test_faults_of_ids_choices_and_columns_are_told_together():
+    frame = mixed_frame().assign(bought="maybe", load=-1.0, price="cheap", lists=[[1.0, 2.0]] * 119 + [[1.0]])
+    frame.loc[3, "s"] = np.nan
+    frame["item"] = [None, *range(119)]
+    arguments: dict[str, Any] = {
+        "set_id": "s",
+        "chosen": "bought",
+        "item_id": "item",
+        "weight": "load",
+        "columns": {"price": "number"},
+    }
+    for read in (lambda **a: sg.describe(frame, **a), lambda **a: sg.SubsetSelector().fit(frame, **a)):
+        with pytest.raises(DataError, match="6 faults: ") as caught:
+            read(**arguments)
+        found = [re.search(r"column '(\w+)', row (\d+) ", str(fault)).groups() for fault in caught.value.faults]
+        rows = [("s", "4"), ("bought", "1"), ("item", "1"), ("load", "1"), ("price", "1"), ("lists", "120")]
+        assert found == rows
+        assert all(str(fault) in str(caught.value) for fault in caught.value.faults)
+
+
+def test_items_that_are_in_a_set_twice_are_told_and_kept():
+    frame = mixed_frame().assign(item=np.tile(np.arange(4), 30), bought=lambda f: f.groupby("s")["price"].rank() < 2)
+    frame.loc[[1, 6, 7], "item"] = [0, 3, 3]
+    roles: dict[str, Any] = {"set_id": "s", "item_id": "item"}
+    text = (
+        "column 'item', row 2: item 0 is in set 0 already (row 1); 2 sets have an item more than once, also 1; each "
+        "row is an item of its own, and only the rows tell their picks apart"
+    )
+    assert text in sg.describe(frame, **roles).warnings
+    selector = sg.SubsetSelector(max_epochs=1, verbose=0, device="cpu")
+    with pytest.warns(UserWarning, match=re.escape(f"the data frame: {text}")):
+        selector.fit(frame, chosen="bought", **roles)
+    with pytest.warns(UserWarning, match=re.escape(f"the data frame: {text}")):
+        picks = selector.predict(frame)
+    assert picks["item"].tolist() == frame["item"].tolist()
+    # The ids change nothing else.
+    named = frame.assign(item=range(120))
+    assert selector.predict(named)["probability"].tolist() == picks["probability"].tolist()
+    # Tables of numbers have one row for each id.
+    with pytest.raises(
+        DataError, match=r"column 'item', row 2 .*; 2 sets have an item more than once, also 1; an item"
+    ):
+        sg.read_table(frame, features=["exact"], **roles)
+
+
 def test_a_table_without_a_usable_column_says_why():
     frame = pd.DataFrame({"s": [1, 1, 2, 2], "same": "x", "product_id": range(4), "gone": None})
     with pytest.raises(DataError, match=r"no column can be used as features \(same: has one value only; product_id: "):
@@ -122,6 +169,15 @@ def test_what_looks_wrong_is_named():
     label = frame.assign(copy=np.where(bought, "yes", "no"), turned=~bought, group=np.where(bought, "a", "b"))
     (text,) = warnings_of(label, chosen="y")
     assert text.startswith("copy, turned, group: tells nearly by itself what was chosen; leave it out")
+    # A number that separates nearly all by one border, or hides a label behind rounding.
+    leaks = frame.assign(leak=np.where(bought, 3.0, 1.0) + rng.random(200), turned=-1.0 * bought - rng.random(200) / 9)
+    (text,) = warnings_of(leaks, chosen="y")
+    assert text.startswith("leak, turned: tells nearly by itself what was chosen")
+    mixed = leaks.assign(leak=lambda f: f["leak"].where(f.index % 20 > 0, 4 - f["leak"])).drop(columns="turned")
+    assert warnings_of(mixed, chosen="y") == ()
+    # What is best in each set is no label.
+    best = frame.assign(y=frame.groupby("s")["x"].rank() <= 2)
+    assert warnings_of(best, chosen="y") == ()
     (text,) = warnings_of(frame[:50], chosen="y")
     assert text == "there are only 10 sets with items; expect little"
     (text,) = warnings_of(frame.assign(y=False), chosen="y")

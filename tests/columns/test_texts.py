@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from setgrad.columns._memory import TextMemory
 from tests.columns.tables import column_of, fit_kind
 
 CODES = 2**14
@@ -88,3 +90,20 @@ def test_a_chunk_has_the_same_codes_as_its_rows_alone():
     block = fitted.encode([column_of(texts)])
     for row, text in enumerate(texts):
         assert fitted.encode([column_of([text], pa.string())])[0].tolist() == block[row].tolist()
+
+
+def test_texts_of_earlier_chunks_are_remembered(monkeypatch):
+    rng = np.random.default_rng(0)
+    texts = np.append(rng.choice([f"{a} {b}" for a in ("oak", "blue", "old") for b in "abcdefg"], 200), ["", "NA"] * 4)
+    column = column_of([None if number % 9 == 0 else text for number, text in enumerate(texts)], pa.string())
+    fitted = fit_kind("text", column)
+    expected = fitted.encode([column]).tolist()
+    for most in (2**24, 100):
+        # With little memory, texts are forgotten.
+        monkeypatch.setattr("setgrad.columns._memory._MOST_NUMBERS", most)
+        memory, found = TextMemory(fitted), []
+        for start in range(0, 208, 13):
+            found += memory.encode(replace(column, array=column.array[start : start + 13])).block.tolist()
+        assert found == expected
+    numbers = column_of([7, None, 7])
+    assert TextMemory(fitted).encode(numbers).block.tolist() == fitted.encode([numbers]).tolist()

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,16 @@ SAME: dict[str, Any] = {
     ),
     "text for date": lambda f: f.assign(seen=f["seen"].astype(str)),
     "date with nanoseconds": lambda f: f.assign(seen=f["seen"].astype("datetime64[ns]")),
+    "whole numbers with a point": lambda f: f.assign(stock=f["stock"].astype("Int64").astype(object)),
+    "single precision": lambda f: f.assign(stock=f["stock"].astype("float32")),
+    "a decimal for a float": lambda f: f.assign(price=[Decimal(repr(value)) for value in f["price"]]),
+    "a category for text": lambda f: f.assign(title=f["title"].astype("category")),
+    "a category for a date": lambda f: f.assign(seen=f["seen"].astype(str).astype("category")),
+    "ids as text": lambda f: f.assign(s=f["s"].map("session {}".format)),
+    "ids as a category": lambda f: f.assign(item=f["item"].astype("category")),
+    "another index": lambda f: f.set_index(pd.Index(range(len(f), 0, -1))),
+    "the set as the index": lambda f: f.set_index("s"),
+    "no item ids": lambda f: f.drop(columns="item"),
     "text for truth": lambda f: f.assign(sale=np.where(f["sale"], "yes", "no")),
     "number for truth": lambda f: f.assign(sale=f["sale"].astype(float)),
     "gaps in other spellings": lambda f: f.assign(brand=f["brand"].fillna("n/a")),
@@ -169,6 +180,27 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"column 'brand', row 1 .*leave the column out",
     ),
     "long numbers": (lambda f: f.assign(price=2**60), r"column 'price', row 1 .*has more digits than a number keeps"),
+    "vectors for numbers": (
+        lambda f: f.assign(price=[[1.0, 2.0]] * len(f)),
+        r"column 'price', row 1 .*is not a number",
+    ),
+    "structures for text": (lambda f: f.assign(title=[{"en": "lamp"}] * len(f)), r"column 'title', row 1 .*as text"),
+    "dates in another form": (
+        lambda f: f.assign(seen=f["seen"].dt.strftime("%d.%m.%Y")),
+        r"column 'seen', row \d+ .*is not a date as 2024-12-31; write it so",
+    ),
+    "truth with a third value": (
+        lambda f: f.assign(sale=np.where(f.index == 4, 2, f["sale"])),
+        r"column 'sale', row 5 .*2 is neither true nor false",
+    ),
+    "a set without an id": (
+        lambda f: f.assign(s=f["s"].where(f.index != 2), price="cheap"),
+        r"2 faults: .*column 's', row 3 .*; .*column 'price', row 1 ",
+    ),
+    "numbers that are spelled": (
+        lambda f: f.assign(stock=f["stock"].map(str) + " pieces"),
+        r"column 'stock', row 1 .*pieces' is not a number",
+    ),
     "infinite numbers": (lambda f: f.assign(price=np.inf), r"column 'price', row 1 .*inf is not finite"),
 }
 
@@ -253,6 +285,13 @@ def test_a_fit_resumes_from_its_checkpoint(frame, tmp_path):
     assert [record["epoch"] for record in resumed.history_] == [1, 2, 3]
     assert rows_of(resumed.predict(frame)) == rows_of(whole.predict(frame))
     assert resumed.table_ == whole.table_
+
+
+def test_a_fit_that_keeps_relative_features_is_the_same(fitted, frame, monkeypatch):
+    monkeypatch.setattr("setgrad.columns._relative._MOST_KEPT", 0)
+    again = SubsetSelector(**SMALL).fit(frame, **ROLES, columns=KINDS)
+    assert again.history_[-1]["validation_loss"] == fitted.history_[-1]["validation_loss"]
+    assert rows_of(again.predict(frame)) == rows_of(fitted.predict(frame))
 
 
 def test_a_start_lends_its_columns(fitted, frame):

@@ -427,8 +427,23 @@ def test_fit_with_some_empty_sets():
 def test_fit_without_any_chosen_item():
     sets = make_choices(10).sets
     empty = Choices(sets, sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool)))
-    selector = SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 0.01}).fit(*empty, validation=empty)
+    selector = SubsetSelector(**{**TINY, "max_epochs": 40, "learning_rate": 0.01})
+    with pytest.warns(UserWarning, match="nothing was chosen from any training set, so there is nothing to learn"):
+        selector.fit(*empty, validation=empty)
     assert selector.score(*empty) == 1.0
+
+
+def test_a_fit_on_whole_sets_is_told():
+    pairs, more = (list(np.random.default_rng(0).normal(size=(6, size, 2))) for size in (2, 3))
+    selector = SubsetSelector(**{**TINY, "max_epochs": 1})
+    with pytest.warns(
+        UserWarning, match="everything was chosen .*; lists of 0 and 1 were read as indices, so pass bool"
+    ):
+        selector.fit(pairs, [[0, 1]] * 6)
+    with pytest.warns(
+        UserWarning, match="everything was chosen from every training set, so there is nothing to learn$"
+    ):
+        selector.fit(more, [[0, 1, 2]] * 6)
 
 
 def test_a_start_from_another_selector_helps(unrolled):

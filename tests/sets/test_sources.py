@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, feather, parquet
 
+from setgrad._progress import showing
 from setgrad.errors import DataError
 from setgrad.sets import read_table
 from setgrad.sets._sources import open_table
@@ -185,3 +189,19 @@ def test_what_is_no_table_raises(name: str, tmp_path: Path) -> None:
     make, message = WRONG[name]
     with pytest.raises(DataError, match=message):
         read_table(make(tmp_path), set_id="basket", chosen="bought")
+
+
+@pytest.mark.parametrize(("shown", "lines"), [(None, 2), (True, 2), (False, 0)])
+def test_long_reading_shows_how_far_it_is(monkeypatch, capsys, tmp_path, shown, lines):
+    seconds = iter(range(0, 10_000, 6))
+    monkeypatch.setattr("setgrad._progress.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr("setgrad.sets._sources.chunk_rows", lambda columns: 2)
+    path = tmp_path / "t.csv"
+    path.write_text("s,x\n" + "".join(f"{number // 2},{number}\n" for number in range(5)))
+    with nullcontext() if shown is None else showing("choosing", shown):
+        table = read_table(path, set_id="s")
+    assert table.sets.layout.total == 5
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) >= lines and bool(told) == bool(lines)
+    for line in told:
+        assert re.match(rf"reading {re.escape(str(path))}: [245] rows", line)

@@ -52,7 +52,7 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("null chosen", edited("bought", 4, None), r"column 'bought', row 4 .*missing; write true or false"),
     ("chosen 2", {**VALID, "bought": [0, 1, 2, 1, 0]}, r"column 'bought', row 3 .*'?2'? is neither true nor false"),
-    ("chosen word", {**VALID, "bought": ["1", "yes", "0", "0", "0"]}, r"column 'bought', row 2 .*'yes' is neither"),
+    ("chosen word", {**VALID, "bought": ["1", "oui", "0", "0", "0"]}, r"column 'bought', row 2 .*'oui' is neither"),
     ("chosen real", {**VALID, "bought": [0.5, 1.0, 0.0, 0.0, 0.0]}, r"column 'bought', row 1 .*0.5'? is neither"),
     ("null weight", edited("load", 3, None), r"column 'load', row 3 .*missing"),
     ("nan weight", edited("load", 3, float("nan")), r"column 'load', row 3 .*nan is not finite"),
@@ -219,6 +219,8 @@ def test_an_unknown_ending_raises_an_error_that_lists_the_known_ones(tmp_path: P
             read_table(tmp_path / name, set_id="s")
         with pytest.raises(DataError, match=r"\.parquet, \.pq, \.csv, .* \.feather, \.arrow"):
             write_table(tmp_path / name, Sets.from_list([[True]]))
+    with pytest.raises(DataError, match=r"save the sheet as CSV, or in Python pass pandas.read_excel\(path\)"):
+        read_table(tmp_path / "Sales.XLSX", set_id="s")
 
 
 def test_errors_mark_parameters_and_leave_the_names_of_columns_as_they_are(tmp_path: Path) -> None:

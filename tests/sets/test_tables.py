@@ -126,7 +126,20 @@ def test_columns_of_every_numeric_type_are_features(tmp_path: Path, column: pa.A
 
 @pytest.mark.parametrize(
     "column",
-    [[True, False], [1, 0], ["1", "0"], ["true", "False"], [" TRUE", "0 "], pa.array(["1", "0"]).dictionary_encode()],
+    [
+        [True, False],
+        [1, 0],
+        [1.0, 0.0],
+        ["1", "0"],
+        ["1.0", "0.0"],
+        ["true", "False"],
+        ["yes", "No"],
+        ["t", "f"],
+        ["Y", "n"],
+        ["on", "off"],
+        [" TRUE", "0 "],
+        pa.array(["1", "0"]).dictionary_encode(),
+    ],
 )
 def test_chosen_may_be_booleans_integers_or_text(tmp_path: Path, column: Any) -> None:
     path = save(tmp_path / "t.feather", {"s": [1, 1], "x": [1.0, 2.0], "c": column})

@@ -35,7 +35,7 @@ def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = Tr
             "--chosen",
             metavar="COL",
             required=required,
-            help="column that tells whether an item was chosen: true / false",
+            help="column that tells whether an item was chosen: true / false, yes / no or 1 / 0",
         )
     group.add_argument(
         "--features",

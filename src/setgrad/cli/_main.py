@@ -7,25 +7,29 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO, TextIOWrapper
 from textwrap import fill
 from typing import Any, NoReturn, final
 
 import setgrad
+from setgrad._progress import showing
 from setgrad.cli._command import STOPPED, Command
-from setgrad.cli._datasets import DATASETS
-from setgrad.cli._demo import DEMO
-from setgrad.cli._evaluate import EVALUATE
-from setgrad.cli._explain import EXPLAIN
-from setgrad.cli._fit import FIT
 from setgrad.cli._output import print_error, redirect_to_stderr, show, write_result
-from setgrad.cli._predict import PREDICT
-from setgrad.cli._report import REPORT
 from setgrad.errors import SetgradError
 
-COMMANDS: dict[str, Command] = {
-    command.name: command for command in (DEMO, FIT, PREDICT, EVALUATE, EXPLAIN, REPORT, DATASETS)
+# The commands with a line about each. A command is imported when it is used, because its packages take time.
+SUMMARIES = {
+    "demo": "fit on built-in data, print the scores, write a report",
+    "fit": "learn from a table of choices",
+    "predict": "pick from new sets",
+    "evaluate": "score a model on sets whose true subsets are known",
+    "explain": "tell why items are chosen, and which columns matter",
+    "report": "write a page about a model: learning curve, scores, pictures of sets",
+    "datasets": "list the built-in data sets, or write one as tables",
 }
+# Those that were imported.
+COMMANDS: dict[str, Command] = {}
 
 _WIDTH = 80
 _TOUR = (
@@ -63,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     try:
-        with redirect_to_stderr():
-            result = COMMANDS[args.command].run(args)
+        with redirect_to_stderr(), showing("reading", not args.json):
+            result = find_command(args.command).run(args)
         if args.json:
             return _print_json(result.data) or result.code
         return write_result(lambda stream: show(result.parts, stream)) or result.code
@@ -125,21 +129,34 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"setgrad {setgrad.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for command in COMMANDS.values():
+    for name, summary in SUMMARIES.items():
+        # The other commands need no options and no texts, because only one command is run.
         sub = commands.add_parser(
-            command.name,
-            help=command.summary,
-            usage=command.usage,
-            description=fill(command.description, _WIDTH),
-            epilog=_indented("examples:", command.examples),
-            formatter_class=RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+            name, help=summary, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False, **_texts(name, words)
         )
-        # The other commands need no options, because only one command is run.
-        if command.name in words:
-            command.declare(sub)
+        if name in words:
+            find_command(name).declare(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     return parser
+
+
+def find_command(name: str) -> Command:
+    """Return a command by its name."""
+    if name not in COMMANDS:
+        COMMANDS[name] = getattr(import_module(f"setgrad.cli._{name}"), name.upper())
+    return COMMANDS[name]
+
+
+def _texts(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the texts of a command that is among the words of the command line."""
+    if name not in words:
+        return {}
+    command = find_command(name)
+    return {
+        "usage": command.usage,
+        "description": fill(command.description, _WIDTH),
+        "epilog": _indented("examples:", command.examples),
+    }
 
 
 def _indented(title: str, lines: Sequence[str]) -> str:

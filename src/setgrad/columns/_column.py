@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 
 if TYPE_CHECKING:
@@ -71,18 +72,23 @@ class FittedColumn(abc.ABC):
         """
 
     @abc.abstractmethod
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
-        """Return the numbers of the items of a chunk, `(rows, width)`.
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
+        """Return the numbers of the items of a chunk.
 
         Raises:
             DataError: If a value cannot be read.
         """
 
+    @final
+    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+        """Return the numbers of the items of a chunk, `(rows, width)`; errors are those of `encode_distinct`."""
+        return self.encode_distinct(columns).block
+
     def count_new_gaps(self, columns: Sequence[Column]) -> int:
         """Return how many values of a chunk are missing, if none was missing in training; else 0."""
         return 0
 
-    def count_unknown(self, block: np.ndarray) -> tuple[int, int]:
+    def count_unknown(self, encoded: Encoded) -> tuple[int, int]:
         """Return how many of the numbers of a chunk stand for values that training did not show, and for any value."""
         return 0, 0
 

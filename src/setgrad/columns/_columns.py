@@ -9,14 +9,19 @@ from typing import Any, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from setgrad.columns._column import FittedColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._kinds import KINDS
+from setgrad.columns._memory import TextMemory
 from setgrad.columns._part import Part
 from setgrad.columns._surprises import Surprises
+from setgrad.columns.text import TextColumn
 from setgrad.errors import DataError, FileFormatError
 from setgrad.sets._arrays import Float32LossCheck
 from setgrad.sets._columns import Column
+from setgrad.sets._faults import Faults
 from setgrad.sets._read import ItemReader
 
 
@@ -48,38 +53,57 @@ class Columns:
 
     def reader(self, surprises: Surprises | None = None) -> ItemReader:
         """Return what reads the items of a table in chunks, and counts what is new in it."""
-        return ItemReader(list(self.names), self.width, partial(self._read, surprises))
+        memories = {each.name: TextMemory(each) for each in self.columns if isinstance(each, TextColumn)}
+        return ItemReader(list(self.names), self.width, partial(self._read, surprises, memories))
 
     def _read(
         self,
         surprises: Surprises | None,
+        memories: Mapping[str, TextMemory],
         chunk: Mapping[str, Column],
         dtype: torch.dtype,
         check: Float32LossCheck | None,
     ) -> np.ndarray:
         rows = len(chunk[self.names[0]].array)
         block = np.empty((rows, self.width), np.float64 if dtype == torch.float64 else np.float32)
-        start, faults = 0, []
+        start, faults = 0, Faults()
         with np.errstate(over="ignore"):
             for column in self.columns:
-                sources = [chunk[source] for source in column.sources]
-                try:
-                    values = column.encode(sources)
-                except DataError as error:
-                    faults.append(error)
-                    continue
-                block[:, start : start + values.shape[1]] = values
-                if surprises is not None:
-                    surprises.see(column, sources, values)
-                if check is None and not np.isfinite(block[:, start : start + values.shape[1]]).all():
-                    faults.append(_too_large(column, sources, values, dtype))
-                elif check is not None and not column.parts[0].codes:
-                    for index in range(values.shape[1]):
-                        check.update(start + index, values[:, index])
-                start += values.shape[1]
-        if faults:
-            raise joined(faults)
+                sources, place = [chunk[source] for source in column.sources], slice(start, start + column.width)
+                start = place.stop
+                with faults.collect():
+                    memory = memories.get(column.name)
+                    encoded = column.encode_distinct(sources) if memory is None else memory.encode(sources[0])
+                    encoded.write_to(block[:, place])
+                    if surprises is not None:
+                        surprises.see(column, sources, encoded)
+                    if not column.parts[0].codes:
+                        if check is not None:
+                            _update(check, place.start, encoded)
+                        elif not np.isfinite(block[:, place]).all():
+                            raise _too_large(column, sources, encoded.block, dtype)
+        faults.check()
         return block
+
+    def items(self, encoded: list[Encoded]) -> Tensor:
+        """Return the numbers of items `(rows, width)`, as a reader gives them, and use up what they are made of.
+
+        Args:
+            encoded: The numbers of each column.
+        """
+        check, start = Float32LossCheck(self.width), 0
+        for column, part in zip(self.columns, encoded, strict=True):
+            if not column.parts[0].codes:
+                _update(check, start, part)
+            start += column.width
+        rows = len(encoded[0].values if encoded[0].rows is None else encoded[0].rows)
+        items = np.empty((rows, self.width), np.float64 if check.needs_float64 else np.float32)
+        start = 0
+        for column in self.columns:
+            # Each is freed once it is written, because the table may not fit into memory twice.
+            encoded.pop(0).write_to(items[:, start : start + column.width])
+            start += column.width
+        return torch.from_numpy(items)
 
     def renamed(self, names: Mapping[str, str]) -> Columns:
         """Return the columns under other names in the table."""
@@ -111,17 +135,14 @@ class Columns:
         return Columns(tuple(_column(entry, place) for entry in data))
 
 
+def _update(check: Float32LossCheck, start: int, encoded: Encoded) -> None:
+    for index in range(encoded.values.shape[1]):
+        check.update(start + index, encoded.values[:, index])
+
+
 def _too_large(column: FittedColumn, sources: Sequence[Column], values: np.ndarray, dtype: torch.dtype) -> DataError:
     row = int((np.abs(values) > torch.finfo(dtype).max).any(1).argmax())
     return sources[0].error(row, f"{np.abs(values[row]).max():g} is too large for {dtype}; correct it")
-
-
-def joined(faults: list[DataError]) -> DataError:
-    """Return one error with all of these messages."""
-    if len(faults) == 1:
-        return faults[0]
-    first, *others = faults
-    return first.with_context(f"{len(faults)} faults: ", "".join(f"; {fault}" for fault in others))
 
 
 def _saved(kind: type[FittedColumn]) -> list[Any]:

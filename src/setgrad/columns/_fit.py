@@ -7,20 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from setgrad._progress import slow_bar
 from setgrad.columns._column import FittedColumn, TrainingColumn
-from setgrad.columns._columns import Columns, joined
+from setgrad.columns._columns import Columns
 from setgrad.columns._describe import LEFT_OUT, ColumnSummary, TableDescription
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._guess import Guess, guess_kind, look_at
 from setgrad.columns._kinds import IGNORE, KINDS
 from setgrad.columns._suspicions import TableSuspicions
 from setgrad.errors import DataError, OptionError, parameter, unknown_name
 from setgrad.sets._columns import Column
+from setgrad.sets._faults import Faults
 from setgrad.sets._read import Roles
 from setgrad.sets._sources import TableSource
 
@@ -115,10 +118,31 @@ class TrainingRows:
     training: np.ndarray
     chosen: np.ndarray | None
 
+    @staticmethod
+    def of_one(source: TableSource) -> TrainingRows:
+        """Return all rows of a table as one set."""
+        rows = sum(batch.num_rows for batch in source.read_chunks(source.schema.names[:1]))
+        return TrainingRows(np.array([rows]), np.ones(1, dtype=bool), None)
+
+
+@final
+class Understood(NamedTuple):
+    """What was understood of a table.
+
+    Attributes:
+        columns: The columns that items have.
+        description: What to show of it.
+        encoded: The numbers of each of the columns.
+    """
+
+    columns: Columns
+    description: TableDescription
+    encoded: list[Encoded]
+
 
 def fit_columns(
-    source: TableSource, roles: Roles, choice: ColumnChoice, rows: TrainingRows
-) -> tuple[Columns, TableDescription]:
+    source: TableSource, roles: Roles, choice: ColumnChoice, rows: TrainingRows, faults: Faults | None = None
+) -> Understood:
     """Return the columns that items have, and what was understood of the table.
 
     Args:
@@ -126,6 +150,7 @@ def fit_columns(
         roles: The columns that are not features.
         choice: What the user says about columns.
         rows: Its sets.
+        faults: What is wrong with other columns, if something is.
 
     Raises:
         DataError: If no column can be used, or values cannot be read; the message has all faults.
@@ -136,27 +161,31 @@ def fit_columns(
     is_training = rows.training[sets]
     suspicions = TableSuspicions(rows.lengths, rows.chosen)
     fitted: list[FittedColumn] = []
+    blocks: list[Encoded] = []
     summaries = [_role_summary(table, source, role, name) for role, name in roles._asdict().items() if name is not None]
-    faults: list[DataError] = []
-    for group in _grouped(names, source.schema, choice.kind_of):
-        try:
-            found, summary = _fit_one(source, table, group, choice, sets, is_training)
-            if found is not None:
-                column, block = found
-                is_context = suspicions.is_constant(block, is_training)
-                column = replace(column, context=is_context)
-                suspicions.look_at(column, block)
-                fitted.append(column)
-                if is_context:
-                    summary = replace(summary, use="; ".join(filter(None, ("the same in a set: context", summary.use))))
-            summaries.append(summary)
-        except DataError as error:
-            faults.append(error)
-    if faults:
-        raise joined(faults)
-    if not fitted:
+    faults = Faults() if faults is None else faults
+    groups = _grouped(names, source.schema, choice.kind_of)
+    with slow_bar(len(groups), "columns", f"understanding {source.name}") as progress:
+        for number, group in enumerate(groups):
+            progress.update(number)
+            with faults.collect():
+                found, summary = _fit_one(source, table, group, choice, sets, is_training)
+                if found is not None:
+                    column, encoded = found
+                    fingerprints = suspicions.fingerprints(encoded)
+                    column = replace(column, context=suspicions.is_constant(fingerprints, is_training))
+                    suspicions.look_at(column, encoded, fingerprints)
+                    fitted.append(column)
+                    blocks.append(encoded)
+                    if column.context:
+                        summary = replace(
+                            summary, use="; ".join(filter(None, ("the same in a set: context", summary.use)))
+                        )
+                summaries.append(summary)
+    if not fitted and not faults.found:
         seen = "; ".join(f"{s.name}: {s.use}" for s in summaries if not s.used) or "all have a role"
         raise DataError(f"{source.name}: no column can be used as {parameter('features')} ({seen}); name their kinds")
+    faults.check()
     description = TableDescription(
         source.name,
         len(rows.lengths),
@@ -165,7 +194,7 @@ def fit_columns(
         tuple(summaries),
         suspicions.warnings(),
     )
-    return Columns(tuple(fitted)), description
+    return Understood(Columns(tuple(fitted)), description, blocks)
 
 
 def _candidates(source: TableSource, roles: Roles, choice: ColumnChoice) -> list[str]:
@@ -197,7 +226,7 @@ def _fit_one(
     choice: ColumnChoice,
     sets: np.ndarray,
     is_training: np.ndarray,
-) -> tuple[tuple[FittedColumn, np.ndarray] | None, ColumnSummary]:
+) -> tuple[tuple[FittedColumn, Encoded] | None, ColumnSummary]:
     """Return a column with the numbers of its rows, None if it is not used, and what was understood of it."""
     first, label = group[0], group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}"
     dtype = table.schema.field(first).type
@@ -226,7 +255,7 @@ def _fit_one(
     fitted = KINDS[guess.kind].fit(label, TrainingColumn(parts, sets[is_training], False))
     use = "; ".join(filter(None, (guess.reason, fitted.note)))
     summary = ColumnSummary(label, guess.kind, type_name, look.missing, look.distinct, use, True)
-    return (fitted, fitted.encode(columns)), summary
+    return (fitted, fitted.encode_distinct(columns)), summary
 
 
 def _whole(source: TableSource, table: pa.Table, name: str) -> Column:

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import final
 
-import numpy as np
-
 from setgrad.columns._column import FittedColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.sets._columns import Column
 
 # With fewer values than this, that most are unknown may be chance.
@@ -25,10 +24,10 @@ class Surprises:
         self._present: Counter[str] = Counter()
         self._rare: dict[str, float] = {}
 
-    def see(self, column: FittedColumn, sources: Sequence[Column], block: np.ndarray) -> None:
-        """Look at a column of a chunk and its numbers, `(rows, width)`."""
+    def see(self, column: FittedColumn, sources: Sequence[Column], encoded: Encoded) -> None:
+        """Look at a column of a chunk and its numbers."""
         self._gaps[column.name] += column.count_new_gaps(sources)
-        unknown, present = column.count_unknown(block)
+        unknown, present = column.count_unknown(encoded)
         self._unknown[column.name] += unknown
         self._present[column.name] += present
         self._rare[column.name] = column.unknown_share

@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 
 from setgrad.columns._column import FittedColumn
+from setgrad.columns._encoded import Encoded
 
 # A column that separates what was chosen in this share of the sets is hardly known before the choice.
 _SEPARATED = 0.99
@@ -36,25 +37,31 @@ class TableSuspicions:
         self._rng = np.random.default_rng(0)
         self._separating: list[str] = []
 
-    def is_constant(self, block: np.ndarray, is_training: np.ndarray) -> bool:
+    def fingerprints(self, encoded: Encoded) -> np.ndarray:
+        """Return a number for each row that rows with equal numbers share."""
+        return encoded.fingerprints(self._rng.random((encoded.values.shape[1],)))
+
+    def is_constant(self, fingerprints: np.ndarray, is_training: np.ndarray) -> bool:
         """Return whether every set has one value, and some have others, in training rows.
 
         Args:
-            block: The numbers of a column `(rows, width)`.
+            fingerprints: Those of the rows of a column.
             is_training: Whether each row is trained on `(rows,)`.
         """
-        same = (block[1:] == block[:-1]).all(1)
+        same = fingerprints[1:] == fingerprints[:-1]
         inside = ~self._first[1:] & is_training[1:]
-        known = block[is_training]
+        known = fingerprints[is_training]
         return bool(inside.any() and same[inside].all() and (known[1:] != known[:-1]).any())
 
-    def look_at(self, column: FittedColumn, block: np.ndarray) -> None:
-        """Look at the numbers of a column, `(rows, width)`."""
+    def look_at(self, column: FittedColumn, encoded: Encoded, fingerprints: np.ndarray) -> None:
+        """Look at the numbers of a column."""
         if column.context:
             return
-        self._rows += block @ self._rng.random(block.shape[1])
-        if self._chosen is not None and block.shape[1] <= 2 and self._separates(column, block[:, 0]):
-            self._separating.append(column.name)
+        self._rows += fingerprints
+        if self._chosen is not None and column.width <= 2:
+            first = Encoded(encoded.values[:, :1], encoded.rows).block[:, 0]
+            if self._separates(column, first):
+                self._separating.append(column.name)
 
     def _separates(self, column: FittedColumn, values: np.ndarray) -> bool:
         chosen = self._chosen
@@ -79,8 +86,19 @@ class TableSuspicions:
             ),
         )
         shares = [(least > most)[mixed_sets].mean() for least, most in (low, high)]
-        # A quantity may decide by itself; one with two values in all is the label.
-        return bool(max(shares) >= _SEPARATED and len(np.unique(values)) <= 2)
+        # Within a set a quantity may decide by itself, as a price does. The label has the same border in every set.
+        return bool(max(shares) >= _SEPARATED and self._has_border(values, chosen))
+
+    def _has_border(self, values: np.ndarray, chosen: np.ndarray) -> bool:
+        """Return whether nearly all chosen items are on one side of a number, and nearly all others on the other."""
+        order = np.argsort(values, kind="stable")
+        below = np.append(0, np.cumsum(chosen[order]))
+        # Chosen items and others below each place between two different values.
+        ends = np.flatnonzero(np.append(np.diff(values[order], prepend=np.nan) != 0, True))
+        hits, others = below[ends], ends - below[ends]
+        total, rest = below[-1], len(values) - below[-1]
+        wrong = np.minimum(hits + rest - others, total - hits + others).min()
+        return bool(wrong <= (1 - _SEPARATED) * min(total, rest))
 
     def warnings(self) -> tuple[str, ...]:
         """Return what looks wrong."""

@@ -14,10 +14,12 @@ import torch
 
 from setgrad.columns._arguments import TableArguments
 from setgrad.columns._describe import TableDescription
+from setgrad.errors import DataError
+from setgrad.sets import Choices
 
 if TYPE_CHECKING:
-    from setgrad.columns._columns import Columns
-    from setgrad.columns._fit import ColumnChoice
+    from setgrad.columns._fit import ColumnChoice, Understood
+    from setgrad.sets import Table
     from setgrad.sets._read import Roles
     from setgrad.sets._sources import TableSource
 
@@ -65,29 +67,42 @@ class LearningTable:
         features = [name for name in choice.named if not (name == roles.item_id and name in choice.embed)]
         check_roles(source.name, source.schema, roles._asdict(), features)
         check_names(source.name, source.schema, source.schema.names)
-        gathered, order = gather_sets(load_rows(source), roles.set_id)
+        loaded = load_rows(source)
+        try:
+            gathered, order = gather_sets(loaded, roles.set_id)
+        except DataError:
+            # An id is missing. It is told together with all other faults.
+            gathered, order = loaded, None
         notes = () if order is None or may_be_apart else (describe_apart(roles.set_id),)
         return LearningTable(source.name, gathered, roles, choice, notes)
 
-    def understand(self, split: Callable[[np.ndarray], np.ndarray]) -> tuple[Columns, TableDescription]:
-        """Return the columns, fitted to the training rows, and what was understood of the table.
+    def understand(self, split: Callable[[np.ndarray], np.ndarray]) -> tuple[Understood, Table | Choices]:
+        """Return the columns, fitted to the training rows, and the sets, whose items have no numbers yet.
 
         Args:
             split: Returns whether each set is trained on, from the sizes of the sets.
 
         Raises:
-            DataError: If ids or choices cannot be read, no column can be used, or values cannot be read.
+            DataError: If ids or choices cannot be read, no column can be used, or values cannot be read. The message
+                has all faults.
         """
         from setgrad.columns._fit import TrainingRows, fit_columns
-        from setgrad.sets import Choices
+        from setgrad.sets._faults import Faults
         from setgrad.sets._read import ItemReader, read_rows
 
-        empty = read_rows(self.source, self.roles, ItemReader.nothing(self.roles.set_id), torch.float32)
-        lengths = empty.sets.layout.host_lengths
-        chosen = empty.subsets.values.numpy() if isinstance(empty, Choices) else None
-        rows = TrainingRows(lengths, split(lengths), chosen)
-        columns, description = fit_columns(self.source, self.roles, self.choice, rows)
-        return columns, replace(description, name=self.name, warnings=(*self.notes, *description.warnings))
+        faults, notes = Faults(), list(self.notes)
+        empty, rows = None, None
+        with faults.collect():
+            nothing = ItemReader.nothing(self.roles.set_id)
+            empty = read_rows(self.source, self.roles, nothing, torch.float64, notes=notes)
+            lengths = empty.sets.layout.host_lengths
+            chosen = empty.subsets.values.numpy() if isinstance(empty, Choices) else None
+            rows = TrainingRows(lengths, split(lengths), chosen)
+        # Without sets, the columns are read as one, to find what is wrong with them too.
+        found = fit_columns(self.source, self.roles, self.choice, rows or TrainingRows.of_one(self.source), faults)
+        assert empty is not None
+        description = replace(found.description, name=self.name, warnings=(*notes, *found.description.warnings))
+        return found._replace(description=description), empty
 
 
 def describe_apart(set_id: str) -> str:
@@ -123,7 +138,8 @@ def describe(
         Each column with its kind, its gaps and its use, and what looks wrong. `print` shows it as a table.
 
     Raises:
-        DataError: If the table cannot be read or no column can be used. The message has all faults of the columns.
+        DataError: If the table cannot be read or no column can be used. The message has all faults of ids, choices and
+            columns.
         OptionError: If `set_id` is not the name of a column, or a kind is unknown.
 
     Examples:
@@ -135,4 +151,4 @@ def describe(
     """
     arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
     opened = LearningTable.open(table, arguments, chosen=False)
-    return opened.understand(lambda lengths: np.ones(len(lengths), dtype=bool))[1]
+    return opened.understand(lambda lengths: np.ones(len(lengths), dtype=bool))[0].description

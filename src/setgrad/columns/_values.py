@@ -42,7 +42,14 @@ _SHORT, _SHORT_LAST = r"\b(\d)([./])", r"^(\d{4}/\d{2}/)(\d)\b"
 
 def as_texts(column: Column) -> pa.Array:
     """Return the values as texts without spaces around them; gaps are null."""
-    array, dtype = column.array, column.array.type
+    try:
+        return _as_texts(column.array)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise column.error(0, f"{column.array.type} cannot be read as text; leave the column out") from None
+
+
+def _as_texts(array: pa.Array) -> pa.Array:
+    dtype = array.type
     if types.is_boolean(dtype):
         return array.cast(pa.large_string())
     if types.is_floating(dtype):
@@ -55,10 +62,7 @@ def as_texts(column: Column) -> pa.Array:
     if types.is_timestamp(dtype):
         # The same text for a day, whatever the unit.
         return pc.replace_substring_regex(array.cast(pa.large_string()), r"( 00:00:00)?(\.0+)?$", "")
-    try:
-        texts = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise column.error(0, f"{dtype} cannot be read as text; leave the column out") from None
+    texts = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
     return pc.if_else(_is_gap(texts), pa.scalar(None, pa.large_string()), texts)
 
 
@@ -180,7 +184,10 @@ def read_days(column: Column, day_format: str) -> np.ndarray:
     if is_text(dtype):
         array = _parse_days(column, day_format)
     elif types.is_timestamp(dtype):
-        array = (pc.local_timestamp(array) if dtype.tz else array).cast(pa.timestamp("us"), safe=False)
+        try:
+            array = (pc.local_timestamp(array) if dtype.tz else array).cast(pa.timestamp("us"), safe=False)
+        except pa.ArrowInvalid:
+            raise column.error(0, f"the time zone {dtype.tz!r} is not known here; write times of UTC") from None
     elif types.is_date(dtype) or types.is_null(dtype):
         array = array.cast(pa.timestamp("us"))
     else:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 from setgrad.columns._values import encode_keys
 from setgrad.sets._columns import Column
@@ -65,8 +66,8 @@ class AbstractCodedColumn(FittedColumn):
         known = rows >= 0
         values = np.array(keys.to_pylist(), dtype=object)
         # Sets, not rows, are independent examples.
-        pairs = np.unique(training.sets[known] * max(1, len(values)) + rows[known])
-        counts = np.bincount(pairs % max(1, len(values)), minlength=len(values))
+        pairs = np.sort(training.sets[known] * max(1, len(values)) + rows[known])
+        counts = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] % max(1, len(values)), minlength=len(values))
         order = sorted(np.flatnonzero(counts >= _FEWEST_SETS), key=lambda code: (-counts[code], values[code]))
         buckets = 1 if len(order) <= _MOST_VALUES else _BUCKETS
         kept = tuple(str(values[code]) for code in order[:_MOST_VALUES])
@@ -75,18 +76,20 @@ class AbstractCodedColumn(FittedColumn):
         rare = float(1 - has_own[rows[known]].mean()) if known.any() else 0.0
         return cls(name=name, context=training.context, values=kept, buckets=buckets, rare=rare)
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
-        """Return the codes of a chunk, `(rows, 1)`."""
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
+        """Return the codes of a chunk, one for each row."""
         rows, keys = encode_keys(columns[0])
-        return np.append(self.codes(keys), 0)[rows][:, None]
+        # The last one stands for gaps, whose row is -1.
+        return Encoded(np.append(self.codes(keys), 0)[:, None], rows)
 
     @property
     def unknown_share(self) -> float:
         """Share of the values of the training rows that are rare."""
         return self.rare
 
-    def count_unknown(self, block: np.ndarray) -> tuple[int, int]:
+    def count_unknown(self, encoded: Encoded) -> tuple[int, int]:
         """Return the number of values without a code of their own, and of all values but gaps."""
+        block = encoded.block
         return int(((block > 0) & (block <= self.buckets)).sum()), int((block > 0).sum())
 
     def codes(self, values: pa.Array) -> np.ndarray:
@@ -94,7 +97,10 @@ class AbstractCodedColumn(FittedColumn):
         found = pc.fill_null(pc.index_in(values, value_set=self._vocabulary), -1).to_numpy(zero_copy_only=False)
         codes = found.astype(np.int64) + 1 + self.buckets
         unknown = np.flatnonzero(found < 0)
-        texts = values.take(pa.array(unknown)).to_pylist() if len(unknown) else []
+        if self.buckets == 1 or not len(unknown):
+            codes[unknown] = 1
+            return codes
+        texts = values.take(pa.array(unknown)).to_pylist()
         codes[unknown] = [1 + zlib.crc32(text.encode()) % self.buckets for text in texts]
         return codes
 

@@ -12,6 +12,7 @@ from typing import Self, final
 import numpy as np
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 from setgrad.columns._values import DAY_FORMATS, count_gaps, find_day_format, read_days
 from setgrad.columns.number import with_flag
@@ -95,11 +96,12 @@ class DateColumn(FittedColumn):
         """Return the number of gaps of a chunk, if there is no flag."""
         return 0 if self.flag else count_gaps(columns[0])
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
         """Return the numbers of a chunk; the cycles of a gap are at 0, and its weekday too."""
         days = read_days(columns[0], self.day_format)
         from_monday = days + _FIRST_WEEKDAY
         angles = 2 * np.pi * from_monday[:, None] / np.array(self._cycles)
         cycles = np.nan_to_num(np.concatenate([np.sin(angles), np.cos(angles)], 1))
         weekday = np.nan_to_num(from_monday // 1 % _WEEK + 1)[:, None] if self._has_weekday else cycles[:, :0]
-        return np.concatenate([with_flag(days - self.first, self.fill, flag=self.flag), cycles, weekday], 1)
+        own = with_flag(days - self.first, self.fill, flag=self.flag)
+        return Encoded(np.concatenate([own, cycles, weekday], 1))

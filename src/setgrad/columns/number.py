@@ -9,6 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 from setgrad.columns._values import count_gaps, read_quantities, read_truth
 from setgrad.sets._columns import Column
@@ -40,9 +41,9 @@ class NumberColumn(FittedColumn):
         fill = float(np.median(values[~missing])) if not missing.all() else 0.0
         return cls(name=name, context=training.context, fill=fill, flag=bool(missing.any()))
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
         """Return the quantities and the flags of a chunk."""
-        return with_flag(read_quantities(columns[0]), self.fill, flag=self.flag)
+        return Encoded(with_flag(read_quantities(columns[0]), self.fill, flag=self.flag))
 
     def count_new_gaps(self, columns: Sequence[Column]) -> int:
         """Return the number of gaps of a chunk, if there is no flag."""
@@ -71,9 +72,9 @@ class BooleanColumn(FittedColumn):
         missing = np.isnan(read_truth(training.first))
         return cls(name=name, context=training.context, flag=bool(missing.any()))
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
         """Return 1 for true, 0 for false, 0.5 for a gap, and the flags."""
-        return with_flag(read_truth(columns[0]), 0.5, flag=self.flag)
+        return Encoded(with_flag(read_truth(columns[0]), 0.5, flag=self.flag))
 
     def count_new_gaps(self, columns: Sequence[Column]) -> int:
         """Return the number of gaps of a chunk, if there is no flag."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 from setgrad.columns._values import as_texts
 from setgrad.sets._columns import Column
@@ -81,15 +82,15 @@ class TextColumn(FittedColumn):
             scales=scales / scales.mean(),
         )
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
-        """Return the codes of a chunk, `(rows, words + groups)`."""
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
+        """Return the codes of a chunk, `words + groups` for each row."""
         texts = _Texts.of(columns[0], self.codes)
         # Codes are exact in single precision, which takes half the memory.
         block = np.zeros((texts.count, self.words + self.groups), dtype=np.float32)
         kept = texts.place < np.where(texts.is_word, self.words, self.groups)
         places = texts.place + np.where(texts.is_word, 0, self.words)
         block[texts.owner[kept], places[kept]] = texts.token[kept]
-        return block[texts.row]
+        return Encoded(block, texts.row)
 
 
 @final

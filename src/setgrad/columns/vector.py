@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from setgrad.columns._column import FittedColumn, TrainingColumn
+from setgrad.columns._encoded import Encoded
 from setgrad.columns._part import Part
 from setgrad.columns._values import read_quantities
 from setgrad.sets._columns import Column
@@ -63,11 +64,11 @@ class VectorColumn(FittedColumn):
         _read_lists(columns[0], length)
         return cls(name=name, context=training.context, columns=(), length=length)
 
-    def encode(self, columns: Sequence[Column]) -> np.ndarray:
+    def encode_distinct(self, columns: Sequence[Column]) -> Encoded:
         """Return the vectors of a chunk."""
         if self.columns:
-            return np.nan_to_num(np.stack([read_quantities(column) for column in columns], 1))
-        return _read_lists(columns[0], self.length)
+            return Encoded(np.nan_to_num(np.stack([read_quantities(column) for column in columns], 1)))
+        return Encoded(_read_lists(columns[0], self.length))
 
 
 def _lengths(column: Column) -> np.ndarray:

@@ -26,6 +26,7 @@ from setgrad.selector._model import ChoiceModel, LearnedSetFunction
 from setgrad.selector._picks import as_kind_of, check_carry, check_ids, picks_table
 from setgrad.selector._prediction import Chooser, SubsetRequest, check_scores
 from setgrad.selector._recall import RecallCalibration, recall_level
+from setgrad.selector._rows import check_has_groups
 from setgrad.selector._table_input import is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._tables import CONDITIONAL
@@ -276,6 +277,8 @@ class AbstractChoosing(abc.ABC):
         Raises:
             DataError: If there are no sets; other errors are those of `predict`.
         """
+        if groups is None:
+            check_has_groups(sets, subsets)
         asked = self._open(sets, groups, chosen=subsets is None)
         (given, _), true = asked.masks(given), asked.chosen(subsets)
         request = SubsetRequest(constraint=constraint, on_failure=on_failure)
@@ -310,7 +313,8 @@ class AbstractChoosing(abc.ABC):
     def _open(self, data: Any, groups: Any, scores: Any = None, *, chosen: bool = False) -> Input:
         """Return what was passed in place of sets, with its sets checked."""
         self._check_fitted()
-        asked = Input.of(data, self.table_, groups=groups, chosen=chosen)
+        with showing("reading", self.verbose > 0):
+            asked = Input.of(data, self.table_, groups=groups, chosen=chosen)
         return asked.with_sets(self._check_sets(asked.sets, scores))
 
     def _check_sets(self, sets: Any, scores: Any = None) -> Sets:

@@ -15,7 +15,7 @@ from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import AnyConstraint, Constraint
-from setgrad.sets import Choices, Sets
+from setgrad.sets import Choices, Sets, subset_sizes
 from setgrad.sets._sets import as_tensor
 
 
@@ -104,6 +104,19 @@ def prepare_data(
     return TrainingData(train, held_choices, weights, constraints, held_out, gradient)
 
 
+def describe_trivial(choices: Choices) -> str | None:
+    """Return what to say about sets from which nothing, or everything, was chosen; None if there are others."""
+    counts, lengths = subset_sizes(choices.subsets), choices.sets.layout.host_lengths
+    if not counts.any():
+        return "nothing was chosen from any training set, so there is nothing to learn"
+    if (counts == lengths).all():
+        hint = (
+            "; lists of 0 and 1 were read as indices, so pass booleans if they are masks" if max(lengths) <= 2 else ""
+        )
+        return f"everything was chosen from every training set, so there is nothing to learn{hint}"
+    return None
+
+
 def check_item_shape(sets: Sets, shape: tuple[int, ...]) -> Sets:
     """Return the sets, if their items have the shape of those in fitting.
 
@@ -114,8 +127,11 @@ def check_item_shape(sets: Sets, shape: tuple[int, ...]) -> Sets:
         # Sets without any item may not know the shape of items.
         return sets.with_values(sets.values.new_zeros(0, *shape))
     if tuple(sets.item_shape) != shape:
+        # An array (rows, d) is read as sets of single numbers.
+        is_rows = len(shape) == 1 and not sets.item_shape and set(sets.layout.host_lengths.tolist()) == {shape[0]}
+        hint = f"; if each row is an item, pass the set of each: {parameter('groups')}" if is_rows else ""
         raise ShapeError(
-            f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}"
+            f"the selector was fitted on items of shape {shape}, these have shape {tuple(sets.item_shape)}{hint}"
         )
     return sets
 
@@ -136,7 +152,10 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     except (TypeError, ValueError):
         rest = [None, None]
     if len(rest) > 1 or (rest and not isinstance(rest[0], Constraint | CombinatorialSolver | list | tuple)):
-        raise ShapeError(f"{parameter('validation')} must be a pair (sets, subsets), or (sets, subsets, constraint)")
+        raise ShapeError(
+            f"{parameter('validation')} must be a pair (sets, subsets), rows (X, y, groups), or one of these with a "
+            "constraint behind"
+        )
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from setgrad.columns._understand import describe_apart
-from setgrad.errors import OptionError, parameter
+from setgrad.errors import DataError, OptionError, parameter
 from setgrad.selector._rows import add_rows
 from setgrad.selector._table_schema import TableSchema
 from setgrad.sets import Choices, Table
@@ -63,12 +63,20 @@ class FittedTable:
             source, names = add_rows(source, {"groups": groups})
             set_id = names["groups"]
         if set_id is None:
-            raise OptionError(f"the selector was fitted with {parameter('groups')}; pass the group of each row too")
+            raise OptionError(
+                f"the selector was fitted with {parameter('groups')}; pass the group of each row too. Tools that pass "
+                "rows alone, as cross_val_predict of scikit-learn, need a column instead: fit with "
+                f"{parameter('set_id')}"
+            )
         schema = replace(schema, set_id=set_id, chosen=schema.chosen if chosen else None)
         named = (set_id, schema.item_id, schema.chosen, *schema.features)
         source.check_columns([name for name in named if name is not None])
         name = source.name
-        source, order = gather_sets(source, set_id)
+        try:
+            source, order = gather_sets(source, set_id)
+        except DataError:
+            # An id is missing. It is told together with all other faults.
+            order = None
         if order is not None and not is_usual:
             warnings.warn(f"{name}: {describe_apart(set_id)}", UserWarning, stacklevel=6)
         return FittedTable(source, schema, set_id, order)
@@ -132,7 +140,8 @@ class FittedTable:
         check_names(self.source.name, self.source.schema, list(schema.columns.names))
         surprises = Surprises()
         roles = Roles(self.set_id, chosen, schema.item_id)
-        read = read_rows(self.source, roles, schema.columns.reader(surprises), dtype)
-        for text in surprises.warnings():
+        notes: list[str] = []
+        read = read_rows(self.source, roles, schema.columns.reader(surprises), dtype, notes=notes)
+        for text in (*notes, *surprises.warnings()):
             warnings.warn(f"{self.source.name}: {text}", UserWarning, stacklevel=6)
         return read

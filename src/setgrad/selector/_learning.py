@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import abc
 import sys
+import warnings
 from typing import Any, Self
 
 import numpy as np
 import torch
 
+from setgrad._progress import showing
 from setgrad._text_table import plain_table
 from setgrad.columns._arguments import TableArguments
 from setgrad.selector._choice_gradient import ChoiceGradient
-from setgrad.selector._data import prepare_data, split_sets
+from setgrad.selector._data import describe_trivial, prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
-from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
-from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
+from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, read_to_fit
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._validation_input import read_validation
 from setgrad.selector.constraints import AnyConstraint
 
 
@@ -81,7 +83,8 @@ class AbstractLearning(abc.ABC):
             return is_training
 
         fitted = None if start is None or start.table_ is None else start.table_.columns
-        return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, added=added, keep_rows=keep_rows)
+        with showing("reading", self.verbose > 0):
+            return read_to_fit(table, arguments, split, seed=seed, fitted=fitted, added=added, keep_rows=keep_rows)
 
     def fit_read(
         self,
@@ -94,8 +97,8 @@ class AbstractLearning(abc.ABC):
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
         if read.description is not None and self.verbose > 0:
             print(plain_table(read.description.text_table), file=sys.stderr)
-        if is_table(validation):
-            validation = tuple(FittedTable.open(validation, read.schema, chosen=True).read_choices())
+        with showing("reading", self.verbose > 0):
+            validation = read_validation(validation, read.schema)
         sets, subsets, weight = as_choices(read.choices, None, None)
         return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
 
@@ -115,6 +118,10 @@ class AbstractLearning(abc.ABC):
     ) -> Self:
         options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
+        # What is wrong with a table was told when it was read.
+        trivial = describe_trivial(data.train) if schema is None else None
+        if trivial is not None:
+            warnings.warn(trivial, UserWarning, stacklevel=3)
         parts = None if schema is None or schema.columns is None else schema.columns.parts
         self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
         self.table_ = schema

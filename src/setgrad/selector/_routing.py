@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, final
 
+import numpy as np
+
 from setgrad.errors import unknown_name
 from setgrad.selector._options import declared_options
 
@@ -93,6 +95,13 @@ class AbstractConventions(abc.ABC):
         # Pipelines pass on sample_weight=None, also to a score that has no such argument, and would refuse it.
         request.score.add_request(param="sample_weight", alias=None)
         return request
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """False and True: what `y` says of each row. `cross_val_predict` asks a fitted estimator for it."""
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError("classes_ is there after a fit")
+        return np.array([False, True])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _NEEDS_GROUPS = (
     f"one y for each row needs the set of each row too: pass {parameter('groups')}, or {parameter('set_id')}, a column "
-    "of a frame. Metadata routing of scikit-learn passes them on after set_fit_request(groups=True)"
+    "of a frame. Metadata routing of scikit-learn passes them on to methods that ask for them, as by "
+    "set_fit_request(groups=True) and set_score_request(groups=True)"
 )
 
 
@@ -112,7 +113,8 @@ def group_choices(rows: Any, y: Any, groups: Any, sample_weight: Any) -> tuple[S
 
 def check_has_groups(rows: Any, y: Any) -> None:
     """Raise an OptionError if these are rows with one y for each, and not sets with subsets."""
-    is_rows = getattr(rows, "ndim", 0) == 2 and rows.shape[1] > 1 and not isinstance(rows, Sets)
+    is_frame = hasattr(rows, "__arrow_c_stream__")
+    is_rows = getattr(rows, "ndim", 0) == 2 and rows.shape[1] > 1 and not isinstance(rows, Sets) and not is_frame
     is_one_each = getattr(y, "ndim", 0) == 1 and len(y) == len(rows) and "object" not in str(y.dtype)
     if is_rows and is_one_each:
         raise OptionError(_NEEDS_GROUPS)

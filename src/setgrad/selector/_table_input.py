@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,7 +18,7 @@ from setgrad.columns._understand import LearningTable
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._rows import check_has_groups
 from setgrad.selector._table_schema import TableSchema
-from setgrad.sets import Choices
+from setgrad.sets import Choices, Sets, Table
 
 if TYPE_CHECKING:
     from setgrad.columns import TableDescription
@@ -84,15 +84,19 @@ def read_to_fit(
 
     opened = LearningTable.open(table, arguments, may_be_apart=bool(added))
     roles, description = opened.roles, None
+    choices: Table | Choices
     if fitted is None:
-        fitted, description = opened.understand(split)
+        found, empty = opened.understand(split)
+        fitted, description = found.columns, found.description
         notes = list_warnings(description)
+        items = Sets.from_lengths(fitted.items(found.encoded), empty.sets.layout.host_lengths)
+        choices = replace(empty, sets=items, features=list(fitted.names))
     else:
         opened.choice.check_fitted(fitted)
         notes = list(opened.notes)
+        choices = read_rows(opened.source, roles, fitted.reader(), None, notes=notes)
     for text in notes:
         warnings.warn(f"{opened.name}: {text}", UserWarning, stacklevel=4)
-    choices = read_rows(opened.source, roles, fitted.reader(), None)
     assert isinstance(choices, Choices)
     set_id, item_id, chosen = (None if name in added else name for name in (roles.set_id, roles.item_id, roles.chosen))
     dtype = TableSchema.dtype_name(choices.sets.dtype)

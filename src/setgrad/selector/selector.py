@@ -25,6 +25,7 @@ from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
 from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._validation_input import read_validation
 from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.presets import PRESETS
@@ -232,7 +233,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
                 "date", "text", "vector", or "ignore". See `setgrad.describe`.
             embed: Columns of ids to learn a vector of each id for, which may be that of the items.
             validation: Held-out `(sets, subsets)` for early stopping and for the rule of sizes, or a table of the same
-                columns; None to split them off.
+                columns; `(X, y, groups)` as in a fit on rows, without groups if a column has them. None to split them
+                off.
             sample_weight: Weight of each set `(b,)` or of each item `(total,)` in the loss; only ratios matter.
             start: A fitted selector of the same architecture, whose weights training starts from. This helps where
                 there are few sets.
@@ -273,6 +275,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
             sets, subsets, sample_weight = as_choices(sets, subsets, sample_weight)
         else:
             sets, subsets, sample_weight = group_choices(sets, subsets, groups, sample_weight)
+        validation = read_validation(validation, None)
         return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, self._seed(), None)
 
     # ---- saving

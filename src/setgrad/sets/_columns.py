@@ -20,7 +20,9 @@ from pyarrow import types
 from setgrad.errors import DataError, OptionError, parameter
 
 # Texts that are read as booleans: false at even positions, true at odd ones.
-_BOOLEAN_TEXTS = ["0", "1", "false", "true"]
+_BOOLEAN_TEXTS = ["0", "1", "false", "true", "no", "yes", "f", "t", "n", "y", "off", "on", "0.0", "1.0"]
+# So many sets are named in one message.
+_LISTED = 6
 
 
 def resolve_features(
@@ -138,8 +140,12 @@ class Column:
         return Column(table, name, array, first_row)
 
     def value(self, position: int) -> Any:
-        """Return the value at a position of the chunk as a Python object."""
-        return self.array[position].as_py()
+        """Return the value at a position of the chunk as a Python object, or as text if Python has no such value."""
+        try:
+            return self.array[position].as_py()
+        except (pa.ArrowInvalid, OverflowError, ValueError):
+            # A time far from now, or in a zone that is not known.
+            return f"{self.array[position : position + 1].cast(pa.int64())[0]} in {self.array.type}"
 
     def error(self, position: int, text: str) -> DataError:
         """Return an error about a position of the chunk."""
@@ -192,12 +198,12 @@ def read_numbers(column: Column, *, boolean: bool = False) -> np.ndarray:
 
 
 def read_booleans(column: Column) -> np.ndarray:
-    """Return the column as booleans; it may hold booleans, the integers 0 and 1, or 0, 1, true and false as text."""
+    """Return the column as booleans; it may hold booleans, the numbers 0 and 1, or these and yes and no as text."""
     column.check_no_nulls("write true or false in every row")
     dtype = column.array.type
     if types.is_boolean(dtype):
         return column.array.to_numpy(zero_copy_only=False)
-    if types.is_integer(dtype):
+    if types.is_integer(dtype) or types.is_floating(dtype):
         values = column.array.to_numpy(zero_copy_only=False)
         valid = (values == 0) | (values == 1)
     elif is_text(dtype):
@@ -210,8 +216,10 @@ def read_booleans(column: Column) -> np.ndarray:
     if not valid.all():
         position = np.flatnonzero(~valid)[0]
         value = column.value(position)
-        raise column.error(position, f"{value!r} is neither true nor false; use booleans, 0 / 1 or true / false")
-    return values % 2 == 1
+        raise column.error(
+            position, f"{value!r} is neither true nor false; use booleans, 0 / 1, true / false or yes / no"
+        )
+    return np.asarray(values % 2 == 1)
 
 
 def is_text(dtype: pa.DataType) -> bool:
@@ -252,9 +260,10 @@ def read_ids(column: Column) -> pa.Array:
         array = array.cast(pa.float32())  # PyArrow cannot compare float16
     try:
         pc.not_equal(array[:1], array[:1])
+        array[:1].to_pylist()
         # A copy: a slice would keep all other columns of the chunk in memory.
         return array.take(pa.array(np.arange(len(array))))
-    except pa.ArrowNotImplementedError:
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, OverflowError):
         raise column.error(0, f"an id must be a number or a text, not {dtype}") from None
 
 
@@ -300,23 +309,32 @@ def check_adjacent(table: str, column: str, set_ids: pa.ChunkedArray, starts: np
     raise row_error(table, column, int(starts[repeated]), text)
 
 
-def check_unique(
-    table: str, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
-) -> None:
-    """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
+def describe_repeated(item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray) -> tuple[int, str]:
+    """Return the first row with an item id that its set has already, and which sets have such ids; -1 for none.
+
+    Args:
+        item_ids: One id for each row.
+        set_ids: One id for each set.
+        lengths: The number of rows of each set.
+    """
     codes = factorize(item_ids)
     keys = np.repeat(np.arange(len(lengths)), lengths) * (int(codes.max()) + 1) + codes
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():
-        return
+        return -1, ""
     _, earliest, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    row = np.setdiff1d(np.arange(len(keys)), earliest)[0]
-    index = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+    rows = np.setdiff1d(np.arange(len(keys)), earliest)
+    row = int(rows[0])
+    sets = np.unique(np.searchsorted(np.cumsum(lengths), rows, side="right"))
     text = (
-        f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already (row "
-        f"{earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids"
+        f"item {item_ids[row].as_py()!r} is in set {set_ids[int(sets[0])].as_py()!r} already (row "
+        f"{earliest[inverse[row]] + 1})"
     )
-    raise row_error(table, column, int(row), text)
+    if len(sets) > 1:
+        others = ", ".join(repr(set_ids[int(index)].as_py()) for index in sets[1:_LISTED])
+        more = f" and {len(sets) - _LISTED} more" if len(sets) > _LISTED else ""
+        text += f"; {len(sets)} sets have an item more than once, also {others}{more}"
+    return row, text
 
 
 def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:

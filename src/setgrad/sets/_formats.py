@@ -29,6 +29,7 @@ CSV_BLOCK_BYTES = 2**23
 CSV_COLUMN_BYTES, CSV_MAX_BLOCK_BYTES = 2**10, 2**28
 # What may stand between the columns of a CSV file. The one that is most frequent in the first line does.
 _DELIMITERS = ",;\t"
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
 
 
 @final
@@ -57,6 +58,11 @@ def find_format(path: Path) -> Format:
     """Return the format of a file, from the ending of its name; raise a `DataError` if the ending is unknown."""
     name = path.name.lower()
     file_format = next((FORMATS[ending] for ending in FORMATS if name.endswith(ending)), None)
+    if name.endswith(_SPREADSHEETS):
+        raise DataError(
+            f"{path}: spreadsheets are neither read nor written; save the sheet as CSV, or in Python pass "
+            f"pandas.read_excel(path). Tables end in {', '.join(FORMATS)}"
+        )
     if file_format is None:
         raise DataError(f"{path}: unknown file ending {path.suffix!r}; tables end in {', '.join(FORMATS)}")
     return file_format

@@ -14,13 +14,14 @@ import pyarrow as pa
 import torch
 from pyarrow import types
 
+from setgrad._progress import showing_by_default
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.sets._arrays import Float32LossCheck, GrowableArray
 from setgrad.sets._choices import Choices, Table
 from setgrad.sets._columns import (
     Column,
     check_adjacent,
-    check_unique,
+    describe_repeated,
     find_starts,
     ids_to_numpy,
     integers_if_lossless,
@@ -28,7 +29,9 @@ from setgrad.sets._columns import (
     read_ids,
     read_numbers,
     resolve_features,
+    row_error,
 )
+from setgrad.sets._faults import Faults
 from setgrad.sets._sets import Sets
 from setgrad.sets._sources import TableSource, open_table
 
@@ -78,8 +81,8 @@ def read_table(
 ) -> Choices | Table:
     r"""Read sets from a table with one row for each item.
 
-    The rows of a set must be adjacent. Files are read in chunks. A CSV file may have commas, semicolons or tabs between
-    its columns, and with semicolons or tabs decimal commas.
+    The rows of a set must be adjacent. Files are read in chunks; reading that takes long shows how far it is. A CSV
+    file may have commas, semicolons or tabs between its columns, and with semicolons or tabs decimal commas.
 
     Args:
         table: A data frame of pandas (2.2 or later), polars or Arrow, or any object with the Arrow PyCapsule interface;
@@ -88,7 +91,7 @@ def read_table(
         set_id: Column with the id of the set that a row belongs to.
         features: Columns with the features of an item; by default every numeric column without another role, in the
             order of the file (booleans are features only when named).
-        chosen: Column that says whether the item was chosen: booleans, 0 / 1 or true / false.
+        chosen: Column that says whether the item was chosen: booleans, 0 / 1, true / false or yes / no.
         item_id: Column with the id of the item, unique in its set; by default items are numbered from 0 in each set.
         weight: Column with a weight for each row: finite numbers of at least 0.
         dtype: Type of features and weights. By default float32. If a feature is too large for float32 or would lose
@@ -126,7 +129,8 @@ def read_table(
     def read(chunk: dict[str, Column], dtype: torch.dtype, check: Float32LossCheck | None) -> np.ndarray:
         return _read_block([chunk[column] for column in columns], boolean_columns, dtype, check)
 
-    return read_rows(source, roles, ItemReader(columns, len(columns), read), dtype)
+    with showing_by_default("reading"):
+        return read_rows(source, roles, ItemReader(columns, len(columns), read), dtype)
 
 
 @final
@@ -159,8 +163,23 @@ class ItemReader(NamedTuple):
         return ItemReader([], 0, lambda chunk, dtype, check: np.empty((len(chunk[rows_of].array), 0), np.float32))
 
 
-def read_rows(source: TableSource, roles: Roles, reader: ItemReader, dtype: torch.dtype | None) -> Choices | Table:
-    """Read sets in one pass over the chunks of a table; arguments, result and errors are those of `read_table`."""
+def read_rows(
+    source: TableSource,
+    roles: Roles,
+    reader: ItemReader,
+    dtype: torch.dtype | None,
+    *,
+    notes: list[str] | None = None,
+) -> Choices | Table:
+    """Read sets in one pass over the chunks of a table; arguments, result and errors are those of `read_table`.
+
+    Args:
+        source: The table.
+        roles: Its columns that are not features.
+        reader: What reads the items.
+        dtype: Type of the items.
+        notes: Takes up what to tell about item ids that a set has more than once; None to make it an error.
+    """
     name, (set_id, chosen, item_id, weight) = source.name, roles
     needed = list(dict.fromkeys([*(role for role in roles if role is not None), *reader.columns]))
     target = torch.float32 if dtype is None else dtype
@@ -171,37 +190,52 @@ def read_rows(source: TableSource, roles: Roles, reader: ItemReader, dtype: torc
     item_chunks: list[pa.Array] = []
     set_chunks: list[pa.Array] = []
     start_chunks: list[np.ndarray] = []
-    rows, previous = 0, None
+    rows, previous, faults = 0, None, Faults()
     for batch in source.read_chunks(needed):
         chunk = {column: Column.from_batch(name, batch, column, rows) for column in needed}
-        set_ids = read_ids(chunk[set_id])
-        starts = find_starts(set_ids, previous)
-        set_chunks.append(set_ids.take(pa.array(starts)))
-        start_chunks.append(starts + rows)
-        items.append(reader.read(chunk, target, check))
-        if item_id is not None:
-            item_chunks.append(read_ids(chunk[item_id]))
+        with faults.collect():
+            set_ids = read_ids(chunk[set_id])
+            starts = find_starts(set_ids, previous)
+            set_chunks.append(set_ids.take(pa.array(starts)))
+            start_chunks.append(starts + rows)
+            previous = set_ids[-1]
         if chosen is not None:
-            masks.append(read_booleans(chunk[chosen]))
+            with faults.collect():
+                masks.append(read_booleans(chunk[chosen]))
+        if item_id is not None:
+            with faults.collect():
+                item_chunks.append(read_ids(chunk[item_id]))
         if weight is not None:
-            weights.append(_read_weights(chunk[weight], target))
-        rows, previous = rows + batch.num_rows, set_ids[-1]
+            with faults.collect():
+                weights.append(_read_weights(chunk[weight], target))
+        with faults.collect():
+            items.append(reader.read(chunk, target, check))
+        faults.check()
+        rows += batch.num_rows
     if not rows:
         raise DataError(f"{name}: the table has columns but no rows; write at least one item")
     if check is not None and check.needs_float64:
         # A second pass, because holding every table in float64 until its end is known would take twice the memory.
-        return read_rows(source, roles, reader, torch.float64)
+        return read_rows(source, roles, reader, torch.float64, notes=notes)
 
     starts = np.concatenate(start_chunks)
     lengths = np.diff(starts, append=rows)
     all_set_ids = pa.chunked_array(set_chunks)
-    check_adjacent(name, set_id, all_set_ids, starts, lengths)
+    with faults.collect():
+        check_adjacent(name, set_id, all_set_ids, starts, lengths)
     if item_id is None:
         item_ids = np.arange(rows) - np.repeat(starts, lengths)
     else:
         all_item_ids = pa.chunked_array(item_chunks)
-        check_unique(name, item_id, all_item_ids, all_set_ids, lengths)
+        row, text = describe_repeated(all_item_ids, all_set_ids, lengths)
+        if row >= 0 and notes is None:
+            remedy = "an item may be in a set once: drop one of the rows or use different ids"
+            faults.found.append(row_error(name, item_id, row, f"{text}; {remedy}"))
+        elif row >= 0 and notes is not None:
+            remedy = "each row is an item of its own, and only the rows tell their picks apart"
+            notes.append(f"column {item_id!r}, row {row + 1}: {text}; {remedy}")
         item_ids = ids_to_numpy(all_item_ids if source.typed else integers_if_lossless(all_item_ids))
+    faults.check()
     sets = Sets.from_lengths(items.pop(), lengths)
     id_list = (all_set_ids if source.typed else integers_if_lossless(all_set_ids)).to_pylist()
     sample_weight = None if weight is None else weights.pop()
@@ -233,7 +267,7 @@ def read_columns(
     Args:
         table: Anything that `read_table` takes.
         numbers: Columns with finite numbers; they are read as float64.
-        booleans: Columns with booleans, 0 / 1 or true / false.
+        booleans: Columns with booleans, 0 / 1, true / false or yes / no.
         labels: Columns with the group of each row: numbers or text, without missing values.
         optional_labels: Columns with labels, in which a missing value stands for no label and is read as None.
 

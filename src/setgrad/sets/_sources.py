@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import dataset, fs, types
 
+from setgrad._progress import slow_bar
 from setgrad.errors import DataError
 from setgrad.sets._columns import Column, describe_missing, factorize, read_ids
 from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format, validated
@@ -67,11 +68,15 @@ class TableSource:
         Raises:
             DataError: If the numbers of the table need more memory than there is.
         """
-        rows, limit = chunk_rows(columns), MemoryLimit(self.name, len(columns))
-        for batch in self.batches(columns):
-            limit.add(batch.num_rows)
-            for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
+        rows, limit, done = chunk_rows(columns), MemoryLimit(self.name, len(columns)), 0
+        with slow_bar(None, "rows", f"reading {self.name}") as progress:
+            for batch in self.batches(columns):
+                limit.add(batch.num_rows)
+                for start in range(0, batch.num_rows, rows):
+                    yield batch.slice(start, rows)
+                    # The chunk was used before the next one is asked for.
+                    progress.update(done + min(start + rows, batch.num_rows))
+                done += batch.num_rows
 
 
 def open_table(table: Any) -> TableSource:
