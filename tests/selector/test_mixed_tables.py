@@ -287,13 +287,6 @@ def test_a_fit_resumes_from_its_checkpoint(frame, tmp_path):
     assert resumed.table_ == whole.table_
 
 
-def test_a_fit_that_keeps_relative_features_is_the_same(fitted, frame, monkeypatch):
-    monkeypatch.setattr("setgrad.columns._relative._MOST_KEPT", 0)
-    again = SubsetSelector(**SMALL).fit(frame, **ROLES, columns=KINDS)
-    assert again.history_[-1]["validation_loss"] == fitted.history_[-1]["validation_loss"]
-    assert rows_of(again.predict(frame)) == rows_of(fitted.predict(frame))
-
-
 def test_a_start_lends_its_columns(fitted, frame):
     new = make_frame(3)
     new["brand"] = new["brand"].replace("Acme", "Newcomer")
