@@ -15,7 +15,7 @@ from setgrad.selector._checkpoint import read_checkpoint
 from setgrad.selector._model import ModelConfig
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
-from setgrad.selector._tables import CONDITIONAL, CONTEXT
+from setgrad.selector._tables import CONDITIONAL, CONTEXT, UMBC
 from setgrad.sets import Sets
 
 # Sets larger than this get induced attention with attention="auto".
@@ -114,6 +114,9 @@ def _mean_field(options: SelectorOptions) -> dict[str, Any]:
 
 def default_batch_size(options: SelectorOptions, sets: Sets) -> int:
     """Return the sets of a batch for `batch_size=None`."""
+    if options.phi == UMBC and sets.layout.longest > options.chunk_size:
+        # A set is read in chunks by itself.
+        return 1
     limit = _SMALL_BATCH_SETS_ON_CPU if sets.device.type == "cpu" else _SMALL_BATCH_SETS
     return _SMALL_BATCH if options.method == CONDITIONAL and len(sets) < limit else _BATCH
 

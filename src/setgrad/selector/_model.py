@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, final
 
 import torch
@@ -15,9 +15,18 @@ from torch import Tensor, nn
 from setgrad.columns._module import ColumnItems
 from setgrad.columns._part import Part, compared_scales, count_features
 from setgrad.columns._relative import RelativeFeatures
-from setgrad.encoders import ContextItems, ItemEncoder, Stacked
+from setgrad.encoders import ContextItems, ItemEncoder, MergeableEncoder, Stacked, State, UMBCItems
 from setgrad.errors import DataError, OptionError, parameter
-from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
+from setgrad.functions import (
+    Bernoulli,
+    BoundSetFunction,
+    DeepSetFunction,
+    ItemScores,
+    NoiseSource,
+    PairScores,
+    SetFunction,
+)
+from setgrad.functions._additive import AdditiveBoundFunction
 from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
@@ -25,6 +34,8 @@ from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
+from setgrad.selector._chunked import ChunkedBoundFunction, Chunks, gather
+from setgrad.selector._moments import column_moments
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._tables import (
     CONDITIONAL,
@@ -34,6 +45,7 @@ from setgrad.selector._tables import (
     PLUS_CONTEXT,
     RECOGNITIONS,
     SOLVERS,
+    UMBC,
     LearnedFunction,
     implicit_mean_field,
 )
@@ -111,6 +123,17 @@ class ModelConfig:
     def phi(self) -> str | None:
         """Name of the item encoder; None for a module of the user."""
         return None if isinstance(self.options.phi, nn.Module) else self.options.phi
+
+    @property
+    def largest_whole(self) -> float:
+        """Number of items above which a set is read in chunks; infinity if no set is."""
+        options = self.options
+        can_be_split = self.phi == UMBC and options.method == CONDITIONAL and options.function == "deepset"
+        return options.chunk_size if can_be_split else math.inf
+
+    def reads_in_chunks(self, sets: Sets) -> bool:
+        """Return whether these sets, a single large one, are read in chunks."""
+        return len(sets) == 1 and sets.layout.longest > self.largest_whole
 
     @property
     def members(self) -> int:
@@ -195,10 +218,38 @@ class Member(nn.Module):
 
     def bind(self, items: Sets) -> BoundSetFunction:
         """Return F for sets of standardised items."""
-        if self.columns is not None:
-            items = items.with_values(self.columns(items.values))
+        items = self.featured(items)
         bound = self.function.bind(items)
         return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
+
+    def bind_in(self, items: Sets, context: Tensor) -> AdditiveBoundFunction:
+        """Return F for featured items of sets of which the encoder gathered the context.
+
+        Raises:
+            OptionError: If the options do not allow to read a part of a set.
+        """
+        if not isinstance(self.function, DeepSetFunction):
+            raise OptionError(
+                f"a part of a set can only be read with {parameter('function')}='deepset' and {parameter('phi')}="
+                "'umbc'; use these"
+            )
+        bound = self.function.bind_in(items, context)
+        return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
+
+    def featured(self, items: Sets) -> Sets:
+        """Return standardised items with vectors in place of codes."""
+        return items if self.columns is None else items.with_values(self.columns(items.values))
+
+    @property
+    def gatherer(self) -> MergeableEncoder:
+        """What gathers the context of a set.
+
+        Raises:
+            OptionError: If phi does not gather one.
+        """
+        if not isinstance(self.function.phi, UMBCItems):
+            raise OptionError(f"only {parameter('phi')}='umbc' gathers a context that a state can hold; fit with it")
+        return self.function.phi.context
 
     def infer(
         self,
@@ -243,6 +294,8 @@ class Member(nn.Module):
 def _make_phi(config: ModelConfig) -> ItemEncoder:
     """Build the item encoder that the options name."""
     options, name = config.options, config.phi or CONTEXT
+    if name == UMBC:
+        return UMBCItems(config.feature_shape, options.dim, layers=options.layers, heads=options.heads)
     first, joined, _ = name.partition(PLUS_CONTEXT)
     if name != CONTEXT and not joined:
         return make_item_encoder(config.feature_shape, name, options.dim)
@@ -279,6 +332,8 @@ class ChoiceModel(nn.Module):
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
         self.relative = None if config.relative is None else RelativeFeatures(config.relative)
+        # What was gathered from a set whose items are only in part given; None if sets are whole.
+        self.contexts: list[Tensor] | None = None
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
@@ -295,8 +350,7 @@ class ChoiceModel(nn.Module):
             self.relative.fit(sets)
         if not self.config.options.standardize:
             return
-        values = sets.values.double()
-        deviation = values.std(0, correction=0)
+        mean, deviation, largest = column_moments(sets.values)
         if not bool(deviation.isfinite().all()):
             number = int((~deviation.isfinite()).flatten().nonzero()[0])
             raise DataError(
@@ -304,12 +358,12 @@ class ChoiceModel(nn.Module):
                 "finite; rescale the feature, or take its logarithm"
             )
         # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
-        constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
+        constant = deviation <= 1e-13 * largest.clamp(min=1e-300)
         # In the precision of the items, so that training and prediction subtract the same number.
         dtype = torch.promote_types(sets.dtype, self.dtype)
         # Codes stay as they are.
         codes = self.config.codes.to(constant.device)
-        self.mean.copy_(values.mean(0).masked_fill(codes, 0).to(dtype))
+        self.mean.copy_(mean.masked_fill(codes, 0).to(dtype))
         self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
         varying = deviation[~constant & ~codes]
         if len(varying):
@@ -353,9 +407,52 @@ class ChoiceModel(nn.Module):
             sets: The sets.
             known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
         """
-        items = self.standardised(sets)
-        parts = [member.bind(items) for member in self.each()]
+        parts: list[BoundSetFunction]
+        contexts = [None] * len(self.members) if self.contexts is None else self.contexts
+        if self.config.reads_in_chunks(sets):
+            pairs = zip(self.each(), contexts, strict=True)
+            parts = [self.bind_chunks(member, sets, context=context) for member, context in pairs]
+        else:
+            items = self.standardised(sets)
+            parts = [
+                member.bind(items) if context is None else member.bind_in(member.featured(items), context)
+                for member, context in zip(self.each(), contexts, strict=True)
+            ]
         return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
+
+    def bind_chunks(
+        self, member: Member, sets: Sets, generator: torch.Generator | None = None, context: Tensor | None = None
+    ) -> ChunkedBoundFunction:
+        """Return F of a member for one set that is read in chunks.
+
+        Args:
+            member: The member.
+            sets: The set.
+            generator: Draws the chunks that a sampled gradient is of.
+            context: What was gathered from the set already; None to gather it now.
+        """
+        prepare = partial(self.prepared, member)
+        return ChunkedBoundFunction(
+            sets, self._chunks(sets, generator), member.gatherer, prepare, member.bind_in, context
+        )
+
+    def gather(self, member: Member, sets: Sets) -> State:
+        """Return the state of the items of one set, read in chunks."""
+        return gather(member.gatherer, partial(self.prepared, member), self._chunks(sets))
+
+    def prepared(self, member: Member, items: Sets) -> Sets:
+        """Return raw items as the encoder of a member reads them."""
+        return member.featured(self.standardised(items))
+
+    def in_context(self, contexts: list[Tensor]) -> ChoiceModel:
+        """Return a model, with the same weights, of items of one set of which every member has gathered a context."""
+        other = copy.copy(self)
+        other.contexts = [context.to(self.dtype) for context in contexts]
+        return other
+
+    def _chunks(self, sets: Sets, generator: torch.Generator | None = None) -> Chunks:
+        options = self.config.options
+        return Chunks(sets.values, options.chunk_size, options.chunk_gradient == "sample", generator)
 
     @property
     def dtype(self) -> torch.dtype:
