@@ -137,14 +137,14 @@ def _has_many_sets(options: SelectorOptions, sets: Sets) -> bool:
 
 def default_hidden(options: SelectorOptions, sets: Sets) -> tuple[int, ...]:
     """Return the units of the hidden layers for `hidden=None`."""
-    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi == CONTEXT
+    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi in (CONTEXT, UMBC)
     return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
 
 
 def default_patience(options: SelectorOptions, steps: int) -> int:
     """Return the patience for `patience=None` and this number of steps in an epoch."""
     usual = _PATIENCE
-    if options.method == CONDITIONAL and options.phi == CONTEXT:
+    if options.method == CONDITIONAL and options.phi in (CONTEXT, UMBC):
         usual = min(usual, max(_LEAST_PATIENCE, math.ceil(_MANY_STEPS / steps)))
     return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 

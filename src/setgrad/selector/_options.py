@@ -169,7 +169,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     estimator: EstimatorName | None = None
     samples: PositiveInt | None = None
     predict_samples: PositiveInt | None = None
-    chunk_size: PositiveInt = 2**14
+    chunk_size: PositiveInt = 2**13
     chunk_gradient: ChunkGradientName = "exact"
     steps: PositiveInt | None = None
     forward: ForwardName | None = None

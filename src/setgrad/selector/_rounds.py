@@ -15,8 +15,9 @@ from torch import Tensor
 
 from setgrad.functions import BoundSetFunction
 
-# Items that a round holds in memory, and those that it adds at most, unless it holds all.
-_CANDIDATES, _ADDED = 2**16, 2**15
+# Items that a round holds in memory: so many for each item that is still wanted, within limits. It adds at most half of
+# them, unless it holds all.
+_SHARE, _FEWEST, _MOST = 8, 2**12, 2**16
 # Scores fall along a path by at least this much, relative to their size.
 STEP = 1e-12
 
@@ -35,7 +36,7 @@ def choose_in_rounds(
 ) -> tuple[Tensor, Tensor]:
     """Return the chosen items and the scores of a path, `(total,)` each; see `choose_item_by_item`.
 
-    With at most 65,536 items it is the path over all items.
+    With at most 4,096 items it is the path over all items.
 
     Args:
         choose: Chooses item by item from items in memory.
@@ -57,16 +58,17 @@ def choose_in_rounds(
         gains = bound.gains(picks[None])[0] if first is None else first
         first, closed = None, picks | excluded
         gains = gains.masked_fill(closed, -torch.inf)
-        candidates = gains.topk(min(_CANDIDATES, len(gains))).indices
+        wanted = min(_MOST, max(_FEWEST, _SHARE * (size - count)))
+        candidates = gains.topk(min(wanted, len(gains))).indices
         candidates = candidates[gains[candidates] > -torch.inf]
         has_all = len(candidates) == len(closed) - int(closed.sum())
         # Chosen items are among those in memory too, as long as they are few.
-        inside = picks.nonzero()[:, 0] if count <= _CANDIDATES else candidates[:0]
+        inside = picks.nonzero()[:, 0] if count <= _MOST else candidates[:0]
         # In the order of the set, which decides between equal gains.
         items = torch.cat([inside, candidates]).sort().values
-        most, before = size if has_all else min(size, count + _ADDED), count - len(inside)
+        most, before = size if has_all else min(size, count + wanted // 2), count - len(inside)
         path = choose(
-            bound.among(items, picks),
+            bound.among(items, picks).prepared(),
             sizes=torch.tensor([most - before], device=picks.device),
             cut=cut,
             min_size=max(0, min_size - before),
