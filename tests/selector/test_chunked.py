@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import setgrad as sg
-from setgrad.errors import OptionError
+from setgrad.errors import FileFormatError, OptionError, ShapeError, StateError
 from setgrad.functions import FreshNoise
 from setgrad.inference import WeightedSum, draw_partial_subsets
-from setgrad.selector import _rounds
+from setgrad.selector import SetState, _rounds
 from setgrad.selector._chunked import Chunks
+from setgrad.selector._parts import bind_chunks
+from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.sets import Choices, Sets
 
 SIZE = 50
@@ -74,7 +77,7 @@ def loss_gradients(selector, choices, generator=None):
     sets, subsets = choices.sets[:1].to(torch.float64), choices.subsets[:1]
     (member,) = model.each()
     if model.config.reads_in_chunks(sets):
-        bound = model.bind_chunks(member, sets, generator)
+        bound = bind_chunks(model, member, sets, generator)
     else:
         bound = member.bind(model.standardised(sets))
     partial = draw_partial_subsets(subsets, 4, FreshNoise(1), half=True)
@@ -109,3 +112,107 @@ def test_the_expectation_of_the_sampled_gradient_is_the_exact_one(selector, choi
     assert spread > 0.1 * size_of
     # The loss itself is not sampled.
     assert float(draws_of[0].std()) < 1e-12
+
+
+@pytest.mark.parametrize("size", [None, 7])
+def test_appended_items_update_the_state_of_a_set(selector, choices, size, tmp_path):
+    """The state is that of all items, and so are the predictions for some of them or for all."""
+    chunked, items = with_chunks(selector, size), choices.sets[0].double()
+    whole = chunked.encode_set(items)
+    chunked.encode_set(items[:30]).save(tmp_path / "state")
+    grown = chunked.encode_set(items[30:], state=SetState.load(tmp_path / "state"))
+    assert len(grown) == len(whole) == SIZE
+    for a, b in zip(grown.states[0].sums, whole.states[0].sums, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    expected = selector.decision_function([items])[0]
+    found = chunked.within(grown)
+    torch.testing.assert_close(found.decision_function([items])[0], expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.decision_function([items[30:]])[0], expected[30:], rtol=1e-9, atol=1e-9)
+    assert torch.equal(found.predict([items], size=9)[0], selector.predict([items], size=9)[0])
+    assert torch.equal(found.predict([items])[0], selector.predict([items])[0])
+    shrunk = grown.remove(chunked.encode_set(items[:30]))
+    alone = selector.decision_function([items[30:]])[0]
+    torch.testing.assert_close(chunked.within(shrunk).decision_function([items[30:]])[0], alone, rtol=1e-6, atol=1e-6)
+
+
+def test_a_state_of_several_members(choices):
+    selector = fit(choices, members=2)
+    state = selector.encode_set(choices.sets[0])
+    assert len(state.states) == 2
+    expected = selector.decision_function([choices.sets[0]])[0]
+    torch.testing.assert_close(selector.within(state).decision_function([choices.sets[0]])[0], expected)
+
+
+def test_a_state_that_does_not_fit_is_refused(selector, choices, tmp_path):
+    state, other = selector.encode_set(choices.sets[0]), fit(choices, random_state=1)
+    with pytest.raises(StateError, match="other weights"):
+        other.within(state)
+    with pytest.raises(StateError, match="other weights"):
+        other.encode_set(choices.sets[0], state=state)
+    with pytest.raises(StateError, match="numbers of members"):
+        state.merge(SetState(2 * state.states))
+    with pytest.raises(ShapeError, match="one set, but 12 were passed"):
+        selector.within(state).predict(choices.sets)
+    with pytest.raises(ShapeError, match="one set, but 2 were passed"):
+        selector.encode_set(choices.sets[:2])
+    with pytest.raises(OptionError, match="only phi='umbc' gathers"):
+        sg.SubsetSelector(phi="mlp", dim=8, max_epochs=1, random_state=0, verbose=0).fit(*choices).encode_set(
+            choices.sets[0]
+        )
+    related = fit(choices, relation=4)
+    with pytest.raises(OptionError, match="relation=0"):
+        related.within(related.encode_set(choices.sets[0]))
+    state.save(tmp_path / "state")
+    (tmp_path / "cut").write_bytes((tmp_path / "state").read_bytes()[:-9])
+    with pytest.raises(FileFormatError, match="cut"):
+        SetState.load(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("gradient", ["exact", "sample"])
+def test_fit_reads_sets_in_chunks(gradient, tmp_path):
+    """A saved model, and a fit whose sets are in a file, give the same results as one of whole sets."""
+    choices, new = make_choices(60, size=20), make_choices(40, seed=5, size=20)
+    np.save(tmp_path / "items.npy", choices.sets.values.numpy())
+    sets = Sets.from_npy(tmp_path / "items.npy", choices.sets.lengths)
+    options = {"max_epochs": 12, "learning_rate": 5e-3, "batch_size": 1}
+    mapped = fit((sets, choices.subsets), chunk_size=8, chunk_gradient=gradient, **options)
+    whole = fit(choices, **options)
+    if gradient == "exact":
+        assert mapped.history_[0]["loss"] == pytest.approx(whole.history_[0]["loss"], rel=1e-4)
+    # Without learning the score is about 0.25, the share of chosen items.
+    assert mapped.score(*new) > 0.6 and whole.score(*new) > 0.6
+    mapped.save(tmp_path / "model")
+    loaded = sg.load(tmp_path / "model", device="cpu")
+    assert (loaded.options_.chunk_size, loaded.options_.chunk_gradient) == (8, gradient)
+    assert torch.equal(loaded.predict(new.sets).values, mapped.predict(new.sets).values)
+
+
+def test_large_sets_are_trained_on_one_by_one(choices):
+    assert fit(choices, chunk_size=SIZE).options_.batch_size > 1
+    assert fit(choices, chunk_size=SIZE - 1).options_.batch_size == 1
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_rounds_of_few_candidates_choose_as_many_items(selector, choices, count, monkeypatch):
+    """Each round holds eight items and adds four, so that the path is no longer exact but close."""
+    sets, given = choices.sets.to(torch.float64), [list(range(count))] * len(choices.sets)
+    chunked = with_chunks(selector, 9)
+    expected = selector.predict(sets, size=20, given=given).values
+    monkeypatch.setattr(_rounds, "_MOST", 8)
+    found = chunked.predict(sets, size=20, given=given).values
+    assert found.reshape(-1, SIZE).sum(1).tolist() == [20] * len(sets)
+    assert bool(found.reshape(-1, SIZE)[:, :count].all())
+    assert (found & expected).sum() > 0.95 * expected.sum()
+    free, whole = (s.predict(sets).values for s in (chunked, selector))
+    assert (free & whole).sum() > 0.9 * (free | whole).sum()
+
+
+def test_scores_of_rounds_are_those_of_a_path(selector, choices, monkeypatch):
+    monkeypatch.setattr(_rounds, "_MOST", 8)
+    chunked = with_chunks(selector, 9)
+    with torch.no_grad():
+        bound = chunked._precise().bind(choices.sets[:1].to(torch.float64))
+        path = choose_item_by_item(bound, sizes=torch.tensor([20]))
+    chosen, rest = path.scores[path.subsets.values], path.scores[~path.subsets.values]
+    assert len(chosen) == 20 == len(chosen.unique())
+    assert chosen.min() > rest.max()

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar, final
 
 import torch
@@ -15,18 +15,14 @@ from torch import Tensor, nn
 from setgrad.columns._module import ColumnItems
 from setgrad.columns._part import Part, compared_scales, count_features
 from setgrad.columns._relative import RelativeFeatures
-from setgrad.encoders import ContextItems, ItemEncoder, MergeableEncoder, Stacked, State, UMBCItems
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.functions import (
     Bernoulli,
     BoundSetFunction,
-    DeepSetFunction,
     ItemScores,
     NoiseSource,
     PairScores,
-    SetFunction,
 )
-from setgrad.functions._additive import AdditiveBoundFunction
 from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
@@ -34,15 +30,14 @@ from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
-from setgrad.selector._chunked import ChunkedBoundFunction, Chunks, gather
 from setgrad.selector._moments import column_moments
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._parts import bind_members
+from setgrad.selector._phi import make_phi
 from setgrad.selector._tables import (
     CONDITIONAL,
-    CONTEXT,
     ESTIMATORS,
     FUNCTIONS,
-    PLUS_CONTEXT,
     RECOGNITIONS,
     SOLVERS,
     UMBC,
@@ -200,7 +195,7 @@ class Member(nn.Module):
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
         self.columns = None if config.all_parts is None else ColumnItems(config.all_parts)
-        encoder = _make_phi(config) if phi is None else phi
+        encoder = make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
         if config.pairs and getattr(encoder, "reads_tokens", False):
@@ -213,7 +208,7 @@ class Member(nn.Module):
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
-            second = _make_phi(config) if phi is None else make_item_encoder(config.feature_shape, copy.deepcopy(phi))
+            second = make_phi(config) if phi is None else make_item_encoder(config.feature_shape, copy.deepcopy(phi))
             self.recognition = RECOGNITIONS[config.options.method](second, config.hidden)
 
     def bind(self, items: Sets) -> BoundSetFunction:
@@ -222,34 +217,9 @@ class Member(nn.Module):
         bound = self.function.bind(items)
         return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
 
-    def bind_in(self, items: Sets, context: Tensor) -> AdditiveBoundFunction:
-        """Return F for featured items of sets of which the encoder gathered the context.
-
-        Raises:
-            OptionError: If the options do not allow to read a part of a set.
-        """
-        if not isinstance(self.function, DeepSetFunction):
-            raise OptionError(
-                f"a part of a set can only be read with {parameter('function')}='deepset' and {parameter('phi')}="
-                "'umbc'; use these"
-            )
-        bound = self.function.bind_in(items, context)
-        return bound if self.pairs is None else BoundSum([bound, self.pairs.bind(items)])
-
     def featured(self, items: Sets) -> Sets:
         """Return standardised items with vectors in place of codes."""
         return items if self.columns is None else items.with_values(self.columns(items.values))
-
-    @property
-    def gatherer(self) -> MergeableEncoder:
-        """What gathers the context of a set.
-
-        Raises:
-            OptionError: If phi does not gather one.
-        """
-        if not isinstance(self.function.phi, UMBCItems):
-            raise OptionError(f"only {parameter('phi')}='umbc' gathers a context that a state can hold; fit with it")
-        return self.function.phi.context
 
     def infer(
         self,
@@ -289,19 +259,6 @@ class Member(nn.Module):
                 start = torch.sigmoid(self.recognition.start(bound.sets))
         estimator = ESTIMATORS[resolved(config.options.estimator)](samples or resolved(config.options.samples), noise)
         return solve_bound(bound, estimator, config.solver, config.scale, start, coordinates)
-
-
-def _make_phi(config: ModelConfig) -> ItemEncoder:
-    """Build the item encoder that the options name."""
-    options, name = config.options, config.phi or CONTEXT
-    if name == UMBC:
-        return UMBCItems(config.feature_shape, options.dim, layers=options.layers, heads=options.heads)
-    first, joined, _ = name.partition(PLUS_CONTEXT)
-    if name != CONTEXT and not joined:
-        return make_item_encoder(config.feature_shape, name, options.dim)
-    in_shape = options.dim if joined else config.feature_shape
-    context = ContextItems(in_shape, options.dim, layers=options.layers, heads=options.heads, slots=config.slots)
-    return Stacked(make_item_encoder(config.feature_shape, first, options.dim), context) if joined else context
 
 
 @final
@@ -407,52 +364,14 @@ class ChoiceModel(nn.Module):
             sets: The sets.
             known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
         """
-        parts: list[BoundSetFunction]
-        contexts = [None] * len(self.members) if self.contexts is None else self.contexts
-        if self.config.reads_in_chunks(sets):
-            pairs = zip(self.each(), contexts, strict=True)
-            parts = [self.bind_chunks(member, sets, context=context) for member, context in pairs]
-        else:
-            items = self.standardised(sets)
-            parts = [
-                member.bind(items) if context is None else member.bind_in(member.featured(items), context)
-                for member, context in zip(self.each(), contexts, strict=True)
-            ]
+        parts = bind_members(self, sets)
         return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
-
-    def bind_chunks(
-        self, member: Member, sets: Sets, generator: torch.Generator | None = None, context: Tensor | None = None
-    ) -> ChunkedBoundFunction:
-        """Return F of a member for one set that is read in chunks.
-
-        Args:
-            member: The member.
-            sets: The set.
-            generator: Draws the chunks that a sampled gradient is of.
-            context: What was gathered from the set already; None to gather it now.
-        """
-        prepare = partial(self.prepared, member)
-        return ChunkedBoundFunction(
-            sets, self._chunks(sets, generator), member.gatherer, prepare, member.bind_in, context
-        )
-
-    def gather(self, member: Member, sets: Sets) -> State:
-        """Return the state of the items of one set, read in chunks."""
-        return gather(member.gatherer, partial(self.prepared, member), self._chunks(sets))
-
-    def prepared(self, member: Member, items: Sets) -> Sets:
-        """Return raw items as the encoder of a member reads them."""
-        return member.featured(self.standardised(items))
 
     def in_context(self, contexts: list[Tensor]) -> ChoiceModel:
         """Return a model, with the same weights, of items of one set of which every member has gathered a context."""
         other = copy.copy(self)
         other.contexts = [context.to(self.dtype) for context in contexts]
         return other
-
-    def _chunks(self, sets: Sets, generator: torch.Generator | None = None) -> Chunks:
-        options = self.config.options
-        return Chunks(sets.values, options.chunk_size, options.chunk_gradient == "sample", generator)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -469,25 +388,3 @@ class ChoiceModel(nn.Module):
             return InferenceResult(results[0].logits, results[0].converged)
         logits = torch.stack([result.logits for result in results]).mean(0)
         return InferenceResult(logits, torch.stack([result.converged for result in results]).all(0))
-
-
-@final
-class LearnedSetFunction(SetFunction):
-    """F of a fitted selector, for sets with raw features.
-
-    Args:
-        model: The model.
-        exact_model: Returns the same model in double precision, for sets in double precision.
-        check: Checks sets and returns them in the canonical form.
-    """
-
-    def __init__(
-        self, model: ChoiceModel, exact_model: Callable[[], ChoiceModel], check: Callable[[Sets], Sets]
-    ) -> None:
-        self.model, self.exact_model, self.check = model, exact_model, check
-
-    def bind(self, sets: Sets) -> BoundSetFunction:
-        """Return F for these sets, on the device of the model."""
-        sets = self.check(sets)
-        model = self.exact_model() if sets.dtype == torch.float64 else self.model
-        return model.bind(sets.to(model.mean.device))

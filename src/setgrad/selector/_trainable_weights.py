@@ -14,6 +14,7 @@ from setgrad.functions import BoundSetFunction, FreshNoise
 from setgrad.inference import PartialSubsetLoss, SubsetLoss
 from setgrad.selector._batched_inference import infer_logits
 from setgrad.selector._model import ChoiceModel, Member, resolved
+from setgrad.selector._parts import bind_chunks
 from setgrad.sets import Sets
 
 Result = TypeVar("Result")
@@ -112,7 +113,7 @@ class SeparateWeights(TrainableWeights):
     def _train_member(self, member: Member, items: Sets | None, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
         config = self.model.config
         if items is None:
-            bound: BoundSetFunction = self.model.bind_chunks(member, batch.sets, noise.generator(batch.sets.device))
+            bound: BoundSetFunction = bind_chunks(self.model, member, batch.sets, noise.generator(batch.sets.device))
         else:
             bound = member.bind(items)
         if member.recognition is not None:

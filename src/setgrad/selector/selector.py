@@ -23,6 +23,7 @@ from setgrad.selector._options import AbstractOptions, SelectorOptions
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
+from setgrad.selector._set_state import AbstractEncoding
 from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
@@ -33,7 +34,7 @@ from setgrad.selector.sizes import SizeRule, rule_to_json
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, AbstractConventions):
+class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, AbstractEncoding, AbstractConventions):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.

@@ -15,7 +15,6 @@ from setgrad.errors import DataError, ShapeError
 from setgrad.sets._segments import segment_sum
 from setgrad.sets._sets import Sets, as_tensor
 
-
 # Items that are checked at once.
 _ROWS = 2**20
 
