@@ -69,7 +69,8 @@ class Measured:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--items", type=int, default=SIZES[-1], help="items of the largest set (default: 10,000,000)")
+    sizes = ",".join(map(str, SIZES))
+    parser.add_argument("--items", default=sizes, help=f"items of the set, one size or several (default: {sizes})")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"default: all: {', '.join(WAYS)}")
     parser.add_argument("--dim", type=int, default=32, help="numbers that phi computes for an item (default: 32)")
     parser.add_argument("--layers", type=int, default=1, help="attention layers (default: 1)")
@@ -81,9 +82,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print one row for each size and way."""
     machine = announce(torch.device("cpu"), options.threads)
-    largest = min(options.items, 20_000) if options.quick else options.items
+    sizes = [20_000] if options.quick else [int(size) for size in options.items.split(",")]
     rows: list[dict[str, Any]] = []
-    for items in [n for n in SIZES if n < largest] + [largest]:
+    for items in sizes:
         with tempfile.TemporaryDirectory() as folder:
             path = write_items(Path(folder) / "items.npy", items)
             for way in options.ways.split(","):
@@ -93,9 +94,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 rows.append({"items": items, "way": way, **found})
                 print(cells(rows[-1]), file=sys.stderr, flush=True)
     print("\n## One large set\n")
-    print(
-        table(["items", "phi", "peak", "without the file", "step, s", "fit, s", "predict, s"], list(map(cells, rows)))
-    )
+    head = ["items", "phi", "peak", "without the file", "step, s", "fit, s", "predict, s"]
+    print(table(head, [cells(row) for row in rows]))
     most = max((row["peak"] for row in rows if row["way"] != "context" and not row["error"]), default=0)
     print(f'\nlargest peak with phi="umbc": {format_bytes(most)} (target: below {format_bytes(int(TARGET))})')
     return {"machine": machine, "rows": rows, "peak": most}
