@@ -95,10 +95,10 @@ def test_the_gradient_of_chunks_is_that_of_the_whole_set(selector, choices, size
 
 def test_the_expectation_of_the_sampled_gradient_is_the_exact_one(selector, choices, monkeypatch):
     """Over all draws of a chunk in each of the three passes."""
-    # The passes have two or three chunks, so that six numbers stand for all draws of each.
-    sampled, size = with_chunks(selector, 17, "sample"), 6
+    # Each pass has two chunks.
+    sampled, size = with_chunks(selector, 25, "sample"), 2
     draws: list[int] = []
-    monkeypatch.setattr(Chunks, "_draw", lambda chunks, count: draws.pop() % count)
+    monkeypatch.setattr(Chunks, "_draw", lambda chunks, count: draws.pop() if count == size else -1)
     gradients = []
     for number in range(size**3):
         draws[:] = [number % size, number // size % size, number // size**2]
@@ -171,16 +171,16 @@ def test_a_state_that_does_not_fit_is_refused(selector, choices, tmp_path):
 @pytest.mark.parametrize("gradient", ["exact", "sample"])
 def test_fit_reads_sets_in_chunks(gradient, tmp_path):
     """A saved model, and a fit whose sets are in a file, give the same results as one of whole sets."""
-    choices, new = make_choices(60, size=20), make_choices(40, seed=5, size=20)
+    choices, new = make_choices(24, size=20), make_choices(10, seed=5, size=20)
     np.save(tmp_path / "items.npy", choices.sets.values.numpy())
     sets = Sets.from_npy(tmp_path / "items.npy", choices.sets.lengths)
-    options = {"max_epochs": 12, "learning_rate": 5e-3, "batch_size": 1}
+    options = {"max_epochs": 4, "learning_rate": 5e-3, "batch_size": 1}
     mapped = fit((sets, choices.subsets), chunk_size=8, chunk_gradient=gradient, **options)
-    whole = fit(choices, **options)
+    losses = [record["loss"] for record in mapped.history_]
     if gradient == "exact":
-        assert mapped.history_[0]["loss"] == pytest.approx(whole.history_[0]["loss"], rel=1e-4)
-    # Without learning the score is about 0.25, the share of chosen items.
-    assert mapped.score(*new) > 0.6 and whole.score(*new) > 0.6
+        whole = fit(choices, **options)
+        assert losses == pytest.approx([record["loss"] for record in whole.history_], rel=1e-3)
+    assert losses[-1] < losses[0]
     mapped.save(tmp_path / "model")
     loaded = sg.load(tmp_path / "model", device="cpu")
     assert (loaded.options_.chunk_size, loaded.options_.chunk_gradient) == (8, gradient)
