@@ -109,7 +109,7 @@ def test_the_expectation_of_the_sampled_gradient_is_the_exact_one(selector, choi
     for draw, expected in zip(draws_of, exact, strict=True):
         torch.testing.assert_close(draw.mean(0), expected, rtol=1e-9, atol=1e-11)
     spread, size_of = (sum(float(x.square().sum()) for x in xs) for xs in ([d.std(0) for d in draws_of], exact[1:]))
-    assert spread > 0.1 * size_of
+    assert spread > 0.01 * size_of
     # The loss itself is not sampled.
     assert float(draws_of[0].std()) < 1e-12
 
