@@ -36,6 +36,7 @@ from benchmarks.selection import (
 from benchmarks.speed import (
     discrete_speed,
     explain_time,
+    huge_set,
     members_speed,
     method_speed,
     speed_fit,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "speed-fit": speed_fit,
     "speed-predict": speed_predict,
     "explain-time": explain_time,
+    "huge-set": huge_set,
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,

@@ -100,7 +100,7 @@ def test_every_loss_learns(loss):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("phi", ["context", "mlp", "paper", "mlp+context", "module"])
+@pytest.mark.parametrize("phi", ["context", "umbc", "mlp", "paper", "mlp+context", "module"])
 def test_every_function_and_phi(choices, function, phi, seeded, tmp_path):
     """Trained, saved and loaded with the same results, in the dtype of the sets."""
     module = None

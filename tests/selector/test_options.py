@@ -51,7 +51,7 @@ def test_options_cannot_be_changed():
         ({"checkpoint": "run.ckpt", "random_state": None}, "checkpoint needs random_state"),
         ({"method": "magic"}, "unknown method 'magic'; choose one of: implicit, unrolled, one-step, amortised, copula"),
         ({"function": "magic"}, "unknown function 'magic'; choose one of: deepset, inset, horse"),
-        ({"phi": "cnn"}, "unknown phi 'cnn'; choose one of: context, mlp, paper"),
+        ({"phi": "cnn"}, "unknown phi 'cnn'; choose one of: context, umbc, mlp, paper"),
         ({"loss": "hinge"}, "unknown loss"),
         ({"estimator": "gibbs"}, "unknown estimator"),
         ({"attention": "flash"}, "unknown attention"),

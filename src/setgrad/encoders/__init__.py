@@ -41,10 +41,12 @@ from setgrad.encoders.sse import hierarchical_sse as hierarchical_sse
 from setgrad.encoders.stacked import Stacked as Stacked
 from setgrad.encoders.streaming import stream as stream
 from setgrad.encoders.umbc import UMBC as UMBC
+from setgrad.encoders.umbc_items import UMBCItems as UMBCItems
 
 # The item encoders by the names of phi in the estimator and on the command line. All take (in_dim, dim).
 ITEM_ENCODERS = {
     "context": ContextItems,
+    "umbc": UMBCItems,
     "mlp": MLPItems,
     "paper": LinearItems,
     "image": ImageItems,

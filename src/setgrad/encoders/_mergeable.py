@@ -14,9 +14,10 @@ from setgrad.encoders._base import ItemEncoder, first_tensor
 from setgrad.encoders._fingerprint import Fingerprint, check_same_encoder
 from setgrad.encoders._passes import InMemoryPasses, Passes
 from setgrad.encoders._pooling import check_sets, item_features
+from setgrad.encoders._slot_softmax import RowsOf, exponentials
 from setgrad.encoders._state import State
 from setgrad.errors import DataError, OptionError, ShapeError, StateError
-from setgrad.sets import Layout, Sets, segment_max
+from setgrad.sets import Layout, Sets
 
 
 class SetEncoder(nn.Module, abc.ABC):
@@ -223,10 +224,7 @@ def relative_weights(log_weights: Tensor, chunk: Sets, counts: Tensor, level: Te
     """
     # An item of count 0 is ignored, so it must not set the level.
     log_weights = log_weights + log_counts(counts, log_weights.dtype)[:, None, None]
-    # The level cancels in the value and in the derivative, so it needs no graph.
-    level = segment_max(log_weights.detach(), chunk) if level is None else level
-    base = torch.where(level == -torch.inf, 0.0, level)
-    return (log_weights - base.index_select(0, chunk.layout.ids)).exp(), level
+    return exponentials(log_weights, RowsOf(chunk), level)
 
 
 def expect_sums(state: object, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -238,12 +236,6 @@ def expect_sums(state: object, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
             f"{'' if actual is None else f' with {actual}'}; pass a state that started with its own begin()"
         )
     return state.sums
-
-
-def weighted_mean(weight: Tensor, total: Tensor) -> Tensor:
-    """Return sums `(..., dim)` divided by their weights: 0 for an empty set, and NaN where there is NaN."""
-    # The sum of an empty set is 0 already. A test for weights above 0 would treat NaN as empty.
-    return total / torch.where(weight == 0, 1.0, weight)[..., None]
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

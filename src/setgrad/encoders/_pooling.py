@@ -67,19 +67,6 @@ def check_attention_sizes(dim: int, heads: int, slots: int, name: str = "slots")
         raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
 
 
-def slot_logits(projected: Tensor, queries: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Return attention logits `(total, heads, slots)` and values `(total, heads, dim / heads)`.
-
-    Args:
-        projected: Keys and values of the items side by side, `(total, 2 * dim)`.
-        queries: Projected slots, `(slots, dim)`.
-        heads: Number of attention heads.
-    """
-    keys, values = (part.unflatten(-1, (heads, -1)) for part in projected.chunk(2, -1))
-    scaled = queries.unflatten(-1, (heads, -1)) * keys.shape[-1] ** -0.5
-    return torch.einsum("thd,khd->thk", keys, scaled), values
-
-
 def first_arg_max(x: Tensor, sets: Sets, valid: Tensor | None = None) -> Tensor:
     """Return the row of the largest entry of each column in each set, `(b, columns)`; -1 where there is none.
 

@@ -157,10 +157,7 @@ class State:
             DataError: If the file cannot be written.
             StateError: If the weights of the encoder changed since the state was begun.
         """
-        named = {f"sums.{i}": s for i, s in enumerate(self.sums)} | {"count": self.count}
-        named |= {f"peaks.{i}": p for i, p in enumerate(self.peaks or ())}
-        named |= {name: t for name, t in (("level", self.level), ("slots", self.slots)) if t is not None}
-        write_tensors(path, named, _FORMAT, **fingerprint_entry(self.encoder))
+        write_tensors(path, self.to_tensors(), _FORMAT, **fingerprint_entry(self.encoder))
 
     @staticmethod
     def load(path: str | Path, *, device: str | torch.device = "cpu") -> State:
@@ -171,15 +168,30 @@ class State:
         """
         named, metadata = read_tensors(path, _FORMAT, remedy=_REMEDY, device=device)
         try:
-            sums, peaks = (
-                tuple(named[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in named)))
-                for kind in ("sums", "peaks")
-            )
-            encoder = fingerprint_from(metadata)
-            state = State(sums, named.get("level"), named["count"], named.get("slots"), peaks or None, encoder)
-            state._check_parts()
+            return State.from_tensors(named, fingerprint_from(metadata))
         except (LookupError, ValueError) as error:
             raise FileFormatError(f"{path} is not a whole state ({error}); {_REMEDY}") from None
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the state by name, for a file."""
+        named = {f"sums.{i}": s for i, s in enumerate(self.sums)} | {"count": self.count}
+        named |= {f"peaks.{i}": p for i, p in enumerate(self.peaks or ())}
+        return named | {name: t for name, t in (("level", self.level), ("slots", self.slots)) if t is not None}
+
+    @staticmethod
+    def from_tensors(named: dict[str, Tensor], encoder: Fingerprint | None) -> State:
+        """Return the state of tensors that `to_tensors` returned.
+
+        Raises:
+            KeyError: If a tensor is missing.
+            ValueError: If they do not fit together.
+        """
+        sums, peaks = (
+            tuple(named[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in named)))
+            for kind in ("sums", "peaks")
+        )
+        state = State(sums, named.get("level"), named["count"], named.get("slots"), peaks or None, encoder)
+        state._check_parts()
         return state
 
     def _check_parts(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from functools import reduce
 from typing import final
 
 import torch
@@ -16,6 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from setgrad._autograd import in_transform
 from setgrad.encoders._checkpoint import Result, checkpointed
+from setgrad.encoders._slot_softmax import Padded, exponentials, join_heads, slot_logits, slot_totals
+from setgrad.encoders._state import State
 
 # Numbers in one chunk of a long set. At 32 MiB in float32 the C library returns a freed block to the system at once;
 # smaller blocks stay in a heap that fragments, and the peak doubles.
@@ -80,19 +83,21 @@ class InducedAttention(Block):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the items after the slots attended to them and they to the slots."""
-        gathered = in_chunks(self._gather, x, mask, self.chunk)
-        # Each chunk is a softmax average with its log-normaliser: together they give the softmax over the whole set.
-        weight = torch.softmax(torch.stack([log_normaliser for _, log_normaliser in gathered]), 0)
-        pooled = (weight[..., None] * torch.stack([mean for mean, _ in gathered])).sum(0)
-        slots = self.feed_slots(self.slots + self.out_slots(join(pooled)))
+        state = reduce(State.merge, in_chunks(self._gather, x, mask, self.chunk))
+        slots = self.feed_slots(self.slots + self.out_slots(join_heads(*state.sums).to(x.dtype)))
         k, v = (split(part, self.heads) for part in self.read_slots(self.norm_slots(slots)).chunk(2, -1))
         return torch.cat(in_chunks(lambda chunk, _: self._spread(chunk, k, v), x, mask, self.chunk), 1)
 
-    def _gather(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        k, v = (split(part, self.heads) for part in self.read_items(self.norm_items(x)).chunk(2, -1))
-        q = split(self.ask_items(self.slots)[None], self.heads)
-        scores = _scores(q, k, None if mask is None else mask[:, None, None, :])
-        return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+    def _gather(self, x: Tensor, mask: Tensor | None) -> State:
+        logits, values = slot_logits(self.read_items(self.norm_items(x)), self.ask_items(self.slots), self.heads)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        log_weights = logits.to(dtype)
+        if mask is not None:
+            real = mask[..., None, None]
+            log_weights = log_weights.masked_fill(~real, -torch.inf) if mask.dtype == torch.bool else log_weights + real
+        weights, level = exponentials(log_weights, Padded())
+        # Nothing reads the number of items of this state.
+        return State(slot_totals(weights, values.to(dtype), Padded()), level, torch.zeros_like(level[:, 0, 0]), None)
 
     def _spread(self, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = split(self.ask_slots(self.norm_items(x)), self.heads)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
-from setgrad.encoders._mergeable import MergeableEncoder, check_itemwise, expect_sums, sum_dtype, weighted_mean
+from setgrad.encoders._mergeable import MergeableEncoder, check_itemwise, expect_sums, sum_dtype
 from setgrad.encoders._pooling import item_encoder
+from setgrad.encoders._slot_softmax import weighted_mean
 from setgrad.encoders._state import State
 from setgrad.errors import OptionError, unknown_name
 from setgrad.sets import Sets, segment_sum

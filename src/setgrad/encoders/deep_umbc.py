@@ -20,10 +20,11 @@ from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import ChunkedEncoder, check_itemwise, sum_dtype
 from setgrad.encoders._passes import Passes
 from setgrad.encoders._pooling import check_attention_sizes, item_encoder
+from setgrad.encoders._slot_softmax import join_heads
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax, check_activation
 from setgrad.encoders.attention import FeedForward, SelfAttention, attend, join, split
-from setgrad.encoders.umbc import join_heads, slot_sums
+from setgrad.encoders.umbc import slot_sums
 from setgrad.errors import OptionError
 from setgrad.sets import Sets, unpad
 

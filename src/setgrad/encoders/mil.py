@@ -20,10 +20,10 @@ from setgrad.encoders._mergeable import (
     relative_weights,
     sum_dtype,
     unit_counts,
-    weighted_mean,
 )
 from setgrad.encoders._passes import InMemoryPasses, Passes
 from setgrad.encoders._pooling import item_encoder
+from setgrad.encoders._slot_softmax import weighted_mean
 from setgrad.encoders._state import State
 from setgrad.errors import OptionError
 from setgrad.sets import Sets, segment_matmul, segment_softmax, segment_sum, unpad

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from setgrad.encoders._base import item_shape
 from setgrad.encoders._mergeable import MergeableEncoder, SetEncoder, check_itemwise, expect_sums, sum_dtype
-from setgrad.encoders._pooling import check_attention_sizes, item_encoder, slot_logits
+from setgrad.encoders._pooling import check_attention_sizes, item_encoder
+from setgrad.encoders._slot_softmax import slot_logits
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import SlotSigmoid
 from setgrad.errors import OptionError

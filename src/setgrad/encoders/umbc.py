@@ -22,13 +22,13 @@ from setgrad.encoders._mergeable import (
     expect_sums,
     relative_weights,
     sum_dtype,
-    weighted_mean,
 )
-from setgrad.encoders._pooling import check_attention_sizes, item_encoder, slot_logits
+from setgrad.encoders._pooling import check_attention_sizes, item_encoder
+from setgrad.encoders._slot_softmax import RowsOf, join_heads, slot_logits, slot_totals
 from setgrad.encoders._state import State
 from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax, check_activation
 from setgrad.errors import OptionError
-from setgrad.sets import Sets, segment_matmul, segment_sum
+from setgrad.sets import Sets, segment_sum
 
 # Sums of squares of smaller numbers do not overflow in float32.
 _LARGE = 1e16
@@ -161,13 +161,5 @@ def slot_sums(
         weights, level = relative_weights(log_weights, chunk, counts, level)
     else:
         weights = log_weights.exp() * counts.to(log_weights.dtype)[:, None, None]
-    heads = range(values.shape[1])
-    totals = [segment_matmul(weights[:, h].T, values[:, h], chunk).transpose(0, 1) for h in heads]
     count = segment_sum(counts.to(log_weights.dtype), chunk)
-    return State((segment_sum(weights, chunk), torch.stack(totals, 1)), level, count, queries)
-
-
-def join_heads(weight: Tensor, total: Tensor, *, normalize: bool = True) -> Tensor:
-    """Return the sums of all heads as slots `(b, slots, dim)`, divided by their weights if `normalize` is true."""
-    mean = weighted_mean(weight, total) if normalize else total
-    return mean.transpose(1, 2).flatten(2)
+    return State(slot_totals(weights, values, RowsOf(chunk)), level, count, queries)

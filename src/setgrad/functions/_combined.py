@@ -22,6 +22,7 @@ class BoundCombination(BoundSetFunction, abc.ABC):
     def __init__(self, parts: Sequence[BoundSetFunction]) -> None:
         self.parts = tuple(parts)
         self.sets, self.relaxed = parts[0].sets, all(part.relaxed for part in parts)
+        self.in_chunks = any(part.in_chunks for part in parts)
 
     @abc.abstractmethod
     def _combine(self, results: Sequence[Tensor]) -> Tensor:
@@ -57,6 +58,10 @@ class BoundCombination(BoundSetFunction, abc.ABC):
         parts = [part.restrict(rows, items) for part in self.parts]
         restricted = [part for part in parts if part is not None]
         return type(self)(restricted) if len(restricted) == len(parts) else None
+
+    def among(self, items: Tensor, chosen: Tensor) -> Self:
+        """Return the combination of the parts for subsets of some items."""
+        return type(self)([part.among(items, chosen) for part in self.parts])
 
     def prepared(self) -> Self:
         """Return the combination of the prepared parts."""

@@ -31,10 +31,13 @@ class BoundSetFunction(abc.ABC):
         item_attributes: Names of the attributes, tensors or lists of tensors, with one row per item. None if the
             function cannot be restricted to some of its sets.
         set_attributes: Names of the attributes with one row per set.
+        in_chunks: Whether items are encoded again in every call, chunk by chunk, because all of them do not fit into
+            memory; there is one set then.
     """
 
     sets: Sets
     relaxed: bool = False
+    in_chunks: bool = False
     item_attributes: tuple[str, ...] | None = None
     set_attributes: tuple[str, ...] = ()
 
@@ -100,6 +103,15 @@ class BoundSetFunction(abc.ABC):
             for name in names:
                 setattr(other, name, _take_rows(getattr(self, name), indices))
         return other
+
+    def among(self, items: Tensor, chosen: Tensor) -> BoundSetFunction:
+        """Return the function of subsets that are the chosen items and some of the items `items`, held in memory.
+
+        Args:
+            items: Indices of items of the one set of a function with `in_chunks`.
+            chosen: Booleans `(total,)`; chosen items among `items` count only where a mask has them.
+        """
+        raise NotImplementedError
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the floating-point tensors that F depends on: attributes, and members of list attributes.

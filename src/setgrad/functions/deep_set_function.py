@@ -9,7 +9,9 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from setgrad.encoders import ContextItems
+from setgrad.encoders import ContextItems, UMBCItems
+from setgrad.errors import OptionError
+from setgrad.functions._additive import AdditiveBoundFunction
 from setgrad.functions._interaction import Interaction
 from setgrad.functions._neural import (
     NeuralBoundFunction,
@@ -36,8 +38,8 @@ class DeepSetFunction(nn.Module, SetFunction):
             features `(total, dim)`.
         dim: Number of features that a preset returns; None for the preset's default.
         hidden: Units of the hidden layers of the perceptron rho; None for a default that depends on phi.
-        skip: Whether to add a linear score of each chosen item. By default only if phi is `ContextItems`, whose
-            features already describe the item among the others.
+        skip: Whether to add a linear score of each chosen item. By default only if phi is `ContextItems` or
+            `UMBCItems`, whose features already describe the item among the others.
         relation: Rank of a bilinear score of the item and the mean of V, which is added too; 0 for none.
         own: Features of an item of which it depends on facts of the set how good they are.
         facts: Features that are the same for all items of a set.
@@ -71,7 +73,7 @@ class DeepSetFunction(nn.Module, SetFunction):
     ) -> None:
         super().__init__()
         self.phi = make_item_encoder(in_dim, phi, dim)
-        contextual = isinstance(self.phi, ContextItems)
+        contextual = isinstance(self.phi, ContextItems | UMBCItems)
         sizes = tuple(hidden) if hidden is not None else (512, 256) if contextual else (500, 500)
         self.rho = make_perceptron(self.phi.out_dim, sizes)
         use_skip = contextual if skip is None else skip
@@ -82,16 +84,30 @@ class DeepSetFunction(nn.Module, SetFunction):
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Return the function bound to these sets, with the items encoded once for all subsets."""
-        return _BoundDeepSetFunction(self, sets)
+        return BoundDeepSetFunction(self, sets, self.phi(sets))
+
+    def bind_in(self, sets: Sets, context: Tensor) -> BoundDeepSetFunction:
+        """Return the function bound to some items of sets of which phi, `UMBCItems`, gathered the context.
+
+        Raises:
+            OptionError: If phi does not gather a context, or items are compared with the mean of their set.
+        """
+        if not isinstance(self.phi, UMBCItems) or self.relation is not None:
+            raise OptionError("a part of a set can only be read with phi='umbc' and relation=0; use these")
+        return BoundDeepSetFunction(self, sets, self.phi.describe(sets, context))
 
 
 @final
-class _BoundDeepSetFunction(NeuralBoundFunction):
+class BoundDeepSetFunction(NeuralBoundFunction, AdditiveBoundFunction):
+    """`DeepSetFunction` bound to sets with encoded items."""
+
     item_attributes = ("features", "scores")
 
-    def __init__(self, function: DeepSetFunction, sets: Sets) -> None:
+    def __init__(self, function: DeepSetFunction, sets: Sets, features: Tensor) -> None:
         self.sets, self.max_flips = sets, function.max_flips
-        self.features = function.phi(sets)
+        self.features = features
+        # Sums of the features and of the scores over chosen items that are not among those of the sets.
+        self.others: tuple[Tensor, Tensor] | None = None
         self.scores = None if function.skip is None else function.skip(self.features).squeeze(1)
         if function.relation is not None:
             related = function.relation(sets)
@@ -103,9 +119,35 @@ class _BoundDeepSetFunction(NeuralBoundFunction):
         self.first_weight: Tensor | None
         (self.first_weight, *self.weights), (self.first_bias, *self.biases) = weights_and_biases(function.rho)
 
-    def prepared(self) -> _BoundDeepSetFunction:
+    def pooled(self, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of the features and of the scores."""
+        scores = self.features.new_zeros(self.sets.layout.total) if self.scores is None else self.scores
+        return (
+            segment_matmul(masks, self.features, self.sets),
+            segment_matmul(masks, scores[:, None], self.sets).squeeze(2),
+        )
+
+    def beside(self, pooled: Sequence[Tensor]) -> BoundDeepSetFunction:
+        """Return the function with the sums of other items added to those of a subset."""
+        other = copy.copy(self)
+        features, scores = pooled
+        other.others = (
+            (features, scores) if self.others is None else (self.others[0] + features, self.others[1] + scores)
+        )
+        return other
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Return F of each subset, `(m, b)`."""
+        value = super().value(masks)
+        return value if self.others is None else value + self.others[1]
+
+    def prepared(self) -> BoundDeepSetFunction:
+        """Return the function with the features multiplied by the first layer of rho."""
         other = copy.copy(self)
         (other.features,), other.first_weight = self._rows([self.features]), None
+        if self.others is not None:
+            (sums,), scores = self._rows([self.others[0]]), self.others[1]
+            other.others = (sums, scores)
         return other
 
     def _rows(self, items: list[Tensor]) -> list[Tensor]:
@@ -114,6 +156,8 @@ class _BoundDeepSetFunction(NeuralBoundFunction):
     def _sums(self, shares: Tensor) -> list[Tensor]:
         """Return the pre-activations of the first layer of rho, `(m, b, h)`."""
         pooled = segment_matmul(shares, self.features, self.sets)
+        if self.others is not None:
+            pooled = pooled + self.others[0]
         if self.first_weight is None:
             return [pooled + self.first_bias]
         return [linear(pooled, self.first_weight, self.first_bias)]

@@ -24,7 +24,7 @@ class BoundGiven(BoundSetFunction):
 
     def __init__(self, function: BoundSetFunction, inside: Tensor, outside: Tensor) -> None:
         self.function, self.inside, self.outside = function, inside, outside
-        self.sets, self.relaxed = function.sets, function.relaxed
+        self.sets, self.relaxed, self.in_chunks = function.sets, function.relaxed, function.in_chunks
 
     def value(self, masks: Tensor) -> Tensor:
         """Return F of the subsets with the known items, `(m, b)`."""
@@ -47,6 +47,11 @@ class BoundGiven(BoundSetFunction):
         """Return the restricted function with the known items of these sets, or None if it cannot be restricted."""
         part = self.function.restrict(rows, items)
         return None if part is None else BoundGiven(part, self.inside[items.values], self.outside[items.values])
+
+    def among(self, items: Tensor, chosen: Tensor) -> BoundGiven:
+        """Return the function of subsets of some items, of which the known ones stay known."""
+        part = self.function.among(items, self._with_known(chosen))
+        return BoundGiven(part, self.inside[items], self.outside[items])
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of F."""

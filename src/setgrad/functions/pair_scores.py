@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import final
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from setgrad.encoders._base import flat_quantities, item_shape
+from setgrad.functions._additive import AdditiveBoundFunction
 from setgrad.functions._combined import BoundCombination
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
 from setgrad.sets import Sets, segment_matmul
@@ -63,21 +65,34 @@ class PairScores(nn.Module, SetFunction):
 
 
 @final
-class _BoundPairScores(BoundSetFunction):
+class _BoundPairScores(AdditiveBoundFunction):
     relaxed = True
     item_attributes = ("rows",)
 
     def __init__(self, sets: Sets, rows: Tensor, weights: Tensor) -> None:
         self.sets, self.rows, self.weights = sets, rows, weights
+        # The sums over chosen items that are not among those of the sets.
+        self.others: tuple[Tensor, ...] | None = None
+
+    def pooled(self, masks: Tensor) -> tuple[Tensor, ...]:
+        """Return the sums of the rows, and of the similarity of each item with itself."""
+        sums = segment_matmul(masks, self.rows, self.sets)
+        own = segment_matmul(masks * masks, self._own()[:, None], self.sets).squeeze(2)
+        return sums, own
+
+    def beside(self, pooled: Sequence[Tensor]) -> _BoundPairScores:
+        other = copy.copy(self)
+        other.others = tuple(pooled if self.others is None else map(torch.add, self.others, pooled))
+        return other
 
     def value(self, masks: Tensor) -> Tensor:
-        sums = segment_matmul(masks, self.rows, self.sets)
         # The square of the sum has every pair twice, and every item with itself.
-        own = segment_matmul(masks * masks, self._own()[:, None], self.sets).squeeze(2)
+        sums, own = self.pooled(masks) if self.others is None else map(torch.add, self.pooled(masks), self.others)
         return ((sums.square() * self.weights).sum(-1) - own) / 2
 
     def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
-        sums = segment_matmul(masks, self.rows, self.sets) * self.weights
+        sums = segment_matmul(masks, self.rows, self.sets)
+        sums = (sums if self.others is None else sums + self.others[0]) * self.weights
         rows, layout, own = self.rows, self.sets.layout, self._own()
         if coordinates is None and layout.uniform:
             # One product for each set instead of a copy of its sum for each item.
@@ -101,8 +116,21 @@ class _BoundPairScores(BoundSetFunction):
 
 
 @final
-class BoundSum(BoundCombination):
+class BoundSum(BoundCombination, AdditiveBoundFunction):
     """The sum of functions that are bound to the same sets."""
+
+    def pooled(self, masks: Tensor) -> tuple[Tensor, ...]:
+        """Return the sums of all parts, one after the other."""
+        return tuple(x for part in self._additive() for x in part.pooled(masks))
+
+    def beside(self, pooled: Sequence[Tensor]) -> BoundSum:
+        """Return the sum of the parts, each beside its share of the sums."""
+        # Every part has two sums.
+        shares = zip(pooled[::2], pooled[1::2], strict=True)
+        return BoundSum([part.beside(share) for part, share in zip(self._additive(), shares, strict=True)])
+
+    def _additive(self) -> list[AdditiveBoundFunction]:
+        return [part for part in self.parts if isinstance(part, AdditiveBoundFunction)]
 
     def _combine(self, results: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(results)).sum(0)

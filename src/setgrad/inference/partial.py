@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from setgrad.encoders._checkpoint import checkpointed
 from setgrad.functions.noise import FreshNoise
 from setgrad.inference.losses import SubsetLoss
 from setgrad.sets import Sets, segment_max, segment_sum
 
+# More gains than this are compared part by part.
+_MANY_GAINS = 2**22
 # How far the logit of an item that is known to be chosen is above the others.
 _CERTAIN = 20.0
 
@@ -80,7 +83,13 @@ class PartialSubsetLoss(abc.ABC):
         """
         counts = segment_sum(given.T, subsets).T > 0
         counts[0] = subsets.lengths > 0
-        losses = torch.where(counts, self.each(gains, given, subsets, weights), 0.0)
+        if gains.numel() <= _MANY_GAINS:
+            each = self.each(gains, given, subsets, weights)
+        else:
+            # Part by part, each computed again in the backward pass: the intermediate results are as large as the set.
+            rows = zip(gains.split(1), given.split(1), strict=True)
+            each = torch.cat([checkpointed(self.each, *row, subsets, weights) for row in rows])
+        losses = torch.where(counts, each, 0.0)
         return losses.sum() / counts.sum().clamp(min=1)
 
 

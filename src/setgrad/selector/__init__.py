@@ -3,6 +3,7 @@
 from setgrad.selector._device import resolve_device as resolve_device
 from setgrad.selector._load import load as load
 from setgrad.selector._options import SelectorOptions as SelectorOptions
+from setgrad.selector._set_state import SetState as SetState
 from setgrad.selector._table_schema import TableSchema as TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss as ChoiceLoss
 from setgrad.selector.choice_losses import Regret as Regret

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setgrad._progress import slow_bar
 from setgrad.errors import DataError
-from setgrad.functions import ItemNoise
+from setgrad.functions import FreshNoise, ItemNoise
 from setgrad.functions.average import BoundAverage
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
@@ -61,10 +61,17 @@ def map_sets(
     done = 0
     with torch.no_grad(), slow_bar(len(sets), "sets") as progress:
         for indices in plan_batches(sets, budget):
-            batch = sets.take(indices).to(device)
+            # One set is not copied, because it may be mapped from a file.
+            alone = int(indices[0]) if len(indices) == 1 else None
+            batch = (sets.take(indices) if alone is None else sets[alone : alone + 1]).to(device)
             result = work(batch, indices).to(sets.device)
             if out is None:
-                out = result.new_zeros(layout.total, *result.shape[1:])
+                out = result if len(sets) == 1 else result.new_zeros(layout.total, *result.shape[1:])
+            if alone is not None:
+                out[layout.host_offsets[alone] : layout.host_offsets[alone + 1]] = result
+                done += 1
+                progress.update(done)
+                continue
             lengths = layout.host_lengths[indices]
             starts = np.repeat(layout.host_offsets[indices] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
             out[layout.to_device(starts + np.arange(lengths.sum()))] = result
@@ -98,7 +105,9 @@ def infer_logits(
 
     def work(batch: Sets, indices: np.ndarray) -> Tensor:
         bound = model.bind(batch, None if known is None else known.masks(indices, batch.device))
-        result = model.infer(bound, ItemNoise(batch, seed), samples=samples)
+        # A method that reads a set in chunks uses no random numbers.
+        noise = FreshNoise(seed) if bound.in_chunks else ItemNoise(batch, seed)
+        result = model.infer(bound, noise, samples=samples)
         converged.append(result.converged)
         return result.logits
 

@@ -22,7 +22,8 @@ from setgrad.selector._draws import DRAWS, closest_to_draws, draw_subsets
 from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._input import Input
 from setgrad.selector._known import Known
-from setgrad.selector._model import ChoiceModel, LearnedSetFunction
+from setgrad.selector._learned_function import LearnedSetFunction
+from setgrad.selector._model import ChoiceModel
 from setgrad.selector._picks import as_kind_of, check_carry, check_ids, picks_table
 from setgrad.selector._prediction import Chooser, SubsetRequest, check_scores
 from setgrad.selector._recall import RecallCalibration, recall_level

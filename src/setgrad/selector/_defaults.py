@@ -15,7 +15,7 @@ from setgrad.selector._checkpoint import read_checkpoint
 from setgrad.selector._model import ModelConfig
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
-from setgrad.selector._tables import CONDITIONAL, CONTEXT
+from setgrad.selector._tables import CONDITIONAL, CONTEXT, UMBC
 from setgrad.sets import Sets
 
 # Sets larger than this get induced attention with attention="auto".
@@ -115,6 +115,9 @@ def _mean_field(options: SelectorOptions) -> dict[str, Any]:
 
 def default_batch_size(options: SelectorOptions, sets: Sets) -> int:
     """Return the sets of a batch for `batch_size=None`."""
+    if options.phi == UMBC and sets.layout.longest > options.chunk_size:
+        # A set is read in chunks by itself.
+        return 1
     limit = _SMALL_BATCH_SETS_ON_CPU if sets.device.type == "cpu" else _SMALL_BATCH_SETS
     return _SMALL_BATCH if options.method == CONDITIONAL and len(sets) < limit else _BATCH
 
@@ -135,14 +138,14 @@ def _has_many_sets(options: SelectorOptions, sets: Sets) -> bool:
 
 def default_hidden(options: SelectorOptions, sets: Sets) -> tuple[int, ...]:
     """Return the units of the hidden layers for `hidden=None`."""
-    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi == CONTEXT
+    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi in (CONTEXT, UMBC)
     return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
 
 
 def default_patience(options: SelectorOptions, steps: int) -> int:
     """Return the patience for `patience=None` and this number of steps in an epoch."""
     usual = _PATIENCE
-    if options.method == CONDITIONAL and options.phi == CONTEXT:
+    if options.method == CONDITIONAL and options.phi in (CONTEXT, UMBC):
         usual = min(usual, max(_LEAST_PATIENCE, math.ceil(_MANY_STEPS / steps)))
     return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 

@@ -15,9 +15,14 @@ from torch import Tensor, nn
 from setgrad.columns._module import ColumnItems
 from setgrad.columns._part import Part, compared_scales, count_features
 from setgrad.columns._relative import RelativeFeatures
-from setgrad.encoders import ContextItems, ItemEncoder, Stacked
 from setgrad.errors import DataError, OptionError, parameter
-from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
+from setgrad.functions import (
+    Bernoulli,
+    BoundSetFunction,
+    ItemScores,
+    NoiseSource,
+    PairScores,
+)
 from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
@@ -26,15 +31,17 @@ from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
+from setgrad.selector._moments import column_moments
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._parts import bind_members
+from setgrad.selector._phi import make_phi
 from setgrad.selector._tables import (
     CONDITIONAL,
-    CONTEXT,
     ESTIMATORS,
     FUNCTIONS,
-    PLUS_CONTEXT,
     RECOGNITIONS,
     SOLVERS,
+    UMBC,
     LearnedFunction,
     implicit_mean_field,
 )
@@ -131,6 +138,17 @@ class ModelConfig:
         return None if isinstance(self.options.phi, nn.Module) else self.options.phi
 
     @property
+    def largest_whole(self) -> float:
+        """Number of items above which a set is read in chunks; infinity if no set is."""
+        options = self.options
+        can_be_split = self.phi == UMBC and options.method == CONDITIONAL and options.function == "deepset"
+        return options.chunk_size if can_be_split else math.inf
+
+    def reads_in_chunks(self, sets: Sets) -> bool:
+        """Return whether these sets, a single large one, are read in chunks."""
+        return len(sets) == 1 and sets.layout.longest > self.largest_whole
+
+    @property
     def members(self) -> int:
         """Number of members."""
         return resolved(self.options.members)
@@ -196,7 +214,7 @@ class Member(nn.Module):
         super().__init__()
         self.columns = None if config.all_parts is None else ColumnItems(config.all_parts)
         self.reads_scores = config.trees
-        encoder = _make_phi(config) if phi is None else phi
+        encoder = make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
         if config.pairs and getattr(encoder, "reads_tokens", False):
@@ -209,7 +227,7 @@ class Member(nn.Module):
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
-            second = _make_phi(config) if phi is None else make_item_encoder(config.feature_shape, copy.deepcopy(phi))
+            second = make_phi(config) if phi is None else make_item_encoder(config.feature_shape, copy.deepcopy(phi))
             self.recognition = RECOGNITIONS[config.options.method](second, config.hidden)
 
     def bind(self, items: Sets) -> BoundSetFunction:
@@ -217,11 +235,14 @@ class Member(nn.Module):
         terms: list[BoundSetFunction] = []
         if self.reads_scores:
             terms, items = [BoundModular(items, items.values[:, -1])], items.with_values(items.values[:, :-1])
-        if self.columns is not None:
-            items = items.with_values(self.columns(items.values))
+        items = self.featured(items)
         terms.insert(0, self.function.bind(items))
         terms += [] if self.pairs is None else [self.pairs.bind(items)]
         return BoundSum(terms) if len(terms) > 1 else terms[0]
+
+    def featured(self, items: Sets) -> Sets:
+        """Return standardised items with vectors in place of codes."""
+        return items if self.columns is None else items.with_values(self.columns(items.values))
 
     def infer(
         self,
@@ -263,17 +284,6 @@ class Member(nn.Module):
         return solve_bound(bound, estimator, config.solver, config.scale, start, coordinates)
 
 
-def _make_phi(config: ModelConfig) -> ItemEncoder:
-    """Build the item encoder that the options name."""
-    options, name = config.options, config.phi or CONTEXT
-    first, joined, _ = name.partition(PLUS_CONTEXT)
-    if name != CONTEXT and not joined:
-        return make_item_encoder(config.feature_shape, name, options.dim)
-    in_shape = options.dim if joined else config.feature_shape
-    context = ContextItems(in_shape, options.dim, layers=options.layers, heads=options.heads, slots=config.slots)
-    return Stacked(make_item_encoder(config.feature_shape, first, options.dim), context) if joined else context
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class InferenceResult:
@@ -307,6 +317,8 @@ class ChoiceModel(nn.Module):
             # Of an item without columns, each number is a quantity.
             of_relative = 0 if self.relative is None else self.relative.out_dim
             self.trees = BoostedTrees(config.parts or [Part(1)] * config.width, of_relative)
+        # What was gathered from a set whose items are only in part given; None if sets are whole.
+        self.contexts: list[Tensor] | None = None
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
@@ -323,8 +335,7 @@ class ChoiceModel(nn.Module):
             self.relative.fit(sets)
         if not self.config.options.standardize:
             return
-        values = sets.values.double()
-        deviation = values.std(0, correction=0)
+        mean, deviation, largest = column_moments(sets.values)
         if not bool(deviation.isfinite().all()):
             number = int((~deviation.isfinite()).flatten().nonzero()[0])
             raise DataError(
@@ -332,12 +343,12 @@ class ChoiceModel(nn.Module):
                 "finite; rescale the feature, or take its logarithm"
             )
         # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
-        constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
+        constant = deviation <= 1e-13 * largest.clamp(min=1e-300)
         # In the precision of the items, so that training and prediction subtract the same number.
         dtype = torch.promote_types(sets.dtype, self.dtype)
         # Codes stay as they are.
         codes = self.config.codes.to(constant.device)
-        self.mean.copy_(values.mean(0).masked_fill(codes, 0).to(dtype))
+        self.mean.copy_(mean.masked_fill(codes, 0).to(dtype))
         self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
         varying = deviation[~constant & ~codes]
         if len(varying):
@@ -404,9 +415,14 @@ class ChoiceModel(nn.Module):
             sets: The sets.
             known: Whether each item is known to be in the subset, and whether it is known to be out, `(total,)` each.
         """
-        items = self.prepare(sets)
-        parts = [member.bind(items) for member in self.each()]
+        parts = bind_members(self, sets)
         return BoundAverage(parts if known is None else [BoundGiven(part, *known) for part in parts])
+
+    def in_context(self, contexts: list[Tensor]) -> ChoiceModel:
+        """Return a model, with the same weights, of items of one set of which every member has gathered a context."""
+        other = copy.copy(self)
+        other.contexts = [context.to(self.dtype) for context in contexts]
+        return other
 
     @property
     def dtype(self) -> torch.dtype:
@@ -423,25 +439,3 @@ class ChoiceModel(nn.Module):
             return InferenceResult(results[0].logits, results[0].converged)
         logits = torch.stack([result.logits for result in results]).mean(0)
         return InferenceResult(logits, torch.stack([result.converged for result in results]).all(0))
-
-
-@final
-class LearnedSetFunction(SetFunction):
-    """F of a fitted selector, for sets with raw features.
-
-    Args:
-        model: The model.
-        exact_model: Returns the same model in double precision, for sets in double precision.
-        check: Checks sets and returns them in the canonical form.
-    """
-
-    def __init__(
-        self, model: ChoiceModel, exact_model: Callable[[], ChoiceModel], check: Callable[[Sets], Sets]
-    ) -> None:
-        self.model, self.exact_model, self.check = model, exact_model, check
-
-    def bind(self, sets: Sets) -> BoundSetFunction:
-        """Return F for these sets, on the device of the model."""
-        sets = self.check(sets)
-        model = self.exact_model() if sets.dtype == torch.float64 else self.model
-        return model.bind(sets.to(model.mean.device))

@@ -86,6 +86,7 @@ MethodName = Annotated[str, Allowed(tuple(SOLVERS))]
 FunctionName = Annotated[str, Allowed(tuple(FUNCTIONS))]
 PhiName = Annotated[str, Allowed(PHIS)]
 AttentionName = Annotated[str, Allowed(("auto", "full", "induced"))]
+ChunkGradientName = Annotated[str, Allowed(("exact", "sample"))]
 EstimatorName = Annotated[str, Allowed(tuple(ESTIMATORS))]
 ScaleName = Annotated[str, Allowed(("none", *SCALES))]
 ForwardName = Annotated[str, Allowed(tuple(FORWARD_SOLVERS))]
@@ -169,6 +170,8 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     estimator: EstimatorName | None = None
     samples: PositiveInt | None = None
     predict_samples: PositiveInt | None = None
+    chunk_size: PositiveInt = 2**13
+    chunk_gradient: ChunkGradientName = "exact"
     steps: PositiveInt | None = None
     forward: ForwardName | None = None
     backward: BackwardName | None = None

@@ -228,8 +228,9 @@ class Chooser:
                 first=first,
                 margin=_MARGIN,
             )
-            is_sure = (is_sure & path.is_sure)[batch.layout.ids]
-            return torch.stack([path.subsets.values, is_sure], 1)
+            # A set that is read in chunks is never in a batch with others.
+            is_sure = torch.ones_like(is_sure) if bound.in_chunks else is_sure & path.is_sure
+            return torch.stack([path.subsets.values, is_sure[batch.layout.ids]], 1)
 
         picks, is_sure = map_batches(self.fast_model, self.sets, work).bool().reshape(-1, 2).unbind(1)
         unsure = np.unique(self.sets.layout.ids[~is_sure].cpu().numpy())

@@ -49,8 +49,8 @@ FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], LearnedFunction]] = {
     "horse": lambda c, phi: fn.HorseFunction(c.feature_shape, phi, hidden=c.hidden, heads=c.options.heads),
 }
 # Encoders of the items: one alone, or its features followed by attention over the set.
-CONTEXT, PLUS_CONTEXT = "context", "+context"
-PHIS = (*ITEM_ENCODERS, *(name + PLUS_CONTEXT for name in ITEM_ENCODERS if name != CONTEXT))
+CONTEXT, UMBC, PLUS_CONTEXT = "context", "umbc", "+context"
+PHIS = (*ITEM_ENCODERS, *(name + PLUS_CONTEXT for name in ITEM_ENCODERS if name not in (CONTEXT, UMBC)))
 # Networks that compute where mean field starts, for the methods that have one.
 RECOGNITIONS: dict[str, Callable[[ItemEncoder, Sequence[int]], inf.Recognition]] = {
     "amortised": inf.IndependentRecognition,

@@ -10,10 +10,11 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from setgrad.functions import FreshNoise
+from setgrad.functions import BoundSetFunction, FreshNoise
 from setgrad.inference import PartialSubsetLoss, SubsetLoss
 from setgrad.selector._batched_inference import infer_logits
 from setgrad.selector._model import ChoiceModel, Member, resolved
+from setgrad.selector._parts import bind_chunks
 from setgrad.sets import Sets
 
 Result = TypeVar("Result")
@@ -99,8 +100,9 @@ class SeparateWeights(TrainableWeights):
 
     def step(self, batch: Batch, noise: FreshNoise, rate: float, decay: float) -> Tensor:
         """Train the members one by one, so that one graph at a time is in memory."""
-        items = self.model.prepare(batch.sets)
         members = self.model.each()
+        # The items of a set that is read in chunks are standardised with each chunk.
+        items = None if self.model.config.reads_in_chunks(batch.sets) else self.model.prepare(batch.sets)
         results = [
             self._train_member(member, items, batch, source, rate)
             for member, source in zip(members, shared_noise(noise, len(members)), strict=True)
@@ -108,9 +110,12 @@ class SeparateWeights(TrainableWeights):
         torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.parameters.values()], 1 - decay)
         return torch.stack(results).mean(0)
 
-    def _train_member(self, member: Member, items: Sets, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
+    def _train_member(self, member: Member, items: Sets | None, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
         config = self.model.config
-        bound = member.bind(items)
+        if items is None:
+            bound: BoundSetFunction = bind_chunks(self.model, member, batch.sets, noise.generator(batch.sets.device))
+        else:
+            bound = member.bind(items)
         if member.recognition is not None:
             # First the recognition network learns from F, then F learns from where the inference ends.
             self._descend(member.recognition.loss(bound, noise, resolved(config.options.samples)), rate)

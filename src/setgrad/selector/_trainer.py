@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -34,7 +35,7 @@ from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
 from setgrad.selector._training import Training
 from setgrad.selector.metrics import jaccard, pick_top
-from setgrad.sets import Choices, subset_sizes
+from setgrad.sets import Choices, Sets, subset_sizes
 
 _WARMUP_STEPS = 50
 # A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
@@ -113,8 +114,6 @@ class Trainer(Training):
         self.seed, self.clock = seed, Clock(None) if clock is None else clock
         self.monitor = Monitor(0, self.max_epochs, len(train)) if monitor is None else monitor
         self.weights = None if weights is None else weights.to(train.sets.device)
-        # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
-        self.items = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
         self.sizes = subset_sizes(train.subsets)
         self.watched = validation
         if constraints is None and self._partial_loss is not None:
@@ -124,6 +123,7 @@ class Trainer(Training):
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
             constraints is None
+            and train.sets.layout.longest <= model.config.largest_whole
             and can_be_stacked(model)
             and is_stacking_faster(model, train.sets, resolved(options.loss))
         )
@@ -275,9 +275,7 @@ class Trainer(Training):
 
     def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss | PartialSubsetLoss, step: int) -> Tensor:
         options = self.config.options
-        items = self.items.take(indices)
-        sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
-        weights = None if self.weights is None else self.weights[items.values]
+        sets, subsets, weights = self._take(indices)
         if isinstance(loss, PartialSubsetLoss):
             partial = draw_partial_subsets(subsets, resolved(options.samples), noise, half=resolved(options.half))
             batch = Batch(sets, subsets, weights, None, loss, partial)
@@ -287,6 +285,24 @@ class Trainer(Training):
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))
         return self.trainable.step(batch, noise, rate, decay)
+
+    @cached_property
+    def _items(self) -> Sets:
+        """Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup."""
+        sets = self.train_data.sets
+        return sets.with_values(torch.arange(sets.layout.total, device=sets.device))
+
+    def _take(self, indices: np.ndarray) -> tuple[Sets, Sets, Tensor | None]:
+        """Return some of the training sets, their subsets and the weights of their items."""
+        if len(indices) == 1:
+            # One set is not copied, because it may be mapped from a file.
+            first = int(indices[0])
+            sets, subsets = (part[first : first + 1] for part in self.train_data)
+            rows = slice(*self.train_data.sets.layout.host_offsets[first : first + 2])
+            return sets, subsets, None if self.weights is None else self.weights[rows]
+        items = self._items.take(indices)
+        sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
+        return sets, subsets, None if self.weights is None else self.weights[items.values]
 
     def _validate(self) -> tuple[float, float]:
         self.model.eval()

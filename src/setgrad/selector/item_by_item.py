@@ -18,12 +18,11 @@ from torch import Tensor
 
 from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction, NoiseSource
+from setgrad.selector._rounds import STEP, choose_in_rounds
 from setgrad.sets import Sets, segment_max, segment_rank, segment_sum
 
 # A step adds one item for every so many that are chosen already, at least one.
 _BLOCK = 32
-# Scores fall along a path by at least this much, relative to their size.
-_STEP = 1e-12
 
 
 @final
@@ -72,7 +71,8 @@ def choose_item_by_item(
         margin: By how much gains may be wrong, relative to the largest one of their set.
 
     Returns:
-        The path of each set.
+        The path of each set. Of a function with `in_chunks` the path is taken in rounds (`choose_in_rounds`), and it is
+        always sure: its one set is in no batch with others.
 
     Raises:
         DataError: If a gain is NaN or infinity.
@@ -87,6 +87,19 @@ def choose_item_by_item(
     """
     whole, device = bound.sets, bound.sets.device
     picks = torch.zeros(whole.layout.total, dtype=torch.bool, device=device) if start is None else start.clone()
+    if bound.in_chunks:
+        subsets, scores = choose_in_rounds(
+            choose_item_by_item,
+            bound,
+            size=whole.layout.total if sizes is None else int(sizes[0]),
+            cut=float(torch.as_tensor((0.0 if sizes is None else -torch.inf) if cut is None else cut).reshape(-1)[0]),
+            min_size=min_size,
+            start=picks,
+            excluded=torch.zeros_like(picks) if excluded is None else excluded,
+            first=first,
+            steps=steps,
+        )
+        return Path(whole.with_values(subsets), scores, torch.ones(1, dtype=torch.bool, device=device))
     closed = picks.clone() if excluded is None else picks | excluded
     if cut is None:
         cut = 0.0 if sizes is None else -torch.inf
@@ -110,7 +123,7 @@ def choose_item_by_item(
         block = (count // _BLOCK).maximum(least[rows])
         joins = gains.isfinite() & (rank < block.minimum(sizes[rows] - count)[ids])
         before = level[rows]
-        step = _STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
+        step = STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
         reached = torch.minimum(gains, before[ids] - (rank + 1) * step[ids])
         if margin:
             is_sure[rows] &= _is_clear(gains, reached - cuts[rows][ids], joins, sets, margin)

@@ -23,6 +23,7 @@ from setgrad.selector._options import AbstractOptions, SelectorOptions
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
+from setgrad.selector._set_state import AbstractEncoding
 from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._validation_input import read_validation
@@ -34,7 +35,7 @@ from setgrad.selector.sizes import SizeRule, rule_to_json
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, AbstractConventions):
+class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, AbstractEncoding, AbstractConventions):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
@@ -46,8 +47,9 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
             or started by a recognition network ("amortised", "copula", "free-copula"). "direct" is one score for each
             item.
         function: Form of the set function F: "deepset", "inset" or "horse".
-        phi: Encoder of the items: "context" (attention over the whole set), "mlp", "paper" (one linear layer), "image",
-            "pixel-cnn" or "pair" (pairs of sequences). "+context" adds attention, as in "mlp+context". Or a module.
+        phi: Encoder of the items: "context" (attention over the whole set), "umbc" (the same for sets of any size,
+            which may be read in chunks), "mlp", "paper" (one linear layer), "image", "pixel-cnn" or "pair" (pairs of
+            sequences). "+context" adds attention, as in "mlp+context". Or a module.
         dim: Number of features that phi computes for an item.
         layers: Attention layers of the contextual phi.
         heads: Attention heads of the contextual phi; they must divide dim.
@@ -78,6 +80,10 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
             the empty one among them, and on a CPU with 2,000 training sets or more it is 2.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
+        chunk_size: With phi="umbc" and method="conditional", a larger set is read in chunks of so many items, so that
+            it need not fit into memory. It changes results by rounding only.
+        chunk_gradient: Gradient of a set that is read in chunks: "exact", or "sample", that of one random chunk of each
+            pass, whose expectation is the exact one and which takes half of the time.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.
         forward: Solver of the implicit method: "adaptive-picard" (None), "picard", "anderson", "newton" or "broyden".
         backward: Solver of its backward pass: "gmres" (None), "bicgstab", "normal-cg", "direct", "neumann", "one-step".

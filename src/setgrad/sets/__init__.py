@@ -9,6 +9,7 @@ from setgrad.sets._choices import as_sets as as_sets
 from setgrad.sets._choices import as_subsets as as_subsets
 from setgrad.sets._choices import subset_sizes as subset_sizes
 from setgrad.sets._layout import Layout as Layout
+from setgrad.sets._mapped import write_npy as write_npy
 from setgrad.sets._segments import segment_matmul as segment_matmul
 from setgrad.sets._segments import segment_max as segment_max
 from setgrad.sets._segments import segment_mean as segment_mean

@@ -15,6 +15,9 @@ from setgrad.errors import DataError, ShapeError
 from setgrad.sets._segments import segment_sum
 from setgrad.sets._sets import Sets, as_tensor
 
+# Items that are checked at once.
+_ROWS = 2**20
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,7 +128,8 @@ def as_sets(sets: Any) -> Sets:
         raise DataError("items are complex numbers; pass real and imaginary parts as separate features")
     if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
         sets = sets.to(torch.float64 if sets.values.element_size() >= 4 else torch.get_default_dtype())
-    if not bool(sets.values.isfinite().all()):
+    # In parts, because the items of a large set may be on disk.
+    if not all(bool(part.isfinite().all()) for part in sets.values.split(_ROWS)):
         finite = sets.values.isfinite().reshape(sets.layout.total, -1).all(1)
         row = int((~finite).nonzero()[0])
         index = int(np.searchsorted(sets.layout.host_offsets, row, side="right")) - 1

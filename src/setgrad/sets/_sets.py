@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from setgrad.errors import DataError, ShapeError
 from setgrad.sets._layout import Layout
+from setgrad.sets._mapped import map_npy
 
 
 @final
@@ -94,6 +96,24 @@ class Sets:
         values = as_tensor(values)
         sizes = lengths.cpu().numpy() if isinstance(lengths, Tensor) else np.asarray(lengths)
         return Sets(values, Layout.from_lengths(sizes, values.device))
+
+    @staticmethod
+    def from_npy(path: str | Path, lengths: Sequence[int] | np.ndarray | Tensor | None = None) -> Sets:
+        """Return a batch whose items stay in a `.npy` file with one item in each row, for sets larger than memory.
+
+        `write_npy` makes such a file from chunks. Do not write into the values, and keep the file.
+
+        Args:
+            path: The file.
+            lengths: The sizes of the sets in it; None for one set.
+
+        Raises:
+            DataError: If there is no such file.
+            FileFormatError: If it does not hold one array of numbers.
+            ShapeError: If the sizes do not add up to the number of items.
+        """
+        values = map_npy(path)
+        return Sets.from_lengths(values, [len(values)] if lengths is None else lengths)
 
     @staticmethod
     def from_padded(x: Any, mask: Any) -> Sets:
