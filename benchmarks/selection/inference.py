@@ -17,7 +17,7 @@ from setgrad.functions import ItemNoise
 from setgrad.functions.average import BoundAverage
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector._batched_inference import map_batches
-from setgrad.selector._model import ModelConfig
+from setgrad.selector._model_config import ModelConfig
 from setgrad.sets import Choices, Sets, subset_sizes
 
 _MAX_STEPS = 50

@@ -193,7 +193,7 @@ def make_pass(model: Any, data: Choices, *, masks: bool) -> Callable[[], Tensor]
 
 def _flip_logits(model: Any) -> Callable[[Sets], Tensor]:
     noise, member = FreshNoise(0), model.each()[0]
-    return lambda sets: member.infer(model.config, member.function.bind(model.standardised(sets)), noise).logits
+    return lambda sets: member.infer(model.config, member.function.bind(model.prepare(sets)), noise).logits
 
 
 def _mask_logits(model: Any) -> Callable[[Sets], Tensor]:
@@ -204,7 +204,7 @@ def _mask_logits(model: Any) -> Callable[[Sets], Tensor]:
     rival = MaskTensorMeanField(core, samples=model.config.options.samples)
 
     def logits(sets: Sets) -> Tensor:
-        bound: Any = function.bind(model.standardised(sets))
+        bound: Any = function.bind(model.prepare(sets))
         features, _ = sets.with_values(bound.features).padded()
         gains = rival.gains(features, features.new_full(features.shape[:2], 0.5)).mean(1).flatten()
         return gains if bound.scores is None else gains + bound.scores

@@ -29,7 +29,8 @@ from benchmarks.selection.models import MEMBERS
 from setgrad.functions import FreshNoise
 from setgrad.inference import AllItems
 from setgrad.selector import SelectorOptions, resolve_device
-from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model_config import ModelConfig
 from setgrad.selector._stacked_weights import CUDAGraphReplay, StackedWeights
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights
 from setgrad.sets import Sets

@@ -79,7 +79,7 @@ def loss_gradients(selector, choices, generator=None):
     if model.config.reads_in_chunks(sets):
         bound = bind_chunks(model, member, sets, generator)
     else:
-        bound = member.bind(model.standardised(sets))
+        bound = member.bind(model.prepare(sets))
     partial = draw_partial_subsets(subsets, 4, FreshNoise(1), half=True)
     loss = WeightedSum()(bound.gains(partial), partial, subsets, None)
     return [loss.detach(), *torch.autograd.grad(loss, list(member.parameters()), materialize_grads=True)]

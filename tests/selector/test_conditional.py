@@ -138,7 +138,7 @@ def test_with_few_sets_f_starts_as_its_pair_term(choices, function, monkeypatch)
 
     def distance(learning_rate: float) -> float:
         selector = fit(choices, function=function, pairs=True, max_epochs=5, learning_rate=learning_rate)
-        items = selector.model_.standardised(choices.sets)
+        items = selector.model_.prepare(choices.sets)
         masks = torch.cat([torch.arange(len(x)) < 3 for x in items])[None]
         pairs = first_member(selector).pairs.value(items, masks)[0]
         return float((selector.value(choices.sets, parts) - pairs).detach().abs().max())

@@ -24,7 +24,7 @@ def solve(selector, **options):
     """Return the logits of the first member in float64, and the gradient of a function of them for its weights."""
     model, sets = selector._precise(), make_choices(8, seed=5).sets
     member, config = model.each()[0], model.config.with_options(**options)
-    result = member.infer(config, member.function.bind(model.standardised(sets)), FreshNoise(0))
+    result = member.infer(config, member.function.bind(model.prepare(sets)), FreshNoise(0))
     weights = torch.randn(sets.layout.total, generator=torch.Generator().manual_seed(1)).double()
     gradients = torch.autograd.grad((result.logits * weights).sum(), list(member.parameters()), allow_unused=True)
     assert bool(result.converged.all())

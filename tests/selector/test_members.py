@@ -61,7 +61,7 @@ def current(weights):
 def test_logits_and_function_are_means_over_the_members(choices, method):
     selector, sets = fit(choices, members=3, method=method), choices.sets
     model = selector._precise()
-    items = model.standardised(sets)
+    items = model.prepare(sets)
     masks = torch.rand(4, sets.layout.total, generator=torch.Generator().manual_seed(0)) < 0.5
     logits, values = [], []
     for member in model.each():

@@ -12,7 +12,7 @@ import torch
 from setgrad.columns._part import Part
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._checkpoint import read_checkpoint
-from setgrad.selector._model import ModelConfig
+from setgrad.selector._model_config import ModelConfig
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
 from setgrad.selector._tables import CONDITIONAL, CONTEXT, UMBC

@@ -23,7 +23,8 @@ from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
-from setgrad.selector._model import ChoiceModel, resolved
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._prepared import grow_trees, prepare_choices

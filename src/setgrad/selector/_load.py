@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from setgrad.errors import FileFormatError, parameter
 from setgrad.selector._device import isolated_torch_rng, resolve_device
 from setgrad.selector._fit import FitResult, copy_module
-from setgrad.selector._model import ChoiceModel, ModelConfig
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model_config import ModelConfig
 from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._recall import RecallCalibration

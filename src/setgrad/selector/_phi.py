@@ -9,7 +9,7 @@ from setgrad.functions._neural import make_item_encoder
 from setgrad.selector._tables import CONTEXT, PLUS_CONTEXT, UMBC
 
 if TYPE_CHECKING:
-    from setgrad.selector._model import ModelConfig
+    from setgrad.selector._model_config import ModelConfig
 
 
 def make_phi(config: ModelConfig) -> ItemEncoder:

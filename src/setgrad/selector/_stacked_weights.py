@@ -22,7 +22,8 @@ from torch.func import functional_call, vmap
 from setgrad.functions import FreshNoise, ItemNoise, NoiseSource
 from setgrad.inference import MeanField
 from setgrad.selector._batched_inference import map_sets
-from setgrad.selector._model import ChoiceModel, Member, ModelConfig, resolved
+from setgrad.selector._model import ChoiceModel, Member
+from setgrad.selector._model_config import ModelConfig, resolved
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector._trainable_weights import (
     Batch,

@@ -29,7 +29,7 @@ from setgrad.implicit import (
 )
 
 if TYPE_CHECKING:
-    from setgrad.selector._model import ModelConfig
+    from setgrad.selector._model_config import ModelConfig
 
 # Estimators of the multilinear extension, built from the number of samples and a source of noise.
 ESTIMATORS: dict[str, Callable[[int, fn.NoiseSource], fn.ExtensionEstimator]] = {

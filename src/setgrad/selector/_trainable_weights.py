@@ -13,7 +13,8 @@ from torch import Tensor
 from setgrad.functions import BoundSetFunction, FreshNoise
 from setgrad.inference import PartialSubsetLoss, SubsetLoss
 from setgrad.selector._batched_inference import infer_logits
-from setgrad.selector._model import ChoiceModel, Member, resolved
+from setgrad.selector._model import ChoiceModel, Member
+from setgrad.selector._model_config import resolved
 from setgrad.selector._parts import bind_chunks
 from setgrad.sets import Sets
 

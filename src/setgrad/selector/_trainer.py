@@ -27,7 +27,8 @@ from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradie
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._clock import Clock
 from setgrad.selector._device import seed_torch
-from setgrad.selector._model import ChoiceModel, resolved
+from setgrad.selector._model import ChoiceModel
+from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._partial_validation import sets_to_validate, validate_completion
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
