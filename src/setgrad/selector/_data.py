@@ -13,6 +13,7 @@ from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, OptionError, ShapeError, parameter
 from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._choice_gradient import ChoiceGradient
+from setgrad.selector._examples import AbstractExamples, Examples
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import AnyConstraint, Constraint
 from setgrad.sets import Choices, Sets
@@ -27,15 +28,13 @@ class TrainingData:
     Attributes:
         train: The training sets.
         validation: The validation sets.
-        weights: Weight of each training item; None for equal weights.
         constraints: The constraints on both; None without one.
         validation_indices: Indices of the validation sets among the sets passed to fit; None if they are separate.
         gradient: How training under the constraints is differentiated.
     """
 
-    train: Choices
+    train: AbstractExamples
     validation: Choices
-    weights: Tensor | None
     constraints: tuple[BatchConstraint, BatchConstraint] | None
     validation_indices: np.ndarray | None
     gradient: ChoiceGradient
@@ -98,10 +97,10 @@ def prepare_data(
                 f"the validation sets have a constraint, but the training sets have none; pass "
                 f"{parameter('constraint')} too"
             )
-        return TrainingData(train, held_choices, weights, None, held_out, gradient)
+        return TrainingData(Examples(train, weights), held_choices, None, held_out, gradient)
     constraints = split_constraint(constraint, validation_constraint, choices, held_choices, train_indices, held_out)
     gradient.check(constraints[0], train)
-    return TrainingData(train, held_choices, weights, constraints, held_out, gradient)
+    return TrainingData(Examples(train, weights), held_choices, constraints, held_out, gradient)
 
 
 def check_item_shape(sets: Sets, shape: tuple[int, ...]) -> Sets:

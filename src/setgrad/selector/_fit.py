@@ -23,6 +23,7 @@ from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
@@ -69,10 +70,11 @@ def fit_selector(
         parts: What the numbers of an item are, if they come from the columns of a table.
     """
     device = resolve_device(options.device)
-    train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (data.train, data.validation))
+    train = data.train.to(device)
+    held_out = Choices(data.validation.sets.to(device), data.validation.subsets.to(device))
     config = resolve_model(
         options,
-        train.sets,
+        train,
         None if start is None else start.config,
         device=device,
         seed=seed,
@@ -86,11 +88,11 @@ def fit_selector(
             phi = copy_module(options.phi)
             model = ChoiceModel(config, phi).to(device)
             if phi is not None:
-                _check_dtypes(model, train.sets)
+                _check_dtypes(model, held_out.sets)
                 # The module may draw random numbers in training too.
                 training.enter_context(building.pop_all())
         if start is None:
-            model.fit_scaler(train.sets)
+            model.fit_scaler(train.statistics(model.relative))
             # A choice under a constraint has no useful gradient where all logits are equal.
             if len(train) < FEW_SETS and data.constraints is None:
                 model.start_as_pairs()
@@ -114,7 +116,7 @@ def fit_selector(
 
 
 def _make_training(
-    model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData, monitor: Monitor
+    model: ChoiceModel, train: AbstractExamples, held_out: Choices, data: TrainingData, monitor: Monitor
 ) -> Training:
     """Return the training run: of all members together, or of each by itself."""
     seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
@@ -135,7 +137,6 @@ def _make_training(
             model,
             train,
             held_out,
-            data.weights,
             data.constraints,
             data.validation_name,
             data.gradient,

@@ -26,6 +26,7 @@ from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneSt
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._statistics import ItemStatistics
 from setgrad.selector._tables import (
     CONDITIONAL,
     CONTEXT,
@@ -282,21 +283,20 @@ class ChoiceModel(nn.Module):
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
-    def fit_scaler(self, sets: Sets) -> None:
-        """Compute the mean and the standard deviation of each feature over the items of the training sets.
+    def fit_scaler(self, statistics: ItemStatistics) -> None:
+        """Set the mean and the standard deviation of each feature to those of the items of the training sets.
 
         Raises:
             DataError: If the values of a feature are too large.
         """
         reads_tokens = any(member.function.phi.reads_tokens for member in self.each())
-        if not sets.layout.total or reads_tokens:
+        if not statistics.count or reads_tokens:
             return
         if self.relative is not None:
-            self.relative.fit(sets)
+            self.relative.fit(resolved(statistics.codes), statistics.count)
         if not self.config.options.standardize:
             return
-        values = sets.values.double()
-        deviation = values.std(0, correction=0)
+        deviation = statistics.variance.sqrt()
         if not bool(deviation.isfinite().all()):
             number = int((~deviation.isfinite()).flatten().nonzero()[0])
             raise DataError(
@@ -304,12 +304,12 @@ class ChoiceModel(nn.Module):
                 "finite; rescale the feature, or take its logarithm"
             )
         # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
-        constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
+        constant = deviation <= 1e-13 * statistics.largest.clamp(min=1e-300)
         # In the precision of the items, so that training and prediction subtract the same number.
-        dtype = torch.promote_types(sets.dtype, self.dtype)
+        dtype = torch.promote_types(statistics.dtype, self.dtype)
         # Codes stay as they are.
         codes = self.config.codes.to(constant.device)
-        self.mean.copy_(values.mean(0).masked_fill(codes, 0).to(dtype))
+        self.mean.copy_(statistics.mean.masked_fill(codes, 0).to(dtype))
         self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
         varying = deviation[~constant & ~codes]
         if len(varying):

@@ -1,7 +1,7 @@
-"""The training loop: shuffled batches, early stopping, a checkpoint after every epoch.
+"""The training loop: shuffled batches, early stopping, a checkpoint after every epoch and inside long ones.
 
-All random numbers of an epoch follow from the seed and the number of the epoch, so a resumed run gives the same result
-as one that was not interrupted.
+All random numbers of a part of an epoch follow from the seed, the number of the epoch and that of the part, so a
+resumed run gives the same result as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, final
 
@@ -26,6 +27,7 @@ from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradie
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._clock import Clock
 from setgrad.selector._device import seed_torch
+from setgrad.selector._examples import AbstractExamples, LoadedSets, Part
 from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._partial_validation import sets_to_validate, validate_completion
@@ -62,6 +64,11 @@ class Progress:
         gain_score: The validation score after the last notable gain.
         gain_loss: The validation loss after the last notable fall.
         history: One record for each epoch.
+        step: Number of steps.
+        part: Number of parts of the running epoch that are done.
+        sums: Sums over the sets that were trained on in it: of the loss, and of whether inference converged.
+        seen: The number of these sets.
+        seconds: How long they took.
     """
 
     epoch: int = 0
@@ -71,6 +78,11 @@ class Progress:
     gain_score: float = -1.0
     gain_loss: float | None = None
     history: list[dict[str, float]] = field(default_factory=list)
+    step: int = 0
+    part: int = 0
+    sums: tuple[float, float] = (0.0, 0.0)
+    seen: int = 0
+    seconds: float = 0.0
 
 
 @final
@@ -81,7 +93,6 @@ class Trainer(Training):
         model: The model.
         train: The training sets.
         validation: The validation sets.
-        weights: Weight of each training item in the loss; None for equal weights.
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         name_of: Returns the name of a validation set for messages.
         gradient: How training under a constraint is differentiated.
@@ -93,9 +104,8 @@ class Trainer(Training):
     def __init__(
         self,
         model: ChoiceModel,
-        train: Choices,
+        train: AbstractExamples,
         validation: Choices,
-        weights: Tensor | None,
         constraints: tuple[BatchConstraint, BatchConstraint] | None = None,
         name_of: Callable[[int], str] = "validation set {}".format,
         gradient: ChoiceGradient | None = None,
@@ -112,20 +122,20 @@ class Trainer(Training):
         self.validation_seconds: float | None = None
         self.seed, self.clock = seed, Clock(None) if clock is None else clock
         self.monitor = Monitor(0, self.max_epochs, len(train)) if monitor is None else monitor
-        self.weights = None if weights is None else weights.to(train.sets.device)
-        # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
-        self.items = train.sets.with_values(torch.arange(train.sets.layout.total, device=train.sets.device))
-        self.sizes = subset_sizes(train.subsets)
+        # The sets that batches are taken from.
+        self.loaded: LoadedSets | None = None
+        self.window = -1
+        self.sizes = train.sizes
         self.watched = validation
         if constraints is None and self._partial_loss is not None:
-            trained = resolved(options.samples) * train.sets.layout.total
+            trained = resolved(options.samples) * train.layout.total
             self.watched = sets_to_validate(validation, trained, self.seed)
         self.watched_sizes = subset_sizes(self.watched.subsets)
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
             constraints is None
             and can_be_stacked(model)
-            and is_stacking_faster(model, train.sets, resolved(options.loss))
+            and is_stacking_faster(model, train.layout, resolved(options.loss))
         )
         kind = StackedWeights if is_stacked else SeparateWeights
         self.trainable: TrainableWeights = kind(model, weight_decay=options.weight_decay, clip=options.clip)
@@ -179,8 +189,10 @@ class Trainer(Training):
         self.best = {name: value.to(device) for name, value in with_prefix(tensors, "best.").items()}
         self.gradient.restore({name: value.to(device) for name, value in with_prefix(tensors, "gradient.").items()})
         kept = {part.name: numbers[part.name] for part in fields(Progress)}
-        self.progress = Progress(**{**kept, "best_score": tuple(kept["best_score"])})
-        self.clock.before = math.fsum(record["seconds"] for record in self.progress.history)
+        pairs = {name: tuple(kept[name]) for name in ("best_score", "sums")}
+        self.progress = Progress(**{**kept, **pairs})
+        self.clock.before = math.fsum(record["seconds"] for record in self.progress.history) + self.progress.seconds
+        self.monitor.in_epoch = self.progress.seen
 
     def run_epoch(self) -> dict[str, float]:
         """Train for one epoch, or until training is stopped or its time is over, validate, and return the record."""
@@ -188,26 +200,28 @@ class Trainer(Training):
             return self._run_epoch()
 
     def _run_epoch(self) -> dict[str, float]:
-        progress, started = self.progress, time.perf_counter()
-        seeds = np.random.SeedSequence([self.seed, progress.epoch]).generate_state(4)
-        if self.config.phi is None:
-            # Only a module of the user draws from the global generators of torch, as dropout does.
-            seed_torch(int(seeds[3]), self.train_data.sets.device)
-        noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
-        order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
-        batches = np.array_split(order, self._steps)
-        total = torch.zeros(2, device=self.train_data.sets.device)
+        progress, started, before = self.progress, time.perf_counter(), self.progress.seconds
+        order = self._seeds(0)[2]
+        windows, parts = self.train_data.plan(int(order), resolved(self.config.options.batch_size))
+        total = torch.tensor(progress.sums, device=self.train_data.device)
         self.model.train()
-        seen = 0
-        for number, indices in enumerate(batches):
-            step = progress.epoch * len(batches) + number
-            total += self._step(indices, noise, loss_of(indices), step) * len(indices)
-            seen += len(indices)
-            self.monitor.batch(len(indices), self.clock.left)
-            if self.monitor.is_stopped or self.clock.is_over(self._reserve(seen, time.perf_counter() - started)):
-                break
+        first = parts[progress.part].window if progress.part < len(parts) else len(windows)
+        with closing(self.train_data.load(windows[first:])) as windows_left:
+            for number in range(progress.part, len(parts)):
+                part = parts[number]
+                if self.loaded is None or part.window != self.window:
+                    self.loaded, self.window = next(windows_left), part.window
+                is_over = self._run_part(part, number, total, started - before)
+                progress.seconds = before + time.perf_counter() - started
+                if is_over:
+                    break
+                progress.part, progress.sums = number + 1, tuple(total.tolist())
+                if progress.part < len(parts):
+                    self.save_part()
+        self.loaded = None
         progress.epoch += 1
-        mean_loss, converged = (total / seen).tolist()
+        mean_loss, converged = (total / progress.seen).tolist()
+        progress.part, progress.seen, progress.sums, progress.seconds = 0, 0, (0.0, 0.0), 0.0
         if not math.isfinite(mean_loss):
             raise self._divergence(f"the loss is {mean_loss}")
         validated = time.perf_counter()
@@ -223,10 +237,31 @@ class Trainer(Training):
             "validation_jaccard": score[0],
             "validation_loss": -score[1],
             "converged": converged,
-            "seconds": time.perf_counter() - started,
+            "seconds": before + time.perf_counter() - started,
         }
         progress.history.append(record)
         return record
+
+    def _run_part(self, part: Part, number: int, total: Tensor, started: float) -> bool:
+        """Take the steps of a part of an epoch, and return whether training was stopped or its time is over."""
+        progress, seeds = self.progress, self._seeds(number)
+        if self.config.phi is None:
+            # Only a module of the user draws from the global generators of torch, as dropout does.
+            seed_torch(int(seeds[3]), self.train_data.device)
+        noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
+        for indices in part.batches:
+            total += self._step(indices, noise, loss_of(indices), progress.step) * len(indices)
+            progress.seen, progress.step = progress.seen + len(indices), progress.step + 1
+            self.monitor.batch(len(indices), self.clock.left)
+            reserve = self._reserve(progress.seen, time.perf_counter() - started)
+            if self.monitor.is_stopped or self.clock.is_over(reserve):
+                return True
+        return False
+
+    def _seeds(self, part: int) -> np.ndarray:
+        """Return the seeds of a part of the running epoch: of noise, of the loss, of the order, of torch."""
+        numbers = [self.seed, self.progress.epoch, *([part] if part else [])]
+        return np.random.SeedSequence(numbers).generate_state(4)
 
     def _reserve(self, seen: int, seconds: float) -> float:
         """Return about how long the next validation takes, after so many sets of the epoch in so many seconds."""
@@ -275,9 +310,7 @@ class Trainer(Training):
 
     def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss | PartialSubsetLoss, step: int) -> Tensor:
         options = self.config.options
-        items = self.items.take(indices)
-        sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
-        weights = None if self.weights is None else self.weights[items.values]
+        sets, subsets, weights = resolved(self.loaded).take(indices)
         if isinstance(loss, PartialSubsetLoss):
             partial = draw_partial_subsets(subsets, resolved(options.samples), noise, half=resolved(options.half))
             batch = Batch(sets, subsets, weights, None, loss, partial)
@@ -316,9 +349,9 @@ class Trainer(Training):
         """Return the logits of the validation sets if they are finite; else find out whether the data are the cause."""
         sets = self.validation.sets
         if not bool(logits.isfinite().all()):
-            largest, usual = (
-                float(self.model.standardised(s).values.abs().max()) for s in (sets, self.train_data.sets)
-            )
+            # Some training sets stand for all.
+            (some,) = self.train_data.load(self.train_data.windows(0)[:1])
+            largest, usual = (float(self.model.standardised(s).values.abs().max()) for s in (sets, some.choices.sets))
             if largest <= _EXTREME * usual:
                 raise self._divergence("logits of the validation sets are not finite")
             check_finite(logits, sets, self.name_of)

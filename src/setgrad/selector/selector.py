@@ -97,6 +97,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
         standardize: Whether features are scaled to mean 0 and standard deviation 1.
         checkpoint: File for the state of training after every epoch. An interrupted fit resumes from it.
+        checkpoint_minutes: Minutes after which the state is also saved inside a long epoch: between its parts, which
+            have at most 512 steps.
         device: "cpu", "cuda" or "cuda:1". None is a GPU if there is one.
         random_state: Seed. The same seed gives the same result, bit for bit on a CPU with the same number of threads.
         verbose: 1 shows how far it is: a bar in a terminal, elsewhere a line every ten seconds. 2 writes a line after

@@ -301,7 +301,12 @@ def check_adjacent(table: str, column: str, set_ids: pa.ChunkedArray, starts: np
 
 
 def check_unique(
-    table: str, column: str, item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray
+    table: str,
+    column: str,
+    item_ids: pa.ChunkedArray,
+    set_ids: pa.ChunkedArray,
+    lengths: np.ndarray,
+    first_row: int = 0,
 ) -> None:
     """Raise if a set contains an item id twice; `item_ids` has one id for each row, `set_ids` one for each set."""
     codes = factorize(item_ids)
@@ -314,9 +319,10 @@ def check_unique(
     index = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
     text = (
         f"item {item_ids[int(row)].as_py()!r} is in set {set_ids[index].as_py()!r} already (row "
-        f"{earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use different ids"
+        f"{first_row + earliest[inverse[row]] + 1}); an item may be in a set once: drop one of the rows or use "
+        "different ids"
     )
-    raise row_error(table, column, int(row), text)
+    raise row_error(table, column, first_row + int(row), text)
 
 
 def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:

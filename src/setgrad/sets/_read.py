@@ -173,7 +173,7 @@ def read_rows(source: TableSource, roles: Roles, reader: ItemReader, dtype: torc
     start_chunks: list[np.ndarray] = []
     rows, previous = 0, None
     for batch in source.read_chunks(needed):
-        chunk = {column: Column.from_batch(name, batch, column, rows) for column in needed}
+        chunk = {column: Column.from_batch(name, batch, column, source.first_row + rows) for column in needed}
         set_ids = read_ids(chunk[set_id])
         starts = find_starts(set_ids, previous)
         set_chunks.append(set_ids.take(pa.array(starts)))
@@ -195,12 +195,12 @@ def read_rows(source: TableSource, roles: Roles, reader: ItemReader, dtype: torc
     starts = np.concatenate(start_chunks)
     lengths = np.diff(starts, append=rows)
     all_set_ids = pa.chunked_array(set_chunks)
-    check_adjacent(name, set_id, all_set_ids, starts, lengths)
+    check_adjacent(name, set_id, all_set_ids, source.first_row + starts, lengths)
     if item_id is None:
         item_ids = np.arange(rows) - np.repeat(starts, lengths)
     else:
         all_item_ids = pa.chunked_array(item_chunks)
-        check_unique(name, item_id, all_item_ids, all_set_ids, lengths)
+        check_unique(name, item_id, all_item_ids, all_set_ids, lengths, source.first_row)
         item_ids = ids_to_numpy(all_item_ids if source.typed else integers_if_lossless(all_item_ids))
     sets = Sets.from_lengths(items.pop(), lengths)
     id_list = (all_set_ids if source.typed else integers_if_lossless(all_set_ids)).to_pylist()

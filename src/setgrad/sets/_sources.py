@@ -43,12 +43,14 @@ class TableSource:
         typed: Whether its columns have types; if not, every column is read as text.
         schema: The names and types of its columns.
         batches: Reads the rows of these columns, in order.
+        first_row: The number of its first row in messages, if it is a part of a larger table.
     """
 
     name: str
     typed: bool
     schema: pa.Schema
     batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
+    first_row: int = 0
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Check that the columns exist.
@@ -105,14 +107,14 @@ def _open_file(path: Path) -> TableSource:
         raise DataError(f"{path}: there is no such file; check the path (the current folder is {Path.cwd()})")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; write the table again")
-    with _as_data_errors(str(path), file_format.name):
+    with as_data_errors(str(path), file_format.name):
         schema = file_format.schema(path)
         _ = schema.names  # decodes the names, which fails here if they are not UTF-8
     return TableSource(str(path), file_format.typed, schema, partial(_file_batches, path, file_format))
 
 
 def _file_batches(path: Path, file_format: Format, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with _as_data_errors(str(path), file_format.name):
+    with as_data_errors(str(path), file_format.name):
         yield from file_format.batches(path, columns)
 
 
@@ -143,9 +145,7 @@ def _open_files(paths: Sequence[Path]) -> TableSource:
 
 def _open_folder(folder: Path) -> TableSource:
     """Return all tables in a folder, in the order of their paths; folders like country=NL are columns."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _is_part(path, folder))
-    if not paths:
-        raise DataError(f"{folder}: this folder holds no table; tables end in {', '.join(FORMATS)}")
+    paths = table_paths(folder)
     formats = {find_format(path) for path in paths}
     if len(formats) > 1:
         names = " and ".join(sorted(file_format.name for file_format in formats))
@@ -153,7 +153,7 @@ def _open_folder(folder: Path) -> TableSource:
     (file_format,) = formats
     if file_format.dataset is None:
         return _open_files(paths)
-    with _as_data_errors(str(folder), file_format.name):
+    with as_data_errors(str(folder), file_format.name):
         # Relative to the folder, so that "=" in the path of the folder itself is no column.
         parts = dataset.dataset(
             [path.relative_to(folder).as_posix() for path in paths],
@@ -163,7 +163,7 @@ def _open_folder(folder: Path) -> TableSource:
         )
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with _as_data_errors(str(folder), file_format.name):
+        with as_data_errors(str(folder), file_format.name):
             # Little read-ahead: a row group of every file at once may not fit into memory.
             for batch in parts.to_batches(
                 columns, batch_size=chunk_rows(columns), fragment_readahead=1, batch_readahead=2
@@ -171,6 +171,18 @@ def _open_folder(folder: Path) -> TableSource:
                 yield validated(batch)
 
     return TableSource(str(folder), file_format.typed, parts.schema, batches)
+
+
+def table_paths(folder: Path) -> list[Path]:
+    """Return the files of a folder that hold tables, sorted.
+
+    Raises:
+        DataError: If there are none.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _is_part(path, folder))
+    if not paths:
+        raise DataError(f"{folder}: this folder holds no table; tables end in {', '.join(FORMATS)}")
+    return paths
 
 
 def _is_part(path: Path, folder: Path) -> bool:
@@ -257,7 +269,8 @@ def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableS
 
 
 @contextmanager
-def _as_data_errors(name: str, format_name: str) -> Iterator[None]:
+def as_data_errors(name: str, format_name: str) -> Iterator[None]:
+    """Raise a DataError in place of errors of PyArrow and of the file system."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -1,0 +1,183 @@
+"""The training sets of a fit: in memory, or read from files window by window."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from setgrad.columns._relative import RelativeFeatures
+from setgrad.selector._statistics import ItemStatistics
+from setgrad.sets import Choices, Layout, Sets, subset_sizes
+
+# Items of a batch, with those that fill up its sets to one size. Of larger batches the sets are taken by size in
+# several steps, so that memory does not grow beyond what the largest set takes.
+BATCH_ITEMS = 2**16
+# Steps of a part of an epoch. Its random numbers follow from its number, so a run can go on after any part.
+_PART_STEPS = 512
+
+
+@final
+class Part(NamedTuple):
+    """A part of an epoch: the window that it reads, and the sets of each of its batches."""
+
+    window: int
+    batches: Sequence[np.ndarray]
+
+
+@final
+class LoadedSets:
+    """Sets in memory, from which batches are taken.
+
+    Args:
+        choices: The sets and their subsets.
+        weights: Weight of each item in the loss; None for equal weights.
+        numbers: The number of each set among all training sets.
+    """
+
+    def __init__(self, choices: Choices, weights: Tensor | None, numbers: np.ndarray) -> None:
+        self.choices, self.weights, self._numbers = choices, weights, numbers
+        self._order = np.argsort(numbers, kind="stable")
+        sets = choices.sets
+        # Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup.
+        self._items = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
+
+    def take(self, numbers: np.ndarray) -> tuple[Sets, Sets, Tensor | None]:
+        """Return sets by their numbers, their subsets, and the weights of their items."""
+        places = self._order[np.searchsorted(self._numbers, numbers, sorter=self._order)]
+        items = self._items.take(places)
+        sets, subsets = (items.with_values(part.values[items.values]) for part in self.choices)
+        return sets, subsets, None if self.weights is None else self.weights[items.values]
+
+
+class AbstractExamples(abc.ABC):
+    """The training sets of a fit.
+
+    Attributes:
+        layout: The sizes of the sets.
+        sizes: The sizes of the chosen subsets.
+        item_shape: Shape of an item.
+        device: Where they are trained on.
+    """
+
+    layout: Layout
+    sizes: np.ndarray
+    item_shape: tuple[int, ...]
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    @abc.abstractmethod
+    def to(self, device: torch.device) -> AbstractExamples:
+        """Return the same sets for another device."""
+
+    @abc.abstractmethod
+    def statistics(self, relative: RelativeFeatures | None) -> ItemStatistics:
+        """Return the statistics of all items, and how often the codes occur that these features read."""
+
+    @abc.abstractmethod
+    def windows(self, seed: int) -> list[np.ndarray]:
+        """Return the numbers of the sets that are in memory together, in the order in which an epoch reads them."""
+
+    @abc.abstractmethod
+    def load(self, windows: Sequence[np.ndarray]) -> Generator[LoadedSets]:
+        """Yield windows one after the other."""
+
+    @abc.abstractmethod
+    def signature(self) -> list[Any]:
+        """Return plain values and tensors that tell these sets from others."""
+
+    @final
+    def plan(self, seed: int, batch_size: int) -> tuple[list[np.ndarray], list[Part]]:
+        """Return the windows of an epoch, and its parts.
+
+        Args:
+            seed: Seed of the order.
+            batch_size: Sets of a batch.
+        """
+        windows, rng, parts = self.windows(seed), np.random.default_rng(seed), []
+        for index, numbers in enumerate(windows):
+            order = numbers[rng.permutation(len(numbers))]
+            batches = np.array_split(order, max(1, math.ceil(len(numbers) / batch_size)))
+            bounded = [piece for batch in batches for piece in self._bounded(batch)]
+            parts += [Part(index, bounded[at : at + _PART_STEPS]) for at in range(0, len(bounded), _PART_STEPS)]
+        return windows, parts
+
+    def _bounded(self, batch: np.ndarray) -> Iterable[np.ndarray]:
+        """Return a batch as it is, or, if it has too many items, its sets by size in several."""
+        lengths = self.layout.host_lengths[batch]
+        if len(batch) * int(lengths.max()) <= BATCH_ITEMS:
+            return [batch]
+        pieces, order = [], batch[np.argsort(lengths, kind="stable")]
+        while len(order):
+            # Sizes grow along the order, so the last set of a piece determines its padded size.
+            padded = np.maximum(self.layout.host_lengths[order], 1) * np.arange(1, len(order) + 1)
+            count = max(1, int(np.searchsorted(padded, BATCH_ITEMS, side="right")))
+            pieces.append(order[:count])
+            order = order[count:]
+        return pieces
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Examples(AbstractExamples):
+    """Training sets in memory; they are one window.
+
+    Attributes:
+        choices: The sets and their subsets.
+        weights: Weight of each item in the loss; None for equal weights.
+    """
+
+    choices: Choices
+    weights: Tensor | None
+
+    @property
+    def layout(self) -> Layout:  # type: ignore[override]
+        """The sizes of the sets."""
+        return self.choices.sets.layout
+
+    @property
+    def sizes(self) -> np.ndarray:  # type: ignore[override]
+        """The sizes of the chosen subsets."""
+        return subset_sizes(self.choices.subsets)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of an item."""
+        return tuple(self.choices.sets.item_shape)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where the sets are."""
+        return self.choices.sets.device
+
+    def to(self, device: torch.device) -> Examples:
+        """Return the sets on another device."""
+        choices = Choices(self.choices.sets.to(device), self.choices.subsets.to(device))
+        return Examples(choices, None if self.weights is None else self.weights.to(device))
+
+    def statistics(self, relative: RelativeFeatures | None) -> ItemStatistics:
+        """Return the statistics of all items."""
+        return ItemStatistics.of(self.choices.sets, relative)
+
+    def windows(self, seed: int) -> list[np.ndarray]:
+        """Return all sets as one window."""
+        return [np.arange(len(self))]
+
+    def load(self, windows: Sequence[np.ndarray]) -> Generator[LoadedSets]:
+        """Yield the sets for each window."""
+        for numbers in windows:
+            yield LoadedSets(self.choices, self.weights, numbers)
+
+    def signature(self) -> list[Any]:
+        """Return everything."""
+        sets, subsets = self.choices
+        parts = [self.layout.host_lengths.tolist(), sets.values, subsets.values]
+        return parts if self.weights is None else [*parts, self.weights]
