@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from queue import Queue
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 
-def prefetched(items: Iterable[Item]) -> Iterator[Item]:
+def prefetched(items: Iterable[Item]) -> Generator[Item]:
     """Yield the items in their order, while a thread computes the next one, and no more than that.
 
     An error in the thread is raised here. Closing the iterator ends the thread.

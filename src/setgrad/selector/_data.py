@@ -139,8 +139,16 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
 
 
-def split_sets(lengths: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_sets(
+    lengths: np.ndarray, fraction: float, seed: int, most_items: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the training and of the validation sets, from the sizes of all.
+
+    Args:
+        lengths: The sizes of the sets.
+        fraction: The share of the sets to validate on.
+        seed: The seed of the choice.
+        most_items: The most items that validation sets have together, if there is more than one; None for no limit.
 
     Raises:
         DataError: If there are fewer than two sets with items.
@@ -153,6 +161,8 @@ def split_sets(lengths: np.ndarray, fraction: float, seed: int) -> tuple[np.ndar
             f"{parameter('validation')}"
         )
     count = min(len(order) - 1, max(1, round(fraction * len(order))))
+    if most_items is not None:
+        count = max(1, min(count, int(np.searchsorted(np.cumsum(lengths[order]), most_items, side="right"))))
     return np.sort(order[count:]), np.sort(order[:count])
 
 
@@ -175,6 +185,18 @@ def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
         )
     if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool((weights > 0).any()):
         raise DataError(f"{name} must be finite and not negative, with at least one positive number")
-    # Only ratios count: the size of the weights would otherwise matter for clipped and for tiny gradients.
-    weights = (weights / weights.max()).float()
-    return (weights / weights.mean()).to(choices.sets.device)
+    largest = float(weights.max())
+    return normalised_weights(weights, largest, float((weights / largest).mean())).to(choices.sets.device)
+
+
+def normalised_weights(weights: Tensor, largest: float, mean: float) -> Tensor:
+    """Return weights with a mean of 1, in float32.
+
+    Only ratios count: the size of the weights would otherwise matter for clipped and for tiny gradients.
+
+    Args:
+        weights: The weights, in float64.
+        largest: The largest weight.
+        mean: The mean of the weights over the largest one.
+    """
+    return (weights / largest / mean).float()

@@ -11,16 +11,20 @@ import torch
 
 from setgrad._text_table import plain_table
 from setgrad.columns._arguments import TableArguments
+from setgrad.columns._describe import TableDescription
+from setgrad.errors import OptionError, parameter
 from setgrad.selector._choice_gradient import ChoiceGradient
-from setgrad.selector._data import prepare_data, split_sets
+from setgrad.selector._data import TrainingData, prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
+from setgrad.selector._stream_fit import read_to_stream
 from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import AnyConstraint
+from setgrad.sets import Choices
 
 
 class AbstractLearning(abc.ABC):
@@ -92,12 +96,48 @@ class AbstractLearning(abc.ABC):
         start: AbstractLearning | None,
     ) -> Self:
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
-        if read.description is not None and self.verbose > 0:
-            print(plain_table(read.description.text_table), file=sys.stderr)
+        self._show(read.description)
         if is_table(validation):
             validation = tuple(FittedTable.open(validation, read.schema, chosen=True).read_choices())
         sets, subsets, weight = as_choices(read.choices, None, None)
         return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
+
+    # A fit needs gradients, also if the caller is in inference mode.
+    @torch.inference_mode(mode=False)
+    def fit_streamed(
+        self,
+        table: Any,
+        arguments: TableArguments,
+        validation: Any,
+        training: ChoiceGradient,
+        start: AbstractLearning | None,
+    ) -> Self:
+        """Learn from a table of Parquet files that is read block by block; arguments are those of `fit`."""
+        options, seed = self.validate(), self._seed()
+        fitted = None if start is None or start.table_ is None else start.table_.columns
+        fraction = options.validation_fraction if validation is None else None
+        read = read_to_stream(table, arguments, fraction=fraction, seed=seed, fitted=fitted, verbose=self.verbose > 0)
+        self._show(read.description)
+        held_out = read.validation
+        if held_out is None:
+            held_out = self._separate(validation, read.schema)
+        data = TrainingData(read.train, held_out, None, read.validation_indices, training)
+        assert read.schema.columns is not None
+        parts = read.schema.columns.parts
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
+        self.table_ = read.schema
+        return self
+
+    def _separate(self, validation: Any, schema: TableSchema) -> Choices:
+        """Return the validation sets that were passed to a fit on a streamed table."""
+        if not is_table(validation):
+            raise OptionError(f"{parameter('validation')} must be a table too, where the training sets are streamed")
+        choices = FittedTable.open(validation, schema, chosen=True).read_choices()
+        return Choices(choices.sets, choices.subsets)
+
+    def _show(self, description: TableDescription | None) -> None:
+        if description is not None and self.verbose > 0:
+            print(plain_table(description.text_table), file=sys.stderr)
 
     # A fit needs gradients, also if the caller is in inference mode.
     @torch.inference_mode(mode=False)

@@ -23,6 +23,7 @@ from setgrad.selector._options import AbstractOptions, SelectorOptions
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
+from setgrad.selector._stream_choice import check_streamed, is_streamed
 from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.choice_losses import ChoiceLoss
@@ -209,6 +210,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
         constraint: AnyConstraint | None = None,
         gradient: str = FENCHEL_YOUNG,
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
+        stream: bool | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -239,6 +241,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
                 "identity", "imle" or "aimle".
             choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
                 or a function from chosen and target, floats `(k, n)`, to `(k,)`.
+            stream: Whether Parquet files are read block by block while training runs, so that the table may be larger
+                than memory; the rows of a set must be together. None does so if the table would not fit.
 
         Returns:
             The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
@@ -259,6 +263,9 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
             start._check_fitted()
         arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
+        if is_streamed(sets, stream, verbose=self.verbose > 0):
+            check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
+            return self.fit_streamed(sets, arguments, validation, training, start)
         if is_table(sets):
             read = self.read_to_fit(
                 sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start

@@ -201,10 +201,10 @@ def _open_frame(frame: Any) -> TableSource:
     columns = [column for column in table.column_names if not _UNNAMED_INDEX.fullmatch(column)]
     if len(columns) < table.num_columns:
         table = table.select(columns)
-    return _hold(name, True, table.schema, table)
+    return hold_rows(name, True, table.schema, table)
 
 
-def _hold(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSource:
+def hold_rows(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSource:
     """Return a source with its rows in memory."""
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -222,7 +222,7 @@ def load_rows(source: TableSource) -> TableSource:
     batches = list(source.read_chunks(source.schema.names))
     if not batches:
         raise DataError(f"{source.name}: the table has columns but no rows; write at least one item")
-    return _hold(source.name, source.typed, source.schema, pa.Table.from_batches(batches))
+    return hold_rows(source.name, source.typed, source.schema, pa.Table.from_batches(batches))
 
 
 def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarray | None]:
@@ -245,7 +245,7 @@ def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarr
     order = np.argsort(codes, kind="stable")
     table = take_rows(pa.Table.from_batches(source.read_chunks(source.schema.names)), order)
     # Messages count the rows in this order.
-    return _hold(f"{source.name} with the rows of a set together", source.typed, source.schema, table), order
+    return hold_rows(f"{source.name} with the rows of a set together", source.typed, source.schema, table), order
 
 
 def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
@@ -265,7 +265,7 @@ def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableS
     for name, values in columns.items():
         field = pa.field(name, values.type)
         table, schema = table.append_column(field, values), schema.append(field)
-    return _hold(source.name, source.typed, schema, table)
+    return hold_rows(source.name, source.typed, schema, table)
 
 
 @contextmanager
