@@ -33,7 +33,15 @@ from benchmarks.selection import (
     time_to_score,
     utility,
 )
-from benchmarks.speed import discrete_speed, members_speed, method_speed, speed_fit, speed_meanfield, speed_predict
+from benchmarks.speed import (
+    discrete_speed,
+    members_speed,
+    method_speed,
+    scale,
+    speed_fit,
+    speed_meanfield,
+    speed_predict,
+)
 from benchmarks.tables import shop_tables, table_reading
 from setgrad.errors import SetgradError
 
@@ -44,6 +52,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "method-speed": method_speed,
     "speed-fit": speed_fit,
     "speed-predict": speed_predict,
+    "scale": scale,
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,

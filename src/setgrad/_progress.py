@@ -22,6 +22,7 @@ _SOONEST = 0.5
 _LOGGER = logging.getLogger("setgrad")
 # What is being done, and whether it may show how far it is; a function deep inside does not know who called it.
 _work: ContextVar[tuple[str, bool]] = ContextVar("work", default=("computing", False))
+_is_hidden: ContextVar[bool] = ContextVar("is_hidden", default=False)
 
 
 @final
@@ -157,9 +158,20 @@ def showing(description: str, shown: bool) -> Iterator[None]:
 
 
 @contextmanager
+def hidden() -> Iterator[None]:
+    """Let `slow_bar` show nothing inside, because a bar of the whole work is shown."""
+    token = _is_hidden.set(True)
+    try:
+        yield
+    finally:
+        _is_hidden.reset(token)
+
+
+@contextmanager
 def slow_bar(total: float, unit: str) -> Iterator[Progress]:
     """Yield a `Progress` of work inside `showing`, which is shown if it takes more than a few seconds."""
     description, shown = _work.get()
+    shown = shown and not _is_hidden.get()
     with progress_bar(description, total, unit=unit, enabled=shown, keep=False, delay=_DELAY) as progress:
         yield progress
 

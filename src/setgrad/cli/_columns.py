@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +46,16 @@ def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = Tr
     )
     group.add_argument("--item-id", metavar="COL", help="column with the name of an item, unique within a set")
     return group
+
+
+def declare_stream(parser: ArgumentParser) -> None:
+    """Add the option that a table is read block by block to a command."""
+    parser.add_argument(
+        "--stream",
+        action=BooleanOptionalAction,
+        help="read Parquet files block by block, so that they may be larger than memory; the rows of a set must be "
+        "together [if the table would not fit]",
+    )
 
 
 def declare_kinds(parser: ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
-from setgrad.selector._stream_fit import read_to_stream
+from setgrad.selector._stream_fit import StreamedTable, read_to_stream
 from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import AnyConstraint
@@ -102,29 +102,31 @@ class AbstractLearning(abc.ABC):
         sets, subsets, weight = as_choices(read.choices, None, None)
         return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
 
+    def read_to_stream(
+        self, table: Any, arguments: TableArguments, *, has_validation: bool, start: AbstractLearning | None = None
+    ) -> StreamedTable:
+        """Read what `fit_streamed` needs to know of Parquet files; the arguments are those of `read_to_fit`."""
+        return read_to_stream(
+            table,
+            arguments,
+            fraction=None if has_validation else self.validate().validation_fraction,
+            seed=self._seed(),
+            fitted=None if start is None or start.table_ is None else start.table_.columns,
+            verbose=self.verbose > 0,
+        )
+
     # A fit needs gradients, also if the caller is in inference mode.
     @torch.inference_mode(mode=False)
     def fit_streamed(
-        self,
-        table: Any,
-        arguments: TableArguments,
-        validation: Any,
-        training: ChoiceGradient,
-        start: AbstractLearning | None,
+        self, read: StreamedTable, validation: Any, training: ChoiceGradient, start: AbstractLearning | None
     ) -> Self:
-        """Learn from a table of Parquet files that is read block by block; arguments are those of `fit`."""
-        options, seed = self.validate(), self._seed()
-        fitted = None if start is None or start.table_ is None else start.table_.columns
-        fraction = options.validation_fraction if validation is None else None
-        read = read_to_stream(table, arguments, fraction=fraction, seed=seed, fitted=fitted, verbose=self.verbose > 0)
+        """Learn from Parquet files that are read block by block; the arguments are those of `fit`."""
         self._show(read.description)
-        held_out = read.validation
-        if held_out is None:
-            held_out = self._separate(validation, read.schema)
+        held_out = self._separate(validation, read.schema) if read.validation is None else read.validation
         data = TrainingData(read.train, held_out, None, read.validation_indices, training)
-        assert read.schema.columns is not None
-        parts = read.schema.columns.parts
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
+        parts = None if read.schema.columns is None else read.schema.columns.parts
+        model = None if start is None else start.model_
+        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts))
         self.table_ = read.schema
         return self
 

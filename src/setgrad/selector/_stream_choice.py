@@ -52,7 +52,7 @@ def is_streamed(data: Any, stream: bool | None, *, verbose: bool) -> bool:
         return False
     announce(
         f"{table.name} needs about {need / 2**30:.1f} GiB in memory, and {limit / 2**30:.1f} GiB may be used: it is "
-        f"streamed from its files; {parameter('stream')}=False reads it whole",
+        "streamed from its files; stream=False, or --no-stream, reads it whole",
         shown=verbose,
     )
     return True
@@ -73,8 +73,8 @@ def check_streamed(constraint: Any, **beside: Any) -> None:
     """
     if constraint is not None:
         raise OptionError(
-            f"a {parameter('constraint')} needs all sets in memory; leave out {parameter('stream')}, or fit on a part "
-            "of the table"
+            f"constraints and limits need all sets in memory; leave out {parameter('stream')}, or fit on a part of the "
+            "table"
         )
     names = [name for name, value in beside.items() if value is not None]
     if names:

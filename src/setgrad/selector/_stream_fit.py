@@ -49,6 +49,7 @@ class StreamedTable:
         validation_indices: Their numbers in the table.
         schema: The columns of the table.
         description: What was understood of it; None if the columns of another model were used.
+        seed: The seed of the fit.
     """
 
     train: StreamedExamples
@@ -56,6 +57,17 @@ class StreamedTable:
     validation_indices: np.ndarray | None
     schema: TableSchema
     description: TableDescription | None
+    seed: int
+
+    @property
+    def sets(self) -> int:
+        """The number of sets of the table."""
+        return len(self.train.reader.blocks.index)
+
+    @property
+    def items(self) -> int:
+        """The number of rows of the table."""
+        return self.train.reader.blocks.table.rows
 
 
 def read_to_stream(
@@ -123,7 +135,7 @@ def read_to_stream(
     examples = StreamedExamples(scan.reader, train, scan.statistics, scan.weight_scale, torch.device("cpu"))
     separate = fraction is None
     return StreamedTable(
-        examples, None if separate else scan.held_out, None if separate else held_out, schema, description
+        examples, None if separate else scan.held_out, None if separate else held_out, schema, description, seed
     )
 
 

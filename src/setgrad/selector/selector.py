@@ -26,6 +26,7 @@ from setgrad.selector._rows import group_choices
 from setgrad.selector._stream_choice import check_streamed, is_streamed
 from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
+from setgrad.selector._writing import AbstractWriting
 from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.presets import PRESETS
@@ -34,7 +35,7 @@ from setgrad.selector.sizes import SizeRule, rule_to_json
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, AbstractConventions):
+class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, AbstractWriting, AbstractConventions):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
@@ -265,7 +266,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
         if is_streamed(sets, stream, verbose=self.verbose > 0):
             check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
-            return self.fit_streamed(sets, arguments, validation, training, start)
+            streamed = self.read_to_stream(sets, arguments, has_validation=validation is not None, start=start)
+            return self.fit_streamed(streamed, validation, training, start)
         if is_table(sets):
             read = self.read_to_fit(
                 sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start

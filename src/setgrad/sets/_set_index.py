@@ -92,7 +92,8 @@ class SeenSets:
         """
         table, previous, row = self._table, None, 0
         with slow_bar(table.rows, "rows") as progress:
-            for batch in table.source.read_chunks(names):
+            # Without the limit of tables that are read whole.
+            for batch in table.source.batches(names):
                 chunk = {name: Column.from_batch(table.name, batch, name, row) for name in names}
                 ids = read_ids(chunk[self._set_id])
                 starts = find_starts(ids, previous)
