@@ -95,7 +95,8 @@ def _resume(trainer: Training, found: Checkpoint, mark: str, path: Path) -> None
     try:
         _check_parts(found)
         trainer.restore(found.tensors, found.numbers)
-        check_history(trainer.history)
+        if trainer.history or not trainer.is_inside:
+            check_history(trainer.history)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileFormatError(f"the checkpoint {path} does not fit this run ({error}); {_REMEDY}") from None
     epochs = len(trainer.history)

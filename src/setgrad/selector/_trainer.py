@@ -153,6 +153,11 @@ class Trainer(Training):
         return self.progress.best_epoch
 
     @property
+    def is_inside(self) -> bool:
+        """Whether the run is between two parts of an epoch."""
+        return self.progress.part > 0
+
+    @property
     def is_finished(self) -> bool:
         """Whether no epoch or no time is left, or patience has run out."""
         progress = self.progress

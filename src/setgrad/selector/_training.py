@@ -55,6 +55,11 @@ class Training(abc.ABC):
     def is_finished(self) -> bool:
         """Whether no epoch is left, or patience has run out."""
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the run is between two parts of an epoch."""
+        return False
+
     @abc.abstractmethod
     def run_epoch(self) -> dict[str, float]:
         """Train for one epoch and return its record.
