@@ -22,9 +22,8 @@ def test_fit_and_predict_stream_to_the_same_model_and_picks(run, tiny, folder, t
         with monkeypatch.context() as patched:
             shrink(patched)
             predicted = run("predict", model, folder, way, "-o", picks, "--json").data["chosen"]
-        weights = (model / "weights.safetensors").read_bytes()
-        results.append((fitted["sets"], fitted["items"], fitted["size_scores"], predicted, weights))
-        results[-1] += (parquet.read_table(picks),)
+        weights, rows = (model / "weights.safetensors").read_bytes(), parquet.read_table(picks)
+        results.append((fitted["sets"], fitted["items"], fitted["size_scores"], predicted, weights, rows))
     assert results[0] == results[1]
 
 

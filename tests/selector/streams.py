@@ -1,5 +1,7 @@
 """A table of sets in Parquet files, and small limits, so that it has many blocks and windows."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
@@ -8,7 +10,7 @@ from setgrad.selector import _examples, _stream, _stream_fit
 from setgrad.sets import _blocks
 from tests.selector.conftest import TINY
 
-ROLES = {"set_id": "set", "chosen": "chosen"}
+ROLES: dict[str, Any] = {"set_id": "set", "chosen": "chosen"}
 OPTIONS = {**TINY, "max_epochs": 3, "patience": 50}
 
 

@@ -294,3 +294,21 @@ def test_what_cannot_be_streamed_says_so(folder, tmp_path, rows):
         fit(tmp_path / "none.parquet", stream=True)
     with pytest.raises(DataError, match=r"there is no column 'sett' \(did you mean 'set'\?\)"):
         SubsetSelector(**OPTIONS).fit(folder, set_id="sett", chosen="chosen", stream=True)
+
+
+def test_names_of_folders_are_columns(tmp_path, rows):
+    folder = tmp_path / "data"
+    half = rows["set"].to_pylist().index(rows["set"][rows.num_rows // 2].as_py())
+    for country, part in (("NL", rows.slice(0, half)), ("SE", rows.slice(half))):
+        (folder / f"country={country}").mkdir(parents=True)
+        parquet.write_table(part, folder / f"country={country}" / "0.parquet")
+    streamed, whole = (fit(folder, stream=stream, max_epochs=1) for stream in (True, False))
+    assert_same(streamed, whole)
+    assert "country" in streamed.table_.features
+
+
+def test_progress_counts_rows(folder, monkeypatch, capsys):
+    monkeypatch.setattr("setgrad._progress._SOONEST", 0.0)
+    shrink(monkeypatch)
+    fit(folder, stream=True, max_epochs=1, verbose=2)
+    assert "rows/s" in capsys.readouterr().err

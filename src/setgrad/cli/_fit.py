@@ -17,6 +17,7 @@ from setgrad.cli._columns import (
     declare_kinds,
     declare_stream,
     given_kinds,
+    table_path,
 )
 from setgrad.cli._command import STOPPED, Command, CommandResult
 from setgrad.cli._limits import check_limits, declare_limits, given_limits, read_limits_of
@@ -38,7 +39,7 @@ from setgrad.selector.choice_losses import CHOICE_LOSSES
 
 
 def _declare(parser: ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", type=Path, help=TABLE_HELP)
+    parser.add_argument("table", metavar="TABLE", type=table_path, help=TABLE_HELP)
     parser.add_argument(
         "-o",
         "--output",

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import TABLE_HELP, column_names, declare_columns, declare_stream, open_for, schema_for
+from setgrad.cli._columns import (
+    TABLE_HELP,
+    column_names,
+    declare_columns,
+    declare_stream,
+    open_for,
+    schema_for,
+    table_path,
+)
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import check_known, declare_known, read_known
 from setgrad.cli._limits import check_limits, declare_limits, given_limits
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
 
 def _declare(parser: ArgumentParser) -> None:
     declare_model(parser)
-    parser.add_argument("table", metavar="TABLE", type=Path, help=TABLE_HELP)
+    parser.add_argument("table", metavar="TABLE", type=table_path, help=TABLE_HELP)
     parser.add_argument(
         "-o",
         "--output",

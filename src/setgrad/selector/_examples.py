@@ -24,7 +24,7 @@ _PART_STEPS = 512
 
 
 @final
-class Part(NamedTuple):
+class EpochPart(NamedTuple):
     """A part of an epoch: the window that it reads, and the sets of each of its batches."""
 
     window: int
@@ -64,15 +64,26 @@ class AbstractExamples(abc.ABC):
         sizes: The sizes of the chosen subsets.
         item_shape: Shape of an item.
         device: Where they are trained on.
+        unit: What progress counts, "sets" or "rows".
     """
 
     layout: Layout
     sizes: np.ndarray
     item_shape: tuple[int, ...]
     device: torch.device
+    unit = "sets"
 
     def __len__(self) -> int:
         return len(self.layout)
+
+    @property
+    def work(self) -> int:
+        """The number of sets or rows of an epoch."""
+        return len(self)
+
+    def effort(self, numbers: np.ndarray) -> int:
+        """Return the number of sets or rows of a batch."""
+        return len(numbers)
 
     @abc.abstractmethod
     def to(self, device: torch.device) -> AbstractExamples:
@@ -95,7 +106,7 @@ class AbstractExamples(abc.ABC):
         """Return plain values and tensors that tell these sets from others."""
 
     @final
-    def plan(self, seed: int, batch_size: int) -> tuple[list[np.ndarray], list[Part]]:
+    def plan(self, seed: int, batch_size: int) -> tuple[list[np.ndarray], list[EpochPart]]:
         """Return the windows of an epoch, and its parts.
 
         Args:
@@ -107,7 +118,7 @@ class AbstractExamples(abc.ABC):
             order = numbers[rng.permutation(len(numbers))]
             batches = np.array_split(order, max(1, math.ceil(len(numbers) / batch_size)))
             bounded = [piece for batch in batches for piece in self._bounded(batch)]
-            parts += [Part(index, bounded[at : at + _PART_STEPS]) for at in range(0, len(bounded), _PART_STEPS)]
+            parts += [EpochPart(index, bounded[at : at + _PART_STEPS]) for at in range(0, len(bounded), _PART_STEPS)]
         return windows, parts
 
     def _bounded(self, batch: np.ndarray) -> Iterable[np.ndarray]:

@@ -98,7 +98,7 @@ def fit_selector(
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
+        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit)
         trainer = _make_training(model, train, held_out, data, monitor)
         save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
         with monitor.watching(len(trainer.history)):

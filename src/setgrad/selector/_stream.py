@@ -96,6 +96,16 @@ class StreamedExamples(AbstractExamples):
     known: ItemStatistics
     weight_scale: tuple[float, float] | None
     device: torch.device
+    unit = "rows"
+
+    @property
+    def work(self) -> int:
+        """The number of rows of an epoch."""
+        return self.layout.total
+
+    def effort(self, numbers: np.ndarray) -> int:
+        """Return the number of rows of a batch."""
+        return int(self.layout.host_lengths[numbers].sum())
 
     @cached_property
     def layout(self) -> Layout:  # type: ignore[override]

@@ -36,9 +36,9 @@ def is_streamed(data: Any, stream: bool | None, *, verbose: bool) -> bool:
     if has_frame or not (is_table(data) or _is_dataset(data)):
         return False
     from setgrad.sets._memory import memory_limit
-    from setgrad.sets._parquet import ParquetTable, is_parquet
+    from setgrad.sets._parquet import ParquetTable, is_address, is_parquet
 
-    if _is_dataset(data):
+    if _is_dataset(data) or is_address(data):
         return True
     if not is_parquet(data):
         return False

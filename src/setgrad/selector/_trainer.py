@@ -27,7 +27,7 @@ from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradie
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._clock import Clock
 from setgrad.selector._device import seed_torch
-from setgrad.selector._examples import AbstractExamples, LoadedSets, Part
+from setgrad.selector._examples import AbstractExamples, EpochPart, LoadedSets
 from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._partial_validation import sets_to_validate, validate_completion
@@ -68,6 +68,7 @@ class Progress:
         part: Number of parts of the running epoch that are done.
         sums: Sums over the sets that were trained on in it: of the loss, and of whether inference converged.
         seen: The number of these sets.
+        effort: The number of these sets or rows, as progress is told.
         seconds: How long they took.
     """
 
@@ -82,6 +83,7 @@ class Progress:
     part: int = 0
     sums: tuple[float, float] = (0.0, 0.0)
     seen: int = 0
+    effort: int = 0
     seconds: float = 0.0
 
 
@@ -121,7 +123,7 @@ class Trainer(Training):
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
         self.validation_seconds: float | None = None
         self.seed, self.clock = seed, Clock(None) if clock is None else clock
-        self.monitor = Monitor(0, self.max_epochs, len(train)) if monitor is None else monitor
+        self.monitor = Monitor(0, self.max_epochs, train.work) if monitor is None else monitor
         # The sets that batches are taken from.
         self.loaded: LoadedSets | None = None
         self.window = -1
@@ -197,7 +199,7 @@ class Trainer(Training):
         pairs = {name: tuple(kept[name]) for name in ("best_score", "sums")}
         self.progress = Progress(**{**kept, **pairs})
         self.clock.before = math.fsum(record["seconds"] for record in self.progress.history) + self.progress.seconds
-        self.monitor.in_epoch = self.progress.seen
+        self.monitor.in_epoch += self.progress.effort
 
     def run_epoch(self) -> dict[str, float]:
         """Train for one epoch, or until training is stopped or its time is over, validate, and return the record."""
@@ -226,7 +228,7 @@ class Trainer(Training):
         self.loaded = None
         progress.epoch += 1
         mean_loss, converged = (total / progress.seen).tolist()
-        progress.part, progress.seen, progress.sums, progress.seconds = 0, 0, (0.0, 0.0), 0.0
+        progress.part, progress.seen, progress.effort, progress.sums, progress.seconds = 0, 0, 0, (0.0, 0.0), 0.0
         if not math.isfinite(mean_loss):
             raise self._divergence(f"the loss is {mean_loss}")
         validated = time.perf_counter()
@@ -247,7 +249,7 @@ class Trainer(Training):
         progress.history.append(record)
         return record
 
-    def _run_part(self, part: Part, number: int, total: Tensor, started: float) -> bool:
+    def _run_part(self, part: EpochPart, number: int, total: Tensor, started: float) -> bool:
         """Take the steps of a part of an epoch, and return whether training was stopped or its time is over."""
         progress, seeds = self.progress, self._seeds(number)
         if self.config.phi is None:
@@ -256,8 +258,10 @@ class Trainer(Training):
         noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
         for indices in part.batches:
             total += self._step(indices, noise, loss_of(indices), progress.step) * len(indices)
-            progress.seen, progress.step = progress.seen + len(indices), progress.step + 1
-            self.monitor.batch(len(indices), self.clock.left)
+            effort = self.train_data.effort(indices)
+            progress.seen, progress.effort = progress.seen + len(indices), progress.effort + effort
+            progress.step += 1
+            self.monitor.batch(effort, self.clock.left)
             reserve = self._reserve(progress.seen, time.perf_counter() - started)
             if self.monitor.is_stopped or self.clock.is_over(reserve):
                 return True

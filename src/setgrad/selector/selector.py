@@ -243,7 +243,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractChoosing, Abstra
             choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
                 or a function from chosen and target, floats `(k, n)`, to `(k,)`.
             stream: Whether Parquet files are read block by block while training runs, so that the table may be larger
-                than memory; the rows of a set must be together. None does so if the table would not fit.
+                than memory; the rows of a set must be together. None does so if the table would not fit, and for the
+                address of an object store or a `pyarrow.dataset.Dataset`.
 
         Returns:
             The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a

@@ -130,15 +130,14 @@ def is_parquet(table: Any) -> bool:
         return True
     try:
         paths = [table] if isinstance(table, str | PathLike) else list(table)
-        if any(_is_address(path) for path in paths):
-            return True
         found = [part for path in paths for part in (table_paths(Path(path)) if Path(path).is_dir() else [Path(path)])]
         return bool(found) and all(path.is_file() and find_format(path) is PARQUET for path in found)
     except (DataError, OSError, TypeError):
         return False
 
 
-def _is_address(path: Any) -> bool:
+def is_address(path: Any) -> bool:
+    """Return whether a path is the address of an object store."""
     return isinstance(path, str) and "://" in path
 
 
@@ -154,7 +153,7 @@ def _name_of(table: Any) -> str:
 
 
 def _find_files(table: Any, name: str) -> Any:
-    if _is_address(table):
+    if is_address(table):
         system, path = fs.FileSystem.from_uri(table)
         return dataset.dataset(path, filesystem=system, format=_FORMAT, partitioning="hive")
     paths = [Path(path) for path in ([table] if isinstance(table, str | PathLike) else table)]
