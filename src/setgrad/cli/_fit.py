@@ -240,7 +240,6 @@ FIT = Command(
         "setgrad fit choices.csv --set-id query --chosen clicked --category shop --ignore stock -o model/",
         "setgrad fit train.parquet --validation valid.parquet --set-id set --chosen chosen -o model/ \\\n"
         "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # resumes if it is interrupted",
-        "setgrad fit folder/ --stream --set-id set --chosen chosen -o model/   # Parquet larger than memory",
     ),
     declare=_declare,
     run=_run,

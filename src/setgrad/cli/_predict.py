@@ -278,7 +278,6 @@ PREDICT = Command(
     examples=(
         "setgrad predict model/ new.csv -o picks.csv --size 10 --search local",
         "setgrad predict model/ carts.csv --show 3 --carry title,price --given in_cart",
-        "setgrad predict model/ folder/ -o picks.parquet --stream   # Parquet larger than memory",
         "setgrad predict model/ new.csv -o picks.csv --budget 50 --cost price --at-most 2 --group brand",
     ),
     declare=_declare,
