@@ -7,10 +7,11 @@ import torch
 from pyarrow import compute, dataset, parquet
 
 from setgrad.errors import DataError, FileFormatError, OptionError
-from setgrad.selector import Budget, SubsetSelector, _examples, _stream, _stream_fit
+from setgrad.selector import Budget, SubsetSelector, _examples, _stream_fit
+from setgrad.selector._examples import Examples
 from setgrad.selector._options import declared_options
 from setgrad.selector._trainer import Trainer
-from setgrad.sets import _blocks
+from setgrad.sets import Choices, Sets, _blocks
 from tests.selector.streams import OPTIONS, ROLES, make_rows, shrink, shrink_sample, write_parts
 
 
@@ -151,13 +152,15 @@ def test_large_batches_are_taken_in_several_steps(monkeypatch):
     monkeypatch.setattr(_examples, "BATCH_ITEMS", 100)
     lengths = np.random.default_rng(0).integers(1, 60, 200)
     lengths[7] = 500
-    examples = _stream.StreamedExamples.__new__(_stream.StreamedExamples)
-    object.__setattr__(examples, "layout", _stream.Layout.from_lengths(lengths))
-    batch = np.random.default_rng(1).permutation(200)
-    pieces = list(examples._bounded(batch))
+    sets = Sets.from_lengths(torch.zeros(int(lengths.sum()), 1), lengths)
+    examples = Examples(Choices(sets, sets.with_values(sets.values[:, 0] > 0)), None)
+    _, parts = examples.plan(0, 200)
+    pieces = [piece for part in parts for piece in part.batches]
     assert (np.sort(np.concatenate(pieces)) == np.arange(200)).all()
     assert all(len(piece) == 1 or len(piece) * lengths[piece].max() <= 100 for piece in pieces)
-    assert [piece.tolist() for piece in examples._bounded(batch[:1])] == [batch[:1].tolist()]
+    monkeypatch.setattr(_examples, "BATCH_ITEMS", 10**6)
+    (one,) = examples.plan(0, 200)[1]
+    assert [sorted(batch.tolist()) for batch in one.batches] == [list(range(200))], "one batch"
 
 
 def test_rows_of_a_set_that_are_apart_are_an_error_with_the_set_and_the_row(tmp_path, rows):

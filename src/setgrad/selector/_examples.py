@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -137,37 +136,18 @@ class AbstractExamples(abc.ABC):
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class Examples(AbstractExamples):
     """Training sets in memory; they are one window.
 
-    Attributes:
+    Args:
         choices: The sets and their subsets.
         weights: Weight of each item in the loss; None for equal weights.
     """
 
-    choices: Choices
-    weights: Tensor | None
-
-    @property
-    def layout(self) -> Layout:  # type: ignore[override]
-        """The sizes of the sets."""
-        return self.choices.sets.layout
-
-    @property
-    def sizes(self) -> np.ndarray:  # type: ignore[override]
-        """The sizes of the chosen subsets."""
-        return subset_sizes(self.choices.subsets)
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Shape of an item."""
-        return tuple(self.choices.sets.item_shape)
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """Where the sets are."""
-        return self.choices.sets.device
+    def __init__(self, choices: Choices, weights: Tensor | None) -> None:
+        self.choices, self.weights = choices, weights
+        self.layout, self.sizes = choices.sets.layout, subset_sizes(choices.subsets)
+        self.item_shape, self.device = tuple(choices.sets.item_shape), choices.sets.device
 
     def to(self, device: torch.device) -> Examples:
         """Return the sets on another device."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -79,11 +78,10 @@ def join_sets(parts: Sequence[Choices]) -> Choices:
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class StreamedExamples(AbstractExamples):
     """Training sets that are read block by block. Blocks come in random order, and several of them are a window.
 
-    Attributes:
+    Args:
         reader: Reads blocks.
         train: The numbers of the training sets in the table, ascending.
         known: The statistics of their items.
@@ -91,12 +89,23 @@ class StreamedExamples(AbstractExamples):
         device: Where they are trained on.
     """
 
-    reader: BlockReader
-    train: np.ndarray
-    known: ItemStatistics
-    weight_scale: tuple[float, float] | None
-    device: torch.device
     unit = "rows"
+
+    def __init__(
+        self,
+        reader: BlockReader,
+        train: np.ndarray,
+        known: ItemStatistics,
+        weight_scale: tuple[float, float] | None,
+        device: torch.device,
+    ) -> None:
+        index = reader.blocks.index
+        assert index.sizes is not None
+        self.reader, self.train, self.known, self.weight_scale = reader, train, known, weight_scale
+        self.layout, self.sizes = Layout.from_lengths(index.lengths[train], device), index.sizes[train]
+        self.item_shape, self.device = tuple(known.mean.shape), device
+        # The first training set of each block, and the number of all.
+        self._bounds = np.searchsorted(train, reader.blocks.bounds)
 
     @property
     def work(self) -> int:
@@ -107,38 +116,15 @@ class StreamedExamples(AbstractExamples):
         """Return the number of rows of a batch."""
         return int(self.layout.host_lengths[numbers].sum())
 
-    @cached_property
-    def layout(self) -> Layout:  # type: ignore[override]
-        """The sizes of the sets."""
-        return Layout.from_lengths(self.reader.blocks.index.lengths[self.train], self.device)
-
-    @property
-    def sizes(self) -> np.ndarray:  # type: ignore[override]
-        """The sizes of the chosen subsets."""
-        sizes = self.reader.blocks.index.sizes
-        assert sizes is not None
-        return sizes[self.train]
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Shape of an item."""
-        return tuple(self.known.mean.shape)
-
     def to(self, device: torch.device) -> StreamedExamples:
         """Return the same sets for another device."""
-        return replace(self, device=device)
+        return StreamedExamples(self.reader, self.train, self.known, self.weight_scale, device)
 
     def statistics(self, relative: RelativeFeatures | None) -> ItemStatistics:
         """Return the statistics, which were computed before."""
         known = self.known
         tensors = {name: getattr(known, name).to(self.device) for name in ("mean", "variance", "largest")}
         return replace(known, **tensors, codes=None if known.codes is None else known.codes.to(self.device))
-
-    @cached_property
-    def _bounds(self) -> np.ndarray:
-        """The first training set of each block, and the number of all."""
-        bounds: np.ndarray = np.searchsorted(self.train, self.reader.blocks.bounds)
-        return bounds
 
     def windows(self, seed: int) -> list[np.ndarray]:
         """Return the training sets of so many blocks, in random order, as fit into a window."""

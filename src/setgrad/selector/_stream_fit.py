@@ -122,6 +122,7 @@ def read_to_stream(
             warnings.warn(f"{opened.name}: {text}", UserWarning, stacklevel=4)
     else:
         choice.check_fitted(fitted)
+        opened.source.check_columns(fitted.names)
         is_whole = True
     scan = _scan(blocks, roles, fitted, train, held_out, verbose=verbose, repair=not is_whole)
     schema = TableSchema(
