@@ -315,3 +315,12 @@ def test_progress_counts_rows(folder, monkeypatch, capsys):
     shrink(monkeypatch)
     fit(folder, stream=True, max_epochs=1, verbose=2)
     assert "rows/s" in capsys.readouterr().err
+
+
+def test_views_of_texts_are_read_as_texts(tmp_path, rows):
+    views = rows.set_column(0, "set", rows["set"].cast(pa.string_view()))
+    views = views.set_column(3, "brand", rows["brand"].cast(pa.string_view()))
+    one, other = (
+        fit(write_parts(tmp_path / name, part), stream=True, max_epochs=1) for name, part in (("a", rows), ("b", views))
+    )
+    assert_same(one, other)

@@ -4,6 +4,7 @@ from setgrad.selector._device import resolve_device as resolve_device
 from setgrad.selector._load import load as load
 from setgrad.selector._options import SelectorOptions as SelectorOptions
 from setgrad.selector._table_schema import TableSchema as TableSchema
+from setgrad.selector._writing import PicksSummary as PicksSummary
 from setgrad.selector.choice_losses import ChoiceLoss as ChoiceLoss
 from setgrad.selector.choice_losses import Regret as Regret
 from setgrad.selector.constraints import AllOf as AllOf

@@ -147,14 +147,15 @@ def _understand(
     import pyarrow as pa
 
     from setgrad.columns._fit import TrainingRows, fit_columns
-    from setgrad.sets._sources import hold_rows
+    from setgrad.sets._columns import Column, read_booleans
+    from setgrad.sets._sources import hold_rows, without_views
 
     table, index = blocks.table, blocks.index
     order = np.random.default_rng([seed, 3]).permutation(len(index))
     fitting = int(np.searchsorted(np.cumsum(index.lengths[order]), SAMPLE_ROWS, side="right"))
     sample = np.sort(order[: max(fitting, _SAMPLE_SETS)])
     is_whole = len(sample) == len(index)
-    batches = []
+    parts = []
     with showing("reading a sample of the sets", verbose), slow_bar(len(blocks), "blocks") as progress:
         for block in range(len(blocks)):
             first, end = blocks.row_range(block)
@@ -165,16 +166,15 @@ def _understand(
                 is_wanted[index.starts[sets + 1] - first] -= 1
                 mask, row = pa.array(np.cumsum(is_wanted)[:-1] > 0), 0
                 for batch in table.read_range(first, end).batches(table.schema.names):
-                    batches.append(batch.filter(mask.slice(row, batch.num_rows)))
+                    part = without_views(pa.Table.from_batches([batch]))
+                    parts.append(part.filter(mask.slice(row, batch.num_rows)))
                     row += batch.num_rows
             progress.update(block + 1)
-    rows = pa.Table.from_batches(batches, table.schema)
+    rows = pa.concat_tables(parts)
     name = table.name if is_whole else f"{table.name}, a sample of {rows.num_rows:,} rows"
-    source = hold_rows(name, True, table.schema, rows)
+    source = hold_rows(name, True, rows.schema, rows)
     sizes = index.sizes
     assert sizes is not None
-    from setgrad.sets._columns import Column, read_booleans
-
     column = rows[roles.chosen].combine_chunks()
     chosen = read_booleans(Column.from_batch(name, pa.record_batch([column], names=["y"]), "y", 0))
     looked = TrainingRows(index.lengths[sample], np.isin(sample, train, assume_unique=True), chosen)

@@ -250,13 +250,17 @@ def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarr
 
 def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """Return some rows of a table."""
+    return without_views(table).take(pa.array(rows))
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """Return a table with plain texts and bytes in place of views, of which PyArrow cannot take rows."""
     plain = {types.is_string_view: pa.large_string(), types.is_binary_view: pa.large_binary()}
     for index, field in enumerate(table.schema):
-        # PyArrow cannot take from the views that polars writes.
         dtype = next((dtype for is_view, dtype in plain.items() if is_view(field.type)), None)
         if dtype is not None:
             table = table.set_column(index, field.name, table.column(index).cast(dtype))
-    return table.take(pa.array(rows))
+    return table
 
 
 def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableSource:
