@@ -23,6 +23,7 @@ _LOGGER = logging.getLogger("setgrad")
 # What is being done, and whether it may show how far it is; a function deep inside does not know who called it.
 # Nothing is shown where nobody has said so.
 _work: ContextVar[tuple[str, bool] | None] = ContextVar("work", default=None)
+_is_hidden: ContextVar[bool] = ContextVar("is_hidden", default=False)
 
 
 @final
@@ -167,6 +168,16 @@ def showing_by_default(description: str) -> Iterator[None]:
 
 
 @contextmanager
+def hidden() -> Iterator[None]:
+    """Let `slow_bar` show nothing inside, because a bar of the whole work is shown."""
+    token = _is_hidden.set(True)
+    try:
+        yield
+    finally:
+        _is_hidden.reset(token)
+
+
+@contextmanager
 def slow_bar(total: float | None, unit: str, description: str | None = None) -> Iterator[Progress]:
     """Yield a `Progress` of work inside `showing`, which is shown if it takes more than a few seconds.
 
@@ -176,6 +187,7 @@ def slow_bar(total: float | None, unit: str, description: str | None = None) -> 
         description: What is being done; None for what `showing` says.
     """
     work, shown = _work.get() or ("computing", False)
+    shown = shown and not _is_hidden.get()
     description = work if description is None else description
     with progress_bar(description, total, unit=unit, enabled=shown, keep=False, delay=_DELAY) as progress:
         yield progress

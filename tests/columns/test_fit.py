@@ -191,6 +191,15 @@ def test_what_looks_wrong_is_named():
     assert re.match(r"\d+ items are equal to another item of their set", text) and int(text.split()[0]) < pairs
 
 
+def test_a_category_is_no_label_because_few_items_are_chosen():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"s": np.repeat(np.arange(30), 200), "x": rng.normal(size=6000)})
+    frame = frame.assign(y=frame.index % 200 == 7, brand=rng.choice(["a", "b", "c"], 6000))
+    assert warnings_of(frame, chosen="y") == ()
+    label = frame.assign(brand=np.where(frame["y"], "d", frame["brand"]))
+    assert "brand: tells nearly by itself" in warnings_of(label, chosen="y")[0]
+
+
 def test_equal_items_are_counted():
     frame = pd.DataFrame({"s": np.repeat(range(20), 4), "x": [1.0, 2.0, 1.0, 1.0] * 20, "c": ["a", "b", "a", "b"] * 20})
     (text,) = warnings_of(frame)

@@ -92,7 +92,7 @@ def training():
 @pytest.fixture(scope="module")
 def relative(training):
     features = RelativeFeatures(PARTS)
-    features.fit(training)
+    features.fit(features.count(training), training.layout.total)
     return features
 
 
@@ -152,8 +152,8 @@ def test_context_and_many_quantities_are_not_compared():
 def test_rates_count_codes_of_training_items():
     features = RelativeFeatures([CODE, QUANTITY])
     codes = torch.tensor([[1, 0.5], [1, 0.5], [5, 0.5], [0, 0.5]])
-    features.fit(Sets.from_lengths(codes, [3, 1]))
+    features.fit(features.count(Sets.from_lengths(codes, [3, 1])), 4)
     assert features.rates.tolist() == [0.0, 0.5, 0.0, 0.0, 0.0, 0.25]
     # Fitted again, it counts from the start.
-    features.fit(Sets.from_lengths(codes[:1], [1]))
+    features.fit(features.count(Sets.from_lengths(codes[:1], [1])), 1)
     assert features.rates.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]

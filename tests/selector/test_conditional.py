@@ -196,6 +196,7 @@ def test_training_under_a_constraint(gradient):
     assert losses[0] == losses[1] == [row["loss"] for row in selector.history_[:2]]
 
 
+@pytest.mark.filterwarnings("ignore:nothing was chosen")
 def test_a_fit_without_any_chosen_item():
     sets = make_choices(10).sets
     empty = Choices(sets, sets.with_values(torch.zeros(sets.layout.total, dtype=torch.bool)))
@@ -205,6 +206,7 @@ def test_a_fit_without_any_chosen_item():
     assert not any(draw.values.any() for draw in selector.sample(sets, 5))
 
 
+@pytest.mark.filterwarnings("ignore:everything was chosen")
 def test_a_fit_of_whole_sets_and_sets_without_items():
     sets = Sets.cat([make_choices(10).sets, Sets.from_list([torch.zeros(0, 2)] * 3)])
     whole = Choices(sets, sets.with_values(torch.ones(sets.layout.total, dtype=torch.bool)))

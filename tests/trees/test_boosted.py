@@ -45,6 +45,11 @@ def fitted():
     return trees, trees.fit(numbers, relative, chosen, ids, seed=0)
 
 
+def own_scores(trees, folds, numbers, relative, ids):
+    """The scores of the sets that trees were grown on."""
+    return trees(numbers, relative, folds[ids])
+
+
 def score_by_hand(trees, numbers, relative):
     """Scores by loops over folds, items, trees and levels."""
     features = trees.inputs.features(numbers, relative)
@@ -68,10 +73,22 @@ def test_a_score_is_the_mean_of_the_trees_of_all_folds(fitted):
 
 
 def test_a_choice_by_a_category_and_a_fact_of_the_set_is_learned(fitted):
-    trees, own = fitted
+    trees, folds = fitted
     numbers, relative, chosen, _ = make_items(seed=1)
     assert roc_auc_score(chosen, trees(numbers, relative)) > 0.98
-    assert roc_auc_score(make_items()[2], own) > 0.95
+    numbers, relative, chosen, ids = make_items()
+    assert roc_auc_score(chosen, own_scores(trees, folds, numbers, relative, ids)) > 0.95
+
+
+def test_each_fold_scores_its_own_sets(fitted):
+    trees, folds = fitted
+    numbers, relative, _, ids = make_items()
+    by_fold = score_by_hand(trees, numbers[:80], relative[:80])
+    expected = by_fold[folds[ids[:80]], np.arange(80)]
+    scores = own_scores(trees, folds, numbers[:80], relative[:80], ids[:80])
+    torch.testing.assert_close(scores.double(), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+    # Folds are as large as one another.
+    assert np.bincount(folds).tolist() == [SETS // 5] * 5
 
 
 def test_a_set_is_scored_by_trees_that_have_not_seen_it():
@@ -80,8 +97,8 @@ def test_a_set_is_scored_by_trees_that_have_not_seen_it():
     ids = torch.arange(30).repeat_interleave(20)
     numbers, chosen = ids[:, None].double() + 1, torch.tensor(rng.random(30) < 0.5).repeat_interleave(20)
     trees = BoostedTrees([Part(1, 32, 4)], 0)
-    own = trees.fit(numbers, None, chosen, ids, seed=0)
-    assert roc_auc_score(chosen, own) < 0.75
+    folds = trees.fit(numbers, None, chosen, ids, seed=0)
+    assert roc_auc_score(chosen, own_scores(trees, folds, numbers, None, ids)) < 0.75
     # The trees have learned the labels of all sets but those of a fold.
     assert roc_auc_score(chosen, trees(numbers, None)) > 0.95
 
@@ -112,10 +129,11 @@ def test_trees_learn_from_a_part_of_many_items(fitted, monkeypatch):
     monkeypatch.setattr(boosted, "_MOST_ITEMS", 300)
     trees = BoostedTrees(PARTS, 3)
     numbers, relative, chosen, ids = make_items(sets=200)
-    own = trees.fit(numbers, relative, chosen, ids, seed=0)
+    folds = trees.fit(numbers, relative, chosen, ids, seed=0)
+    assert (folds >= 0).sum() == 38 and (folds < 0).sum() == 162
     # Sets that no trees learned from are scored as new ones.
-    is_as_new = own.isclose(trees(numbers, relative), rtol=0, atol=1e-6).view(200, SIZE).all(1)
-    assert is_as_new.sum() >= 200 - 38
+    own, new = own_scores(trees, folds, numbers, relative, ids), trees(numbers, relative)
+    assert own[folds[ids] < 0].equal(new[folds[ids] < 0]) and not own.equal(new)
     assert roc_auc_score(chosen, own) > 0.9
 
 
@@ -133,7 +151,8 @@ def test_an_item_without_weight_teaches_nothing():
 def test_very_few_sets_give_finite_scores(sets):
     trees = BoostedTrees(PARTS, 3)
     numbers, relative, chosen, ids = make_items(sets=sets)
-    assert trees.fit(numbers, relative, chosen, ids, seed=0).isfinite().all()
+    folds = trees.fit(numbers, relative, chosen, ids, seed=0)
+    assert own_scores(trees, folds, numbers, relative, ids).isfinite().all()
     # Folds without sets of their own say what is chosen on average.
     assert trees(numbers, relative).isfinite().all() and (trees.starts != 0).all()
 

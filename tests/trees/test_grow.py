@@ -90,7 +90,8 @@ def test_scores_are_as_good_as_those_of_scikit_learn():
     logits = 2 * features[:, 0] * (features[:, 4] == 1) - np.abs(features[:, 1]) + features[:, 2]
     labels = rng.random(6_000) < 1 / (1 + np.exp(-logits))
     train, held_out, test = (slice(*part) for part in ((0, 2_000), (2_000, 3_000), (3_000, 6_000)))
-    trees = grow(*(make_examples(features[part], labels[part]) for part in (train, held_out)), rng)
+    first, second = (make_examples(features[part], labels[part]) for part in (train, held_out))
+    trees = grow(first, second, rng)
     chances = 1 / (1 + np.exp(-predict(trees, features[test])))
     rival = HistGradientBoostingClassifier(early_stopping=True, validation_fraction=1 / 3, random_state=0)
     other = rival.fit(features[:3_000], labels[:3_000]).predict_proba(features[test])[:, 1]

@@ -33,7 +33,8 @@ def test_a_mean_label_is_that_of_the_items_with_the_value(items):
 
 def test_a_mean_of_sets_before_is_that_of_a_loop(items):
     codes, labels, weights, ids = items
-    means, prior = mean_labels_before(*items, np.random.default_rng(1)), np.average(labels, weights=weights)
+    means = mean_labels_before(codes, labels, weights, ids, np.random.default_rng(1))
+    prior = np.average(labels, weights=weights)
     turns = np.random.default_rng(1).permutation(12)
     for row, column in np.ndindex(codes.shape):
         rows = (codes[:, column] == codes[row, column]) & (turns[ids] < turns[ids[row]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +46,21 @@ def declare_columns(parser: ArgumentParser, *, required: bool, chosen: bool = Tr
     )
     group.add_argument("--item-id", metavar="COL", help="column with the name of an item, unique within a set")
     return group
+
+
+def table_path(text: str) -> Path | str:
+    """Return the path of a table, or the address of an object store."""
+    return text if "://" in text else Path(text)
+
+
+def declare_stream(parser: ArgumentParser) -> None:
+    """Add the option that a table is read block by block to a command."""
+    parser.add_argument(
+        "--stream",
+        action=BooleanOptionalAction,
+        help="read Parquet files block by block, so that they may be larger than memory, also from an address such as "
+        "s3://bucket/rows; the rows of a set must be together [if the table would not fit]",
+    )
 
 
 def declare_kinds(parser: ArgumentParser) -> None:
@@ -121,10 +136,13 @@ def open_for(selector: SubsetSelector, args: Namespace, *, chosen: bool = False)
         return FittedTable.open(args.table, schema_for(selector, args), chosen=chosen)
 
 
-def _stored_item_id(stored: TableSchema, table: Path) -> str | None:
+def _stored_item_id(stored: TableSchema, table: Path | str) -> str | None:
     """Return the item id column of the model; None if the table does not have it, and items are then numbered."""
     from setgrad.sets._sources import open_table
 
+    if isinstance(table, str):
+        # At an address, where a missing column is found when the table is opened.
+        return stored.item_id
     # A missing table is reported when it is read, after errors in the options.
     has_column = stored.item_id is not None and (not table.exists() or stored.item_id in open_table(table).schema.names)
     return stored.item_id if has_column else None

@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import TABLE_HELP, check_same_features, declare_columns, declare_kinds, given_kinds
+from setgrad.cli._columns import (
+    TABLE_HELP,
+    check_same_features,
+    declare_columns,
+    declare_kinds,
+    declare_stream,
+    given_kinds,
+    table_path,
+)
 from setgrad.cli._command import STOPPED, Command, CommandResult
-from setgrad.cli._limits import check_limits, declare_limits, read_limits_of
+from setgrad.cli._limits import check_limits, declare_limits, given_limits, read_limits_of
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_checkpoint
+from setgrad.columns import TableDescription
 from setgrad.columns._arguments import TableArguments
 from setgrad.errors import OptionError
 from setgrad.report._scores import size_rule_table
@@ -23,12 +32,14 @@ from setgrad.selector import SIZE_RULES, SubsetSelector, TableSchema, load
 from setgrad.selector._choice_gradient import FENCHEL_YOUNG, GRADIENTS, make_gradient
 from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._model_files import check_model_folder
+from setgrad.selector._stream_choice import check_streamed, is_streamed
+from setgrad.selector._stream_fit import StreamedTable
 from setgrad.selector._table_input import FitTable, list_warnings
 from setgrad.selector.choice_losses import CHOICE_LOSSES
 
 
 def _declare(parser: ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", type=Path, help=TABLE_HELP)
+    parser.add_argument("table", metavar="TABLE", type=table_path, help=TABLE_HELP)
     parser.add_argument(
         "-o",
         "--output",
@@ -74,6 +85,7 @@ def _declare(parser: ArgumentParser) -> None:
         metavar="NAME",
         help=f"loss of the best subset, for the other gradients: {', '.join(CHOICE_LOSSES)} [hamming]",
     )
+    declare_stream(parser)
     declare_selector(parser)
 
 
@@ -96,6 +108,8 @@ def _run(args: Namespace) -> CommandResult:
     check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
+    if is_streamed(args.table, args.stream, verbose=selector.verbose > 0):
+        return _fit_streamed(args, selector, arguments, start)
     read = _read_table(args, selector, arguments, start)
     assert read.source is not None
     constraint = read_limits_of(read.source, read.choices, args)
@@ -108,7 +122,26 @@ def _run(args: Namespace) -> CommandResult:
         selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
     selector.save(args.output)
-    return _result(args.output, selector, read, seconds, has_limits=constraint is not None)
+    counts = (len(read.choices), read.choices.sets.layout.total)
+    return _result(args.output, selector, counts, read.description, seconds, has_limits=constraint is not None)
+
+
+def _fit_streamed(
+    args: Namespace, selector: SubsetSelector, arguments: TableArguments, start: SubsetSelector | None
+) -> CommandResult:
+    """Fit on a table that is read block by block."""
+    check_streamed(given_limits(args) or None)
+    if start is not None:
+        check_same_features(start, args.features, args.start)
+    started = time.perf_counter()
+    with printed_warnings(UserWarning):
+        read = selector.read_to_stream(args.table, arguments, has_validation=args.validation is not None, start=start)
+    training = make_gradient(args.gradient, args.choice_loss, constrained=False)
+    with printed_warnings(RuntimeWarning):
+        selector.fit_streamed(read, args.validation, training, start)
+    seconds = time.perf_counter() - started
+    selector.save(args.output)
+    return _result(args.output, selector, (read.sets, read.items), read.description, seconds, has_limits=False)
 
 
 def _describe(args: Namespace, selector: SubsetSelector, arguments: TableArguments) -> CommandResult:
@@ -118,7 +151,9 @@ def _describe(args: Namespace, selector: SubsetSelector, arguments: TableArgumen
     # What looks wrong is a part of the result.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        read = selector.read_to_fit(args.table, arguments, has_validation=args.validation is not None)
+        is_large = is_streamed(args.table, args.stream, verbose=selector.verbose > 0)
+        reader = selector.read_to_stream if is_large else selector.read_to_fit
+        read: FitTable | StreamedTable = reader(args.table, arguments, has_validation=args.validation is not None)
     description = read.description
     assert description is not None
     texts = [f"warning: {text}" for text in list_warnings(description)]
@@ -151,18 +186,21 @@ def _read_validation(args: Namespace, schema: TableSchema) -> tuple[Any, ...]:
 def _result(
     folder: Path,
     selector: SubsetSelector,
-    read: FitTable,
+    counts: tuple[int, int],
+    description: TableDescription | None,
     seconds: float,
     *,
     has_limits: bool,
 ) -> CommandResult:
-    choices, features = read.choices, read.schema.features
+    """Return what to say about a fit; `counts` are the numbers of sets and of items."""
+    assert selector.table_ is not None
+    (sets, items), features = counts, selector.table_.features
     best = selector.history_[selector.best_epoch_ - 1]
     rule = next(name for name, kind in SIZE_RULES.items() if isinstance(selector.size_rule_, kind))
     data = {
         "model": str(folder),
-        "sets": len(choices),
-        "items": choices.sets.layout.total,
+        "sets": sets,
+        "items": items,
         "features": list(features),
         "epochs": len(selector.history_),
         "best_epoch": selector.best_epoch_,
@@ -172,11 +210,11 @@ def _result(
         "size_scores": selector.size_scores_,
         "seconds": seconds,
         "stopped": selector.stopped_,
-        "description": None if read.description is None else asdict(read.description),
+        "description": None if description is None else asdict(description),
     }
     condition = "within the limits" if has_limits else "true size given"
     parts: tuple[TextTable | str, ...] = (
-        f"fitted on {len(choices)} sets with {choices.sets.layout.total} items, {len(features)} features: "
+        f"fitted on {sets} sets with {items} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
         f"validation Jaccard, {condition}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
         size_rule_table(selector),

@@ -10,7 +10,7 @@ from setgrad.errors import OptionError
 from setgrad.selector._model_files import MODEL_FILES
 
 
-def check_output(output: Path, *, model: Path, table: Path | None) -> None:
+def check_output(output: Path, *, model: Path, table: Path | str | None) -> None:
     """Check that an output file can be written and replaces neither the table nor a file of the model.
 
     Raises:
@@ -18,14 +18,14 @@ def check_output(output: Path, *, model: Path, table: Path | None) -> None:
         OptionError: If it would replace an input.
     """
     check_writable(output)
-    if table is not None and _is_same(output, table):
+    if isinstance(table, Path) and _is_same(output, table):
         raise OptionError(f"{output} is the input table and would be lost; choose another file: -o FILE")
     if _is_model_file(output, model):
         raise OptionError(f"{output} is a file of the model and would be lost; choose another file: -o FILE")
 
 
 def check_checkpoint(
-    checkpoint: str | Path | None, taken: Mapping[str, Path | None], *, start: Path | None = None
+    checkpoint: str | Path | None, taken: Mapping[str, Path | str | None], *, start: Path | None = None
 ) -> None:
     """Check that a checkpoint is not another file of the command.
 
@@ -42,7 +42,7 @@ def check_checkpoint(
     if checkpoint is None:
         return
     path = Path(checkpoint)
-    role = next((role for role, other in taken.items() if other is not None and _is_same(path, other)), None)
+    role = next((role for role, other in taken.items() if isinstance(other, Path) and _is_same(path, other)), None)
     if role is None and start is not None and _is_model_file(path, start):
         role = "a file of the model to start from"
     if role is not None:

@@ -7,8 +7,18 @@ from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, N
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from setgrad._text_table import TextTable
-from setgrad.cli._columns import TABLE_HELP, column_names, declare_columns, open_for, schema_for
+from setgrad.cli._columns import (
+    TABLE_HELP,
+    column_names,
+    declare_columns,
+    declare_stream,
+    open_for,
+    schema_for,
+    table_path,
+)
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._known import check_known, declare_known, read_known
 from setgrad.cli._limits import check_limits, declare_limits, given_limits
@@ -21,6 +31,7 @@ from setgrad.selector import SubsetSelector, load
 from setgrad.selector._input import Input
 from setgrad.selector._picks import check_carry, check_ids
 from setgrad.selector._prediction import SubsetRequest
+from setgrad.selector._stream_choice import is_streamed
 from setgrad.sets import Sets, subset_sizes
 
 if TYPE_CHECKING:
@@ -29,7 +40,7 @@ if TYPE_CHECKING:
 
 def _declare(parser: ArgumentParser) -> None:
     declare_model(parser)
-    parser.add_argument("table", metavar="TABLE", type=Path, help=TABLE_HELP)
+    parser.add_argument("table", metavar="TABLE", type=table_path, help=TABLE_HELP)
     parser.add_argument(
         "-o",
         "--output",
@@ -95,6 +106,7 @@ def _declare(parser: ArgumentParser) -> None:
         default="raise",
         help='for a set without a subset within the limits: "raise" an error, or "skip" it and pick nothing [raise]',
     )
+    declare_stream(parser)
     declare_columns(parser, required=False, chosen=False)
 
 
@@ -183,6 +195,8 @@ def _run(args: Namespace) -> CommandResult:
     selector = load(args.model, device=args.device)
     _check_recall(selector, args)
     check_ids(schema_for(selector, args))
+    if is_streamed(args.table, args.stream, verbose=selector.verbose > 0):
+        return _run_streamed(args, selector)
     table = open_for(selector, args)
     check_carry(args.carry, table)
     read = table.read_sets()
@@ -196,18 +210,48 @@ def _run(args: Namespace) -> CommandResult:
     if args.output is not None:
         with printed_warnings(UserWarning):
             write_rows(args.output, rows, formulas=args.formulas)
-    sizes = subset_sizes(picks)
     data = {
-        "picks": None if args.output is None else str(args.output),
-        "sets": len(read),
-        "items": read.sets.layout.total,
         "given": 0 if known.given is None else int(known.given.values.sum()),
         "excluded": 0 if known.excluded is None else int(known.excluded.values.sum()),
+        "skipped": [{"set": name, "reason": reason} for name, reason in skipped.items()],
+    }
+    return _result(args, subset_sizes(picks), read.sets.layout.total, rows, data)
+
+
+def _run_streamed(args: Namespace, selector: SubsetSelector) -> CommandResult:
+    """Choose from a table that is read block by block."""
+    if limits := given_limits(args):
+        raise OptionError(f"limits need all sets in memory; leave out --stream, or {' and '.join(limits)}")
+    if args.output is None:
+        raise OptionError("name the file for the picks: -o FILE")
+    size, threshold, search, decide, recall = args.size, args.threshold, args.search, args.decide, args.recall
+    request = SubsetRequest(size, threshold, search, decide=decide, recall=recall)
+    with printed_warnings(UserWarning):
+        written = selector.write_rows(
+            args.table, schema_for(selector, args), args.output, request, args.given, args.excluded, args.carry
+        )
+    return _result(args, written.sizes, written.items, written.first, {})
+
+
+def _result(args: Namespace, sizes: np.ndarray, items: int, rows: pa.Table, more: dict[str, Any]) -> CommandResult:
+    """Return what to say about picks.
+
+    Args:
+        args: The command line.
+        sizes: The number of chosen items of each set.
+        items: The number of items.
+        rows: The picks, or those of the first sets.
+        more: What else the JSON result has.
+    """
+    data = {
+        "picks": None if args.output is None else str(args.output),
+        "sets": len(sizes),
+        "items": items,
         "chosen": int(sizes.sum()),
         "mean_size": float(sizes.mean()),
         "smallest_size": int(sizes.min()),
         "largest_size": int(sizes.max()),
-        "skipped": [{"set": name, "reason": reason} for name, reason in skipped.items()],
+        **more,
     }
     row = (
         *(str(data[key]) for key in ("sets", "items", "chosen")),

@@ -73,13 +73,17 @@ class RelativeFeatures(nn.Module):
         of_codes = sum(min(_LARGEST, place.width) + 1 for place in self.codes)
         self.out_dim = 2 * len(self.quantities) * (1 + len(self.groups)) + of_codes + 1
 
-    def fit(self, sets: Sets) -> None:
-        """Count how often each code occurs among the items of the training sets."""
-        items, counts = sets.values, torch.zeros_like(self.rates)
+    def count(self, sets: Sets) -> Tensor:
+        """Return how often each code occurs among the items of some sets, in float64."""
+        items, counts = sets.values, torch.zeros_like(self.rates, dtype=torch.float64, device=sets.device)
         for place in self.codes:
             codes = items[:, place.start : place.start + place.width].long()
             counts.index_add_(0, (codes + place.offset).flatten(), (codes > 0).flatten().to(counts))
-        self.rates.copy_(counts / max(1, len(items)))
+        return counts
+
+    def fit(self, counts: Tensor, items: int) -> None:
+        """Learn how often each code occurs, from the counts of the training sets and their number of items."""
+        self.rates.copy_(counts / max(1, items))
 
     def forward(self, sets: Sets) -> Tensor:
         """Return the features of every item, in double precision."""

@@ -32,10 +32,15 @@ class Surprises:
         self._present[column.name] += present
         self._rare[column.name] = column.unknown_share
 
+    @property
+    def gaps(self) -> dict[str, int]:
+        """The number of missing values of each column that had none in training."""
+        return {name: count for name, count in self._gaps.items() if count}
+
     def warnings(self) -> list[str]:
         """Return what people should know, one sentence for each kind of surprise."""
         found = []
-        gaps = [f"{name} ({count})" for name, count in self._gaps.items() if count]
+        gaps = [f"{name} ({count})" for name, count in self.gaps.items()]
         if gaps:
             found.append(
                 f"values are missing where none was in training: {', '.join(gaps)}; the median of training stands for "

@@ -73,8 +73,10 @@ class TableSuspicions:
         if column.parts[0].codes:
             counts = np.bincount(values.astype(np.int64))
             hits = np.bincount(values.astype(np.int64), weights=chosen)
-            right = np.maximum(hits, counts - hits).sum() / len(values)
-            return bool(right >= _SEPARATED and len(values) >= _ROWS_A_CODE * (counts > 0).sum())
+            wrong, chosen_rows = np.minimum(hits, counts - hits).sum(), int(chosen.sum())
+            # Where few items are chosen, all values together are right about most rows.
+            most = (1 - _SEPARATED) * 2 * min(chosen_rows, len(values) - chosen_rows)
+            return bool(wrong <= most and len(values) >= _ROWS_A_CODE * (counts > 0).sum())
         low, high = (
             (
                 np.minimum.reduceat(np.where(chosen, values, np.inf), self._starts),

@@ -5,6 +5,7 @@ from setgrad.selector._load import load as load
 from setgrad.selector._options import SelectorOptions as SelectorOptions
 from setgrad.selector._set_state import SetState as SetState
 from setgrad.selector._table_schema import TableSchema as TableSchema
+from setgrad.selector._writing import PicksSummary as PicksSummary
 from setgrad.selector.choice_losses import ChoiceLoss as ChoiceLoss
 from setgrad.selector.choice_losses import Regret as Regret
 from setgrad.selector.constraints import AllOf as AllOf

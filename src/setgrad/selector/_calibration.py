@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import final
 
+import numpy as np
 from torch import Tensor
 
 from setgrad.selector._batch_constraint import BatchConstraint
@@ -15,6 +16,7 @@ from setgrad.selector._batched_inference import check_finite, infer_logits
 from setgrad.selector._constrained_choice import choose_allowed
 from setgrad.selector._data import TrainingData
 from setgrad.selector._draws import fit_stop_logit
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._partial_validation import (
     CALIBRATION_GAINS,
@@ -26,7 +28,7 @@ from setgrad.selector._partial_validation import (
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.sizes import SizeRule, calibrate
-from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.sets import Choices, Layout, Sets, subset_sizes
 
 # What calibration evaluates, in passes over its sets.
 _PASSES = 3
@@ -46,7 +48,7 @@ class Calibration:
 
 
 def calibrate_model(
-    model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData, seed: int, seconds: float | None
+    model: ChoiceModel, train: AbstractExamples, held_out: Choices, data: TrainingData, seed: int, seconds: float | None
 ) -> Calibration:
     """Learn the rules from the validation sets.
 
@@ -63,7 +65,9 @@ def calibrate_model(
     exact = copy.deepcopy(model).eval().double()
     logits = infer_logits(exact, held_out.sets, samples=options.resolved_predict_samples)
     check_finite(logits, held_out.sets, data.validation_name)
-    min_size = min(_smallest_size(train.subsets), _smallest_size(held_out.subsets))
+    min_size = min(
+        _smallest_size(train.sizes, train.layout), _smallest_size(subset_sizes(held_out.subsets), held_out.sets.layout)
+    )
     recall = RecallCalibration.of(logits, held_out.subsets)
     if options.method != CONDITIONAL:
         limit = None if data.constraints is None else partial(_limit, data.constraints[1])
@@ -89,6 +93,6 @@ def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRu
     return choose_allowed(constraint, free, scores=scores, free=free, cut=rule.level)
 
 
-def _smallest_size(subsets: Sets) -> int:
+def _smallest_size(sizes: np.ndarray, layout: Layout) -> int:
     """Return the size of the smallest subset; sets without items do not count."""
-    return int(subset_sizes(subsets)[subsets.layout.host_lengths > 0].min())
+    return int(sizes[layout.host_lengths > 0].min())

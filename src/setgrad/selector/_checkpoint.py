@@ -1,4 +1,4 @@
-"""Checkpoints: the state of training after an epoch, in one safetensors file."""
+"""Checkpoints: the state of training after an epoch or a part of one, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from torch import Tensor
 from setgrad._files import from_json, owned_file, previous_of, read_tensors, replace_file, tensor_bytes
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
+from setgrad.selector._examples import Examples
 from setgrad.selector._records import check_history, is_number
 from setgrad.selector._trainer import Progress
 from setgrad.selector._training import Training
+from setgrad.sets import Choices
 
 _KIND = "setgrad.checkpoint"
 _BEST = re.compile(r"(\d+\.)?best\.")
 _REMEDY = "name another file, or delete it to start again"
 # Options that may change when a run is resumed. Modules have no JSON form; the shapes of their weights are compared.
-_FREE_OPTIONS = ("checkpoint", "device", "verbose", "max_epochs", "patience", "phi")
+_FREE_OPTIONS = ("checkpoint", "checkpoint_minutes", "device", "verbose", "max_epochs", "patience", "phi")
 
 
 @final
@@ -46,7 +48,9 @@ class Checkpoint:
 
 
 @contextmanager
-def checkpoint_of(trainer: Training, start: dict[str, Tensor] | None) -> Iterator[Callable[[Training], None] | None]:
+def checkpoint_of(
+    trainer: Training, start: dict[str, Tensor] | None, validation: Choices
+) -> Iterator[Callable[[Training], None] | None]:
     """Restore the trainer from its checkpoint if the file exists, and yield a function that writes the checkpoint.
 
     The last two checkpoints are kept. Inside the block no other fit can use them.
@@ -54,9 +58,10 @@ def checkpoint_of(trainer: Training, start: dict[str, Tensor] | None) -> Iterato
     Args:
         trainer: The trainer of the run.
         start: State of the model whose weights training starts from.
+        validation: The validation sets as they were passed.
 
     Yields:
-        The function to call after every epoch; None without the option `checkpoint`.
+        The function to call with a run to save it; None without the option `checkpoint`.
 
     Raises:
         DataError: If another fit uses the checkpoint, or it cannot be written.
@@ -68,7 +73,7 @@ def checkpoint_of(trainer: Training, start: dict[str, Tensor] | None) -> Iterato
         return
     path = Path(trainer.model.config.options.checkpoint)
     with owned_file(path) as target:
-        mark = _run_fingerprint(trainer, start)
+        mark = _run_fingerprint(trainer, start, validation)
         found = read_checkpoint(path)
         if found is not None:
             _resume(trainer, found, mark, path)
@@ -94,7 +99,8 @@ def _resume(trainer: Training, found: Checkpoint, mark: str, path: Path) -> None
     try:
         _check_parts(found)
         trainer.restore(found.tensors, found.numbers)
-        check_history(trainer.history)
+        if trainer.history or not trainer.is_inside:
+            check_history(trainer.history)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileFormatError(f"the checkpoint {path} does not fit this run ({error}); {_REMEDY}") from None
     epochs = len(trainer.history)
@@ -158,9 +164,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, numbers
 
 
-def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:
+def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None, validation: Choices) -> str:
     """Return a hash of everything that a resumed run must share with the first one."""
-    config, both = trainer.model.config, (trainer.train_data, trainer.validation)
+    config, train = trainer.model.config, trainer.train_data
     options = {name: value for name, value in config.options.get_params().items() if name not in _FREE_OPTIONS}
     parts: list[Any] = [
         {
@@ -171,15 +177,17 @@ def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None) -> str:
             "run": type(trainer).__name__,
         },
         {name: list(value.shape) for name, value in trainer.model.state_dict().items()},
-        [choices.sets.layout.host_lengths.tolist() for choices in both],
-        *(tensor for choices in both for tensor in (choices.sets.values, choices.subsets.values)),
-        *([] if trainer.weights is None else [trainer.weights]),
+        *train.signature(),
+        *Examples(validation, None).signature(),
         # Flat, because the batch counter of a normalisation has no axis, and such a tensor has no view as bytes.
         *([] if start is None else [value.flatten() for value in start.values()]),
     ]
     if trainer.constraints is not None:
+        # Under a constraint the training sets are in memory.
+        assert isinstance(train, Examples)
+        both = (train.choices, validation)
         parts += [constraint_signature(c, choices.sets) for c, choices in zip(trainer.constraints, both, strict=True)]
-        parts.append(trainer.gradient.check(trainer.constraints[0], trainer.train_data))
+        parts.append(trainer.gradient.check(trainer.constraints[0], train.choices))
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):

@@ -397,5 +397,4 @@ class AbstractChoosing(abc.ABC):
 
 def _logit_dtype(sets: Sets) -> torch.dtype:
     """Return the dtype of logits: at least float32, because half precision would give different items the same one."""
-    dtype = torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype()
-    return torch.promote_types(sets.dtype, dtype)
+    return torch.promote_types(sets.dtype, torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype())

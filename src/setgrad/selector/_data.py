@@ -13,9 +13,10 @@ from setgrad.discrete import CombinatorialSolver
 from setgrad.errors import DataError, OptionError, ShapeError, parameter
 from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._choice_gradient import ChoiceGradient
+from setgrad.selector._examples import AbstractExamples, Examples
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector.constraints import AnyConstraint, Constraint
-from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.sets import Choices, Sets
 from setgrad.sets._sets import as_tensor
 
 
@@ -27,15 +28,13 @@ class TrainingData:
     Attributes:
         train: The training sets.
         validation: The validation sets.
-        weights: Weight of each training item; None for equal weights.
         constraints: The constraints on both; None without one.
         validation_indices: Indices of the validation sets among the sets passed to fit; None if they are separate.
         gradient: How training under the constraints is differentiated.
     """
 
-    train: Choices
+    train: AbstractExamples
     validation: Choices
-    weights: Tensor | None
     constraints: tuple[BatchConstraint, BatchConstraint] | None
     validation_indices: np.ndarray | None
     gradient: ChoiceGradient
@@ -98,15 +97,19 @@ def prepare_data(
                 f"the validation sets have a constraint, but the training sets have none; pass "
                 f"{parameter('constraint')} too"
             )
-        return TrainingData(train, held_choices, weights, None, held_out, gradient)
+        return TrainingData(Examples(train, weights), held_choices, None, held_out, gradient)
     constraints = split_constraint(constraint, validation_constraint, choices, held_choices, train_indices, held_out)
     gradient.check(constraints[0], train)
-    return TrainingData(train, held_choices, weights, constraints, held_out, gradient)
+    return TrainingData(Examples(train, weights), held_choices, constraints, held_out, gradient)
 
 
-def describe_trivial(choices: Choices) -> str | None:
-    """Return what to say about sets from which nothing, or everything, was chosen; None if there are others."""
-    counts, lengths = subset_sizes(choices.subsets), choices.sets.layout.host_lengths
+def describe_trivial(lengths: np.ndarray, counts: np.ndarray) -> str | None:
+    """Return what to say about sets from which nothing, or everything, was chosen; None if there are others.
+
+    Args:
+        lengths: The sizes of the sets.
+        counts: The sizes of the chosen subsets.
+    """
     if not counts.any():
         return "nothing was chosen from any training set, so there is nothing to learn"
     if (counts == lengths).all():
@@ -159,8 +162,16 @@ def _separate_validation(validation: Any) -> tuple[Choices | None, Any]:
     return _detach(Choices.of(sets, subsets)), rest[0] if rest else None
 
 
-def split_sets(lengths: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_sets(
+    lengths: np.ndarray, fraction: float, seed: int, most_items: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the training and of the validation sets, from the sizes of all.
+
+    Args:
+        lengths: The sizes of the sets.
+        fraction: The share of the sets to validate on.
+        seed: The seed of the choice.
+        most_items: The most items that validation sets have together, if there is more than one; None for no limit.
 
     Raises:
         DataError: If there are fewer than two sets with items.
@@ -173,6 +184,8 @@ def split_sets(lengths: np.ndarray, fraction: float, seed: int) -> tuple[np.ndar
             f"{parameter('validation')}"
         )
     count = min(len(order) - 1, max(1, round(fraction * len(order))))
+    if most_items is not None:
+        count = max(1, min(count, int(np.searchsorted(np.cumsum(lengths[order]), most_items, side="right"))))
     return np.sort(order[count:]), np.sort(order[:count])
 
 
@@ -195,6 +208,18 @@ def _item_weights(sample_weight: Any, choices: Choices) -> Tensor | None:
         )
     if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool((weights > 0).any()):
         raise DataError(f"{name} must be finite and not negative, with at least one positive number")
-    # Only ratios count: the size of the weights would otherwise matter for clipped and for tiny gradients.
-    weights = (weights / weights.max()).float()
-    return (weights / weights.mean()).to(choices.sets.device)
+    largest = float(weights.max())
+    return normalised_weights(weights, largest, float((weights / largest).mean())).to(choices.sets.device)
+
+
+def normalised_weights(weights: Tensor, largest: float, mean: float) -> Tensor:
+    """Return weights with a mean of 1, in float32.
+
+    Only ratios count: the size of the weights would otherwise matter for clipped and for tiny gradients.
+
+    Args:
+        weights: The weights, in float64.
+        largest: The largest weight.
+        mean: The mean of the weights over the largest one.
+    """
+    return (weights / largest / mean).float()

@@ -12,6 +12,7 @@ import torch
 from setgrad.columns._part import Part
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._checkpoint import read_checkpoint
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model_config import ModelConfig
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._stacked_weights import STACKABLE_METHODS
@@ -57,7 +58,7 @@ _MAX_STEPS = 50
 
 def resolve_model(
     options: SelectorOptions,
-    sets: Sets,
+    sets: Sets | AbstractExamples,
     start: ModelConfig | None,
     *,
     device: torch.device,
@@ -113,7 +114,7 @@ def _mean_field(options: SelectorOptions) -> dict[str, Any]:
     }
 
 
-def default_batch_size(options: SelectorOptions, sets: Sets) -> int:
+def default_batch_size(options: SelectorOptions, sets: Sets | AbstractExamples) -> int:
     """Return the sets of a batch for `batch_size=None`."""
     if options.phi == UMBC and sets.layout.longest > options.chunk_size:
         # A set is read in chunks by itself.
@@ -122,21 +123,21 @@ def default_batch_size(options: SelectorOptions, sets: Sets) -> int:
     return _SMALL_BATCH if options.method == CONDITIONAL and len(sets) < limit else _BATCH
 
 
-def default_samples(options: SelectorOptions, sets: Sets) -> int:
+def default_samples(options: SelectorOptions, sets: Sets | AbstractExamples) -> int:
     """Return the subsets of a step for `samples=None`."""
     return _FEW_SUBSETS if _has_many_sets(options, sets) and not options.half else options.resolved_samples
 
 
-def default_learning_rate(options: SelectorOptions, sets: Sets) -> float:
+def default_learning_rate(options: SelectorOptions, sets: Sets | AbstractExamples) -> float:
     """Return the learning rate for `learning_rate=None`."""
     return _LARGE_RATE if _has_many_sets(options, sets) else _RATE
 
 
-def _has_many_sets(options: SelectorOptions, sets: Sets) -> bool:
+def _has_many_sets(options: SelectorOptions, sets: Sets | AbstractExamples) -> bool:
     return options.method == CONDITIONAL and sets.device.type == "cpu" and len(sets) >= _MANY_SETS
 
 
-def default_hidden(options: SelectorOptions, sets: Sets) -> tuple[int, ...]:
+def default_hidden(options: SelectorOptions, sets: Sets | AbstractExamples) -> tuple[int, ...]:
     """Return the units of the hidden layers for `hidden=None`."""
     has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi in (CONTEXT, UMBC)
     return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
@@ -150,7 +151,7 @@ def default_patience(options: SelectorOptions, steps: int) -> int:
     return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 
 
-def default_members(options: SelectorOptions, sets: Sets) -> int:
+def default_members(options: SelectorOptions, sets: Sets | AbstractExamples) -> int:
     """Return the number of members for `members=None`: several where one step trains all of them."""
     is_short = options.method in STACKABLE_METHODS and options.phi in _SHORT_STEP_PHIS
     is_small = sets.layout.longest <= _FULL_ATTENTION_LIMIT
@@ -180,7 +181,9 @@ def default_half(options: SelectorOptions, count: int) -> bool:
     return options.method == CONDITIONAL and options.resolved_samples >= 3 and count < FEW_SETS
 
 
-def _members(options: SelectorOptions, sets: Sets, start: ModelConfig | None, constrained: bool) -> int:
+def _members(
+    options: SelectorOptions, sets: Sets | AbstractExamples, start: ModelConfig | None, constrained: bool
+) -> int:
     # A run that is continued keeps its members, even on another device.
     if options.members is not None:
         return int(options.members)
@@ -210,7 +213,7 @@ def _pairs(options: SelectorOptions, start: ModelConfig | None, count: int) -> b
 
 
 def _is_relative(
-    options: SelectorOptions, start: ModelConfig | None, sets: Sets, parts: tuple[Part, ...] | None
+    options: SelectorOptions, start: ModelConfig | None, sets: Sets | AbstractExamples, parts: tuple[Part, ...] | None
 ) -> bool:
     if options.relative is not None:
         return bool(options.relative)
@@ -218,13 +221,17 @@ def _is_relative(
         return bool(start.options.relative)
     if options.method != CONDITIONAL or options.phi != CONTEXT:
         return False
-    return parts is not None or (sets.values.dim() == 2 and Part.vector(sets.values.shape[1]).compared > 0)
+    return parts is not None or (len(sets.item_shape) == 1 and Part.vector(sets.item_shape[0]).compared > 0)
 
 
 def _has_trees(
-    options: SelectorOptions, start: ModelConfig | None, sets: Sets, parts: tuple[Part, ...] | None, constrained: bool
+    options: SelectorOptions,
+    start: ModelConfig | None,
+    sets: Sets | AbstractExamples,
+    parts: tuple[Part, ...] | None,
+    constrained: bool,
 ) -> bool:
-    if options.trees and sets.values.dim() != 2:
+    if options.trees and len(sets.item_shape) != 1:
         raise OptionError(f"{parameter('trees')} read vectors, and these items are not; leave it out")
     if options.trees is not None:
         return bool(options.trees)

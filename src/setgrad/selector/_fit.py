@@ -23,11 +23,12 @@ from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._prepared import grow_trees, prepare_choices
+from setgrad.selector._prepared import grow_trees, prepare_sets
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._tables import CONDITIONAL
@@ -71,10 +72,11 @@ def fit_selector(
         parts: What the numbers of an item are, if they come from the columns of a table.
     """
     device = resolve_device(options.device)
-    train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (data.train, data.validation))
+    train = data.train.to(device)
+    held_out = Choices(data.validation.sets.to(device), data.validation.subsets.to(device))
     config = resolve_model(
         options,
-        train.sets,
+        train,
         None if start is None else start.config,
         device=device,
         seed=seed,
@@ -88,11 +90,11 @@ def fit_selector(
             phi = copy_module(options.phi)
             model = ChoiceModel(config, phi).to(device)
             if phi is not None:
-                _check_dtypes(model, train.sets)
+                _check_dtypes(model, held_out.sets)
                 # The module may draw random numbers in training too.
                 training.enter_context(building.pop_all())
         if start is None:
-            model.fit_scaler(train.sets)
+            model.fit_scaler(train.statistics(model.relative))
             if model.trees is not None:
                 model.start_as_trees()
             # A choice under a constraint has no useful gradient where all logits are equal.
@@ -100,15 +102,16 @@ def fit_selector(
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        if model.trees is None or start is not None:
-            train, held_out = prepare_choices(model, train, held_out)
-        else:
+        folds = None
+        if model.trees is not None and start is None:
             # Sets that the user holds out, or weighs, are not learned from.
-            both = data.validation_indices is not None and data.weights is None
-            train, held_out = grow_trees(model, train, held_out, data.weights, learn_from_both=both, seed=seed)
-        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
+            both = data.validation_indices is not None and not train.is_weighted
+            folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
+        passed = held_out
+        train, held_out = prepare_sets(model, train, held_out, folds)
+        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit)
         trainer = _make_training(model, train, held_out, data, monitor)
-        save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
+        save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict(), passed))
         with monitor.watching(len(trainer.history)):
             trainer.run(save)
     _warn_unconverged(trainer.history)
@@ -124,7 +127,7 @@ def fit_selector(
 
 
 def _make_training(
-    model: ChoiceModel, train: Choices, held_out: Choices, data: TrainingData, monitor: Monitor
+    model: ChoiceModel, train: AbstractExamples, held_out: Choices, data: TrainingData, monitor: Monitor
 ) -> Training:
     """Return the training run: of all members together, or of each by itself."""
     seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
@@ -145,7 +148,6 @@ def _make_training(
             model,
             train,
             held_out,
-            data.weights,
             data.constraints,
             data.validation_name,
             data.gradient,

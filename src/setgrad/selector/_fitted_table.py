@@ -18,6 +18,7 @@ from setgrad.selector._table_schema import TableSchema
 from setgrad.sets import Choices, Table
 
 if TYPE_CHECKING:
+    from setgrad.columns._surprises import Surprises
     from setgrad.sets._sources import TableSource
 
 
@@ -31,12 +32,14 @@ class FittedTable:
         schema: Its columns.
         set_id: Its column with the set of a row.
         order: The rows of the user in this order; None if it is theirs.
+        surprises: Counts what is new in it, for whoever reads it in parts; None to warn of it.
     """
 
     source: TableSource
     schema: TableSchema
     set_id: str
     order: np.ndarray | None
+    surprises: Surprises | None = None
 
     @staticmethod
     def open(table: Any, schema: TableSchema, *, groups: Any = None, chosen: bool = False) -> FittedTable:
@@ -138,10 +141,10 @@ class FittedTable:
                 self.source, set_id=self.set_id, features=features, chosen=chosen, item_id=item_id, dtype=dtype
             )
         check_names(self.source.name, self.source.schema, list(schema.columns.names))
-        surprises = Surprises()
+        surprises = self.surprises or Surprises()
         roles = Roles(self.set_id, chosen, schema.item_id)
         notes: list[str] = []
         read = read_rows(self.source, roles, schema.columns.reader(surprises), dtype, notes=notes)
-        for text in (*notes, *surprises.warnings()):
+        for text in (*notes, *(() if self.surprises else surprises.warnings())):
             warnings.warn(f"{self.source.name}: {text}", UserWarning, stacklevel=6)
         return read

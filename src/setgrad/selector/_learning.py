@@ -13,16 +13,20 @@ import torch
 from setgrad._progress import showing
 from setgrad._text_table import plain_table
 from setgrad.columns._arguments import TableArguments
+from setgrad.columns._describe import TableDescription
+from setgrad.errors import OptionError, parameter
 from setgrad.selector._choice_gradient import ChoiceGradient
-from setgrad.selector._data import describe_trivial, prepare_data, split_sets
+from setgrad.selector._data import TrainingData, describe_trivial, prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
-from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, read_to_fit
+from setgrad.selector._stream_fit import StreamedTable, read_to_stream
+from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._validation_input import read_validation
 from setgrad.selector.constraints import AnyConstraint
+from setgrad.sets import Choices
 
 
 class AbstractLearning(abc.ABC):
@@ -95,12 +99,49 @@ class AbstractLearning(abc.ABC):
         start: AbstractLearning | None,
     ) -> Self:
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
-        if read.description is not None and self.verbose > 0:
-            print(plain_table(read.description.text_table), file=sys.stderr)
+        self._show(read.description)
         with showing("reading", self.verbose > 0):
             validation = read_validation(validation, read.schema)
         sets, subsets, weight = as_choices(read.choices, None, None)
         return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
+
+    def read_to_stream(
+        self, table: Any, arguments: TableArguments, *, has_validation: bool, start: AbstractLearning | None = None
+    ) -> StreamedTable:
+        """Read what `fit_streamed` needs to know of Parquet files; the arguments are those of `read_to_fit`."""
+        return read_to_stream(
+            table,
+            arguments,
+            fraction=None if has_validation else self.validate().validation_fraction,
+            seed=self._seed(),
+            fitted=None if start is None or start.table_ is None else start.table_.columns,
+            verbose=self.verbose > 0,
+        )
+
+    # A fit needs gradients, also if the caller is in inference mode.
+    @torch.inference_mode(mode=False)
+    def fit_streamed(
+        self, read: StreamedTable, validation: Any, training: ChoiceGradient, start: AbstractLearning | None
+    ) -> Self:
+        """Learn from Parquet files that are read block by block; the arguments are those of `fit`."""
+        self._show(read.description)
+        held_out = self._separate(validation, read.schema) if read.validation is None else read.validation
+        data = TrainingData(read.train, held_out, None, read.validation_indices, training)
+        parts = None if read.schema.columns is None else read.schema.columns.parts
+        model = None if start is None else start.model_
+        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts))
+        self.table_ = read.schema
+        return self
+
+    def _separate(self, validation: Any, schema: TableSchema) -> Choices:
+        """Return the validation sets that were passed to a fit on a streamed table."""
+        if not is_table(validation):
+            raise OptionError(f"{parameter('validation')} must be a table too, where the training sets are streamed")
+        return Choices(*read_validation(validation, schema))
+
+    def _show(self, description: TableDescription | None) -> None:
+        if description is not None and self.verbose > 0:
+            print(plain_table(description.text_table), file=sys.stderr)
 
     # A fit needs gradients, also if the caller is in inference mode.
     @torch.inference_mode(mode=False)
@@ -119,7 +160,7 @@ class AbstractLearning(abc.ABC):
         options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
         # What is wrong with a table was told when it was read.
-        trivial = describe_trivial(data.train) if schema is None else None
+        trivial = describe_trivial(data.train.layout.host_lengths, data.train.sizes) if schema is None else None
         if trivial is not None:
             warnings.warn(trivial, UserWarning, stacklevel=3)
         parts = None if schema is None or schema.columns is None else schema.columns.parts

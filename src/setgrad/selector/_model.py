@@ -28,9 +28,9 @@ from setgrad.functions.pair_scores import BoundSum
 from setgrad.inference import MeanField, OneStepMeanField, Recognition
 from setgrad.inference.mean_field import solve_bound
 from setgrad.selector._model_config import ModelConfig, resolved
-from setgrad.selector._moments import column_moments
 from setgrad.selector._parts import bind_members
 from setgrad.selector._phi import make_phi
+from setgrad.selector._statistics import ItemStatistics
 from setgrad.selector._tables import (
     CONDITIONAL,
     ESTIMATORS,
@@ -170,20 +170,20 @@ class ChoiceModel(nn.Module):
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
-    def fit_scaler(self, sets: Sets) -> None:
-        """Compute the mean and the standard deviation of each feature over the items of the training sets.
+    def fit_scaler(self, statistics: ItemStatistics) -> None:
+        """Set the mean and the standard deviation of each feature to those of the items of the training sets.
 
         Raises:
             DataError: If the values of a feature are too large.
         """
         reads_tokens = any(member.function.phi.reads_tokens for member in self.each())
-        if not sets.layout.total or reads_tokens:
+        if not statistics.count or reads_tokens:
             return
         if self.relative is not None:
-            self.relative.fit(sets)
+            self.relative.fit(resolved(statistics.codes), statistics.count)
         if not self.config.options.standardize:
             return
-        mean, deviation, largest = column_moments(sets.values)
+        deviation = statistics.variance.sqrt()
         if not bool(deviation.isfinite().all()):
             number = int((~deviation.isfinite()).flatten().nonzero()[0])
             raise DataError(
@@ -191,12 +191,12 @@ class ChoiceModel(nn.Module):
                 "finite; rescale the feature, or take its logarithm"
             )
         # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
-        constant = deviation <= 1e-13 * largest.clamp(min=1e-300)
+        constant = deviation <= 1e-13 * statistics.largest.clamp(min=1e-300)
         # In the precision of the items, so that training and prediction subtract the same number.
-        dtype = torch.promote_types(sets.dtype, self.dtype)
+        dtype = torch.promote_types(statistics.dtype, self.dtype)
         # Codes stay as they are.
         codes = self.config.codes.to(constant.device)
-        self.mean.copy_(mean.masked_fill(codes, 0).to(dtype))
+        self.mean.copy_(statistics.mean.masked_fill(codes, 0).to(dtype))
         self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
         varying = deviation[~constant & ~codes]
         if len(varying):
@@ -232,7 +232,7 @@ class ChoiceModel(nn.Module):
         """Return the members."""
         return [member for member in self.members if isinstance(member, Member)]
 
-    def prepare(self, sets: Sets, scores: Tensor | None = None) -> Sets:
+    def prepare(self, sets: Sets, folds: Tensor | None = None) -> Sets:
         """Return the sets with all that F reads of an item, in the dtype of the weights.
 
         That is its standardised numbers, its features relative to the set, and the score of the trees. Sets that are
@@ -240,7 +240,7 @@ class ChoiceModel(nn.Module):
 
         Args:
             sets: The sets.
-            scores: The scores `(total,)`; None for those of the trees.
+            folds: The fold whose trees score each item, `(total,)`; -1, or None for all, for the mean over the folds.
         """
         width = self.config.prepared_width
         if width > self.config.width and tuple(sets.item_shape) == (width,):
@@ -251,7 +251,7 @@ class ChoiceModel(nn.Module):
         if relative is not None:
             pieces.append(relative.to(items.dtype))
         if self.trees is not None:
-            scores = self.trees(sets.values.double(), relative) if scores is None else scores
+            scores = self.trees(sets.values.double(), relative, folds)
             pieces.append(scores.to(items.dtype)[:, None])
         items = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
         return sets.with_values(items.to(self.dtype))

@@ -19,11 +19,12 @@ class Monitor:
     Args:
         verbose: 0 shows nothing, 1 a bar or a line every ten seconds, 2 a line after every epoch.
         epochs: Largest number of epochs.
-        sets: Number of sets of an epoch, for all members together.
+        work: Number of sets, or of rows, of an epoch, for all members together.
+        unit: What is counted, "sets" or "rows".
     """
 
-    def __init__(self, verbose: int, epochs: int, sets: int) -> None:
-        self.verbose, self.epochs, self.sets = verbose, epochs, sets
+    def __init__(self, verbose: int, epochs: int, work: int, unit: str = "sets") -> None:
+        self.verbose, self.epochs, self.work, self.unit = verbose, epochs, work, unit
         self.is_stopped = False
         self.finished, self.in_epoch, self.best = 0, 0, -1.0
         self.text = ""
@@ -31,10 +32,10 @@ class Monitor:
         self.progress: Progress | None = None
 
     def batch(self, count: int, left: float | None) -> None:
-        """Note that a batch of so many sets was trained on.
+        """Note that a batch was trained on.
 
         Args:
-            count: The number of sets.
+            count: The number of its sets or rows.
             left: Seconds that are left for training; None without a limit.
         """
         self.in_epoch, self.left = self.in_epoch + count, left
@@ -55,15 +56,15 @@ class Monitor:
             return
         epoch = f"epoch {min(self.epochs, self.finished + (self.in_epoch > 0))} of at most {self.epochs}"
         text = f"{epoch}, {self.text}" if self.text else epoch
-        self.progress.update(self.finished * self.sets + self.in_epoch, text, left)
+        self.progress.update(self.finished * self.work + self.in_epoch, text, left)
 
     @contextmanager
     def watching(self, finished: int) -> Iterator[None]:
         """Show the progress inside, from this number of finished epochs on; a first Ctrl-C sets `is_stopped`."""
         self.finished = finished
-        total, start = self.epochs * self.sets, finished * self.sets
+        total, start = self.epochs * self.work, finished * self.work + self.in_epoch
         shown, bars = self.verbose > 0, self.verbose == 1
-        with progress_bar("fitting", total, unit="sets", enabled=shown, start=start, bars=bars) as progress:
+        with progress_bar("fitting", total, unit=self.unit, enabled=shown, start=start, bars=bars) as progress:
             self.progress = progress
             with self._catching():
                 yield

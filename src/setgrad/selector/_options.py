@@ -189,6 +189,7 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     validation_fraction: Fraction = 0.2
     standardize: bool = True
     checkpoint: str | Path | None = None
+    checkpoint_minutes: PositiveFloat = 10.0
     device: str | torch.device | None = None
     random_state: Seed | None = None
     # Without a range, because True and False are common values.

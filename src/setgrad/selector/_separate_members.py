@@ -36,7 +36,7 @@ class SeparateMembers(Training):
         self.trainers = [make_trainer(model.alone(number), own) for number, own in enumerate(seeds)]
         first = self.trainers[0]
         self.model, self.train_data, self.validation = model, first.train_data, first.validation
-        self.weights, self.constraints, self.gradient = first.weights, first.constraints, first.gradient
+        self.constraints, self.gradient = first.constraints, first.gradient
         self.max_epochs, self.monitor = first.max_epochs, first.monitor
 
     @property

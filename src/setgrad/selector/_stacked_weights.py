@@ -54,11 +54,11 @@ def can_be_stacked(model: ChoiceModel) -> bool:
     return is_plain and all(name.endswith("pairs.scale") for name, _ in model.members.named_buffers())
 
 
-def is_stacking_faster(model: ChoiceModel, sets: Sets, loss: str) -> bool:
+def is_stacking_faster(model: ChoiceModel, layout: Layout, loss: str) -> bool:
     """Return whether a stacked step is faster; for one member, that is if its steps can be replayed as a CUDA graph."""
     if model.mean.device.type != "cuda":
         return False
-    return model.config.members > 1 or (_is_static(model.config) and sets.layout.uniform and loss != "negatives")
+    return model.config.members > 1 or (_is_static(model.config) and layout.uniform and loss != "negatives")
 
 
 def _is_static(config: ModelConfig) -> bool:

@@ -1,7 +1,7 @@
-"""The training loop: shuffled batches, early stopping, a checkpoint after every epoch.
+"""The training loop: shuffled batches, early stopping, a checkpoint after every epoch and inside long ones.
 
-All random numbers of an epoch follow from the seed and the number of the epoch, so a resumed run gives the same result
-as one that was not interrupted.
+All random numbers of a part of an epoch follow from the seed, the number of the epoch and that of the part, so a
+resumed run gives the same result as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -27,6 +27,7 @@ from setgrad.selector._choice_gradient import ChoiceGradient, FenchelYoungGradie
 from setgrad.selector._choice_loss import FenchelYoungLoss
 from setgrad.selector._clock import Clock
 from setgrad.selector._device import seed_torch
+from setgrad.selector._examples import AbstractExamples, EpochPart, LoadedSets
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Monitor
@@ -36,7 +37,7 @@ from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
 from setgrad.selector._training import Training
 from setgrad.selector.metrics import jaccard, pick_top
-from setgrad.sets import Choices, Sets, subset_sizes
+from setgrad.sets import Choices, subset_sizes
 
 _WARMUP_STEPS = 50
 # A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
@@ -64,6 +65,12 @@ class Progress:
         gain_score: The validation score after the last notable gain.
         gain_loss: The validation loss after the last notable fall.
         history: One record for each epoch.
+        step: Number of steps.
+        part: Number of parts of the running epoch that are done.
+        sums: Sums over the sets that were trained on in it: of the loss, and of whether inference converged.
+        seen: The number of these sets.
+        effort: The number of these sets or rows, as progress is told.
+        seconds: How long they took.
     """
 
     epoch: int = 0
@@ -73,6 +80,12 @@ class Progress:
     gain_score: float = -1.0
     gain_loss: float | None = None
     history: list[dict[str, float]] = field(default_factory=list)
+    step: int = 0
+    part: int = 0
+    sums: tuple[float, float] = (0.0, 0.0)
+    seen: int = 0
+    effort: int = 0
+    seconds: float = 0.0
 
 
 @final
@@ -83,7 +96,6 @@ class Trainer(Training):
         model: The model.
         train: The training sets.
         validation: The validation sets.
-        weights: Weight of each training item in the loss; None for equal weights.
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         name_of: Returns the name of a validation set for messages.
         gradient: How training under a constraint is differentiated.
@@ -95,9 +107,8 @@ class Trainer(Training):
     def __init__(
         self,
         model: ChoiceModel,
-        train: Choices,
+        train: AbstractExamples,
         validation: Choices,
-        weights: Tensor | None,
         constraints: tuple[BatchConstraint, BatchConstraint] | None = None,
         name_of: Callable[[int], str] = "validation set {}".format,
         gradient: ChoiceGradient | None = None,
@@ -113,20 +124,22 @@ class Trainer(Training):
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
         self.validation_seconds: float | None = None
         self.seed, self.clock = seed, Clock(None) if clock is None else clock
-        self.monitor = Monitor(0, self.max_epochs, len(train)) if monitor is None else monitor
-        self.weights = None if weights is None else weights.to(train.sets.device)
-        self.sizes = subset_sizes(train.subsets)
+        self.monitor = Monitor(0, self.max_epochs, train.work) if monitor is None else monitor
+        # The sets that batches are taken from.
+        self.loaded: LoadedSets | None = None
+        self.window = -1
+        self.sizes = train.sizes
         self.watched = validation
         if constraints is None and self._partial_loss is not None:
-            trained = resolved(options.samples) * train.sets.layout.total
+            trained = resolved(options.samples) * train.layout.total
             self.watched = sets_to_validate(validation, trained, self.seed)
         self.watched_sizes = subset_sizes(self.watched.subsets)
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
             constraints is None
-            and train.sets.layout.longest <= model.config.largest_whole
+            and train.layout.longest <= model.config.largest_whole
             and can_be_stacked(model)
-            and is_stacking_faster(model, train.sets, resolved(options.loss))
+            and is_stacking_faster(model, train.layout, resolved(options.loss))
         )
         kind = StackedWeights if is_stacked else SeparateWeights
         self.trainable: TrainableWeights = kind(model, weight_decay=options.weight_decay, clip=options.clip)
@@ -142,6 +155,11 @@ class Trainer(Training):
     def best_epoch(self) -> int:
         """The epoch whose weights are kept, counted from 1."""
         return self.progress.best_epoch
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the run is between two parts of an epoch."""
+        return self.progress.part > 0
 
     @property
     def is_finished(self) -> bool:
@@ -180,8 +198,10 @@ class Trainer(Training):
         self.best = {name: value.to(device) for name, value in with_prefix(tensors, "best.").items()}
         self.gradient.restore({name: value.to(device) for name, value in with_prefix(tensors, "gradient.").items()})
         kept = {part.name: numbers[part.name] for part in fields(Progress)}
-        self.progress = Progress(**{**kept, "best_score": tuple(kept["best_score"])})
-        self.clock.before = math.fsum(record["seconds"] for record in self.progress.history)
+        pairs = {name: tuple(kept[name]) for name in ("best_score", "sums")}
+        self.progress = Progress(**{**kept, **pairs})
+        self.clock.before = math.fsum(record["seconds"] for record in self.progress.history) + self.progress.seconds
+        self.monitor.in_epoch += self.progress.effort
 
     def run_epoch(self) -> dict[str, float]:
         """Train for one epoch, or until training is stopped or its time is over, validate, and return the record."""
@@ -189,26 +209,28 @@ class Trainer(Training):
             return self._run_epoch()
 
     def _run_epoch(self) -> dict[str, float]:
-        progress, started = self.progress, time.perf_counter()
-        seeds = np.random.SeedSequence([self.seed, progress.epoch]).generate_state(4)
-        if self.config.phi is None:
-            # Only a module of the user draws from the global generators of torch, as dropout does.
-            seed_torch(int(seeds[3]), self.train_data.sets.device)
-        noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
-        order = np.random.default_rng(seeds[2]).permutation(len(self.train_data))
-        batches = np.array_split(order, self._steps)
-        total = torch.zeros(2, device=self.train_data.sets.device)
+        progress, started, before = self.progress, time.perf_counter(), self.progress.seconds
+        order = self._seeds(0)[2]
+        windows, parts = self.train_data.plan(int(order), resolved(self.config.options.batch_size))
+        total = torch.tensor(progress.sums, device=self.train_data.device)
         self.model.train()
-        seen = 0
-        for number, indices in enumerate(batches):
-            step = progress.epoch * len(batches) + number
-            total += self._step(indices, noise, loss_of(indices), step) * len(indices)
-            seen += len(indices)
-            self.monitor.batch(len(indices), self.clock.left)
-            if self.monitor.is_stopped or self.clock.is_over(self._reserve(seen, time.perf_counter() - started)):
-                break
+        first = parts[progress.part].window if progress.part < len(parts) else len(windows)
+        with closing(self.train_data.load(windows[first:])) as windows_left:
+            for number in range(progress.part, len(parts)):
+                part = parts[number]
+                if self.loaded is None or part.window != self.window:
+                    self.loaded, self.window = next(windows_left), part.window
+                is_over = self._run_part(part, number, total, started - before)
+                progress.seconds = before + time.perf_counter() - started
+                if is_over:
+                    break
+                progress.part, progress.sums = number + 1, tuple(total.tolist())
+                if progress.part < len(parts):
+                    self.save_part()
+        self.loaded = None
         progress.epoch += 1
-        mean_loss, converged = (total / seen).tolist()
+        mean_loss, converged = (total / progress.seen).tolist()
+        progress.part, progress.seen, progress.effort, progress.sums, progress.seconds = 0, 0, 0, (0.0, 0.0), 0.0
         if not math.isfinite(mean_loss):
             raise self._divergence(f"the loss is {mean_loss}")
         validated = time.perf_counter()
@@ -224,10 +246,33 @@ class Trainer(Training):
             "validation_jaccard": score[0],
             "validation_loss": -score[1],
             "converged": converged,
-            "seconds": time.perf_counter() - started,
+            "seconds": before + time.perf_counter() - started,
         }
         progress.history.append(record)
         return record
+
+    def _run_part(self, part: EpochPart, number: int, total: Tensor, started: float) -> bool:
+        """Take the steps of a part of an epoch, and return whether training was stopped or its time is over."""
+        progress, seeds = self.progress, self._seeds(number)
+        if self.config.phi is None:
+            # Only a module of the user draws from the global generators of torch, as dropout does.
+            seed_torch(int(seeds[3]), self.train_data.device)
+        noise, loss_of = FreshNoise(int(seeds[0])), self._losses(int(seeds[1]))
+        for indices in part.batches:
+            total += self._step(indices, noise, loss_of(indices), progress.step) * len(indices)
+            effort = self.train_data.effort(indices)
+            progress.seen, progress.effort = progress.seen + len(indices), progress.effort + effort
+            progress.step += 1
+            self.monitor.batch(effort, self.clock.left)
+            reserve = self._reserve(progress.seen, time.perf_counter() - started)
+            if self.monitor.is_stopped or self.clock.is_over(reserve):
+                return True
+        return False
+
+    def _seeds(self, part: int) -> np.ndarray:
+        """Return the seeds of a part of the running epoch: of noise, of the loss, of the order, of torch."""
+        numbers = [self.seed, self.progress.epoch, *([part] if part else [])]
+        return np.random.SeedSequence(numbers).generate_state(4)
 
     def _reserve(self, seen: int, seconds: float) -> float:
         """Return about how long the next validation takes, after so many sets of the epoch in so many seconds."""
@@ -276,7 +321,7 @@ class Trainer(Training):
 
     def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss | PartialSubsetLoss, step: int) -> Tensor:
         options = self.config.options
-        sets, subsets, weights = self._take(indices)
+        sets, subsets, weights = resolved(self.loaded).take(indices)
         if isinstance(loss, PartialSubsetLoss):
             partial = draw_partial_subsets(subsets, resolved(options.samples), noise, half=resolved(options.half))
             batch = Batch(sets, subsets, weights, None, loss, partial)
@@ -286,24 +331,6 @@ class Trainer(Training):
         # The moving average starts as a plain mean.
         decay = min(options.average, (step + 1) / (step + 10))
         return self.trainable.step(batch, noise, rate, decay)
-
-    @cached_property
-    def _items(self) -> Sets:
-        """Flat indices of the items: sets, subsets and weights of a batch are then taken by one lookup."""
-        sets = self.train_data.sets
-        return sets.with_values(torch.arange(sets.layout.total, device=sets.device))
-
-    def _take(self, indices: np.ndarray) -> tuple[Sets, Sets, Tensor | None]:
-        """Return some of the training sets, their subsets and the weights of their items."""
-        if len(indices) == 1:
-            # One set is not copied, because it may be mapped from a file.
-            first = int(indices[0])
-            sets, subsets = (part[first : first + 1] for part in self.train_data)
-            rows = slice(*self.train_data.sets.layout.host_offsets[first : first + 2])
-            return sets, subsets, None if self.weights is None else self.weights[rows]
-        items = self._items.take(indices)
-        sets, subsets = (items.with_values(part.values[items.values]) for part in self.train_data)
-        return sets, subsets, None if self.weights is None else self.weights[items.values]
 
     def _validate(self) -> tuple[float, float]:
         self.model.eval()
@@ -333,7 +360,9 @@ class Trainer(Training):
         """Return the logits of the validation sets if they are finite; else find out whether the data are the cause."""
         sets = self.validation.sets
         if not bool(logits.isfinite().all()):
-            largest, usual = (float(self.model.prepare(s).values.abs().max()) for s in (sets, self.train_data.sets))
+            # Some training sets stand for all.
+            (some,) = self.train_data.load(self.train_data.windows(0)[:1])
+            largest, usual = (float(self.model.prepare(s).values.abs().max()) for s in (sets, some.choices.sets))
             if largest <= _EXTREME * usual:
                 raise self._divergence("logits of the validation sets are not finite")
             check_finite(logits, sets, self.name_of)

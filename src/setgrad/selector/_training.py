@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Callable
 from typing import Any, final
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from setgrad.selector._batch_constraint import BatchConstraint
 from setgrad.selector._choice_gradient import ChoiceGradient
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._monitor import Monitor
 from setgrad.sets import Choices
@@ -22,21 +24,21 @@ class Training(abc.ABC):
         model: The model, which is trained in place.
         train_data: The training sets.
         validation: The validation sets.
-        weights: Weight of each training item in the loss; None for equal weights.
         constraints: The constraints on the training and the validation subsets, if they were chosen under one.
         gradient: How training under a constraint is differentiated.
         max_epochs: Largest number of epochs.
         monitor: Is told about every batch and epoch, and may stop training.
+        save_part: Is called between two parts of an epoch, where the run can be saved.
     """
 
     model: ChoiceModel
-    train_data: Choices
+    train_data: AbstractExamples
     validation: Choices
-    weights: Tensor | None
     constraints: tuple[BatchConstraint, BatchConstraint] | None
     gradient: ChoiceGradient
     max_epochs: int
     monitor: Monitor
+    save_part: Callable[[], None] = staticmethod(lambda: None)
 
     @property
     @abc.abstractmethod
@@ -52,6 +54,11 @@ class Training(abc.ABC):
     @abc.abstractmethod
     def is_finished(self) -> bool:
         """Whether no epoch is left, or patience has run out."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the run is between two parts of an epoch."""
+        return False
 
     @abc.abstractmethod
     def run_epoch(self) -> dict[str, float]:
@@ -78,14 +85,25 @@ class Training(abc.ABC):
         """Train to the end, or until the monitor stops training, then load the best weights into the model.
 
         Args:
-            save: Called with the run after each whole epoch.
+            save: Called with the run after each whole epoch, and inside long ones.
 
         Raises:
             TrainingError: If the loss or the logits are not finite.
         """
+        saved = time.monotonic()
+        minutes = self.model.config.options.checkpoint_minutes
+
+        def save_part() -> None:
+            nonlocal saved
+            if save is not None and time.monotonic() - saved >= 60 * minutes:
+                save(self)
+                saved = time.monotonic()
+
+        self.save_part = save_part
         while not self.is_finished and not (self.monitor.is_stopped and self.best_epoch):
             self.monitor.epoch(self.run_epoch())
             # A resumed run continues after a whole epoch.
             if save is not None and not self.monitor.is_stopped:
                 save(self)
+                saved = time.monotonic()
         self.load_best()

@@ -24,9 +24,11 @@ from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
 from setgrad.selector._set_state import AbstractEncoding
+from setgrad.selector._stream_choice import check_streamed, is_streamed
 from setgrad.selector._table_input import as_choices, is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._validation_input import read_validation
+from setgrad.selector._writing import AbstractWriting
 from setgrad.selector.choice_losses import ChoiceLoss
 from setgrad.selector.constraints import AnyConstraint
 from setgrad.selector.presets import PRESETS
@@ -35,7 +37,9 @@ from setgrad.selector.sizes import SizeRule, rule_to_json
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, AbstractEncoding, AbstractConventions):
+class SubsetSelector(
+    AbstractOptions, AbstractLearning, AbstractExplaining, AbstractEncoding, AbstractWriting, AbstractConventions
+):
     """Learns what makes a subset good from examples, and picks subsets of new sets of any size.
 
     The estimator follows the conventions of scikit-learn: the constructor stores the options and `fit` checks them.
@@ -109,6 +113,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
         standardize: Whether features are scaled to mean 0 and standard deviation 1.
         checkpoint: File for the state of training after every epoch. An interrupted fit resumes from it.
+        checkpoint_minutes: Minutes after which the state is also saved inside a long epoch: between its parts, which
+            have at most 512 steps.
         device: "cpu", "cuda" or "cuda:1". None is a GPU if there is one.
         random_state: Seed. The same seed gives the same result, bit for bit on a CPU with the same number of threads.
         verbose: 1 shows how far it is: a bar in a terminal, elsewhere a line every ten seconds. 2 writes a line after
@@ -219,6 +225,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         constraint: AnyConstraint | None = None,
         gradient: str = FENCHEL_YOUNG,
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
+        stream: bool | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -250,6 +257,9 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
                 "identity", "imle" or "aimle".
             choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
                 or a function from chosen and target, floats `(k, n)`, to `(k,)`.
+            stream: Whether Parquet files are read block by block while training runs, so that the table may be larger
+                than memory; the rows of a set must be together. None does so if the table would not fit, and for the
+                address of an object store or a `pyarrow.dataset.Dataset`.
 
         Returns:
             The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
@@ -270,6 +280,10 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
             start._check_fitted()
         arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
+        if is_streamed(sets, stream, verbose=self.verbose > 0):
+            check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
+            streamed = self.read_to_stream(sets, arguments, has_validation=validation is not None, start=start)
+            return self.fit_streamed(streamed, validation, training, start)
         if is_table(sets):
             read = self.read_to_fit(
                 sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start

@@ -309,13 +309,16 @@ def check_adjacent(table: str, column: str, set_ids: pa.ChunkedArray, starts: np
     raise row_error(table, column, int(starts[repeated]), text)
 
 
-def describe_repeated(item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray) -> tuple[int, str]:
+def describe_repeated(
+    item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengths: np.ndarray, first_row: int
+) -> tuple[int, str]:
     """Return the first row with an item id that its set has already, and which sets have such ids; -1 for none.
 
     Args:
         item_ids: One id for each row.
         set_ids: One id for each set.
         lengths: The number of rows of each set.
+        first_row: The number of the first row in messages.
     """
     codes = factorize(item_ids)
     keys = np.repeat(np.arange(len(lengths)), lengths) * (int(codes.max()) + 1) + codes
@@ -328,13 +331,13 @@ def describe_repeated(item_ids: pa.ChunkedArray, set_ids: pa.ChunkedArray, lengt
     sets = np.unique(np.searchsorted(np.cumsum(lengths), rows, side="right"))
     text = (
         f"item {item_ids[row].as_py()!r} is in set {set_ids[int(sets[0])].as_py()!r} already (row "
-        f"{earliest[inverse[row]] + 1})"
+        f"{first_row + earliest[inverse[row]] + 1})"
     )
     if len(sets) > 1:
         others = ", ".join(repr(set_ids[int(index)].as_py()) for index in sets[1:_LISTED])
         more = f" and {len(sets) - _LISTED} more" if len(sets) > _LISTED else ""
         text += f"; {len(sets)} sets have an item more than once, also {others}{more}"
-    return row, text
+    return first_row + row, text
 
 
 def integers_if_lossless(ids: pa.ChunkedArray) -> pa.ChunkedArray:

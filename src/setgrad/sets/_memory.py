@@ -28,7 +28,7 @@ class MemoryLimit:
 
     def __init__(self, name: str, columns: int) -> None:
         self._name, self._row_bytes, self._rows = name, columns * _NUMBER_BYTES, 0
-        self._limit = _limit()
+        self._limit = memory_limit()
 
     def add(self, rows: int) -> None:
         """Count more rows.
@@ -45,7 +45,12 @@ class MemoryLimit:
             )
 
 
-def _limit() -> float | None:
+def memory_limit() -> float | None:
+    """Return how many bytes a table may take; None if that is not known.
+
+    Raises:
+        DataError: If the environment variable is not a number.
+    """
     text = os.environ.get(_VARIABLE)
     if text is not None:
         try:

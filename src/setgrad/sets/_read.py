@@ -192,7 +192,7 @@ def read_rows(
     start_chunks: list[np.ndarray] = []
     rows, previous, faults = 0, None, Faults()
     for batch in source.read_chunks(needed):
-        chunk = {column: Column.from_batch(name, batch, column, rows) for column in needed}
+        chunk = {column: Column.from_batch(name, batch, column, source.first_row + rows) for column in needed}
         with faults.collect():
             set_ids = read_ids(chunk[set_id])
             starts = find_starts(set_ids, previous)
@@ -222,12 +222,12 @@ def read_rows(
     lengths = np.diff(starts, append=rows)
     all_set_ids = pa.chunked_array(set_chunks)
     with faults.collect():
-        check_adjacent(name, set_id, all_set_ids, starts, lengths)
+        check_adjacent(name, set_id, all_set_ids, source.first_row + starts, lengths)
     if item_id is None:
         item_ids = np.arange(rows) - np.repeat(starts, lengths)
     else:
         all_item_ids = pa.chunked_array(item_chunks)
-        row, text = describe_repeated(all_item_ids, all_set_ids, lengths)
+        row, text = describe_repeated(all_item_ids, all_set_ids, lengths, source.first_row)
         if row >= 0 and notes is None:
             remedy = "an item may be in a set once: drop one of the rows or use different ids"
             faults.found.append(row_error(name, item_id, row, f"{text}; {remedy}"))

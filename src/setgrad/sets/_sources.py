@@ -44,12 +44,14 @@ class TableSource:
         typed: Whether its columns have types; if not, every column is read as text.
         schema: The names and types of its columns.
         batches: Reads the rows of these columns, in order.
+        first_row: The number of its first row in messages, if it is a part of a larger table.
     """
 
     name: str
     typed: bool
     schema: pa.Schema
     batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
+    first_row: int = 0
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Check that the columns exist.
@@ -110,14 +112,14 @@ def _open_file(path: Path) -> TableSource:
         raise DataError(f"{path}: there is no such file; check the path (the current folder is {Path.cwd()})")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; write the table again")
-    with _as_data_errors(str(path), file_format.name):
+    with as_data_errors(str(path), file_format.name):
         schema = file_format.schema(path)
         _ = schema.names  # decodes the names, which fails here if they are not UTF-8
     return TableSource(str(path), file_format.typed, schema, partial(_file_batches, path, file_format))
 
 
 def _file_batches(path: Path, file_format: Format, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with _as_data_errors(str(path), file_format.name):
+    with as_data_errors(str(path), file_format.name):
         yield from file_format.batches(path, columns)
 
 
@@ -148,9 +150,7 @@ def _open_files(paths: Sequence[Path]) -> TableSource:
 
 def _open_folder(folder: Path) -> TableSource:
     """Return all tables in a folder, in the order of their paths; folders like country=NL are columns."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _is_part(path, folder))
-    if not paths:
-        raise DataError(f"{folder}: this folder holds no table; tables end in {', '.join(FORMATS)}")
+    paths = table_paths(folder)
     formats = {find_format(path) for path in paths}
     if len(formats) > 1:
         names = " and ".join(sorted(file_format.name for file_format in formats))
@@ -158,7 +158,7 @@ def _open_folder(folder: Path) -> TableSource:
     (file_format,) = formats
     if file_format.dataset is None:
         return _open_files(paths)
-    with _as_data_errors(str(folder), file_format.name):
+    with as_data_errors(str(folder), file_format.name):
         # Relative to the folder, so that "=" in the path of the folder itself is no column.
         parts = dataset.dataset(
             [path.relative_to(folder).as_posix() for path in paths],
@@ -168,7 +168,7 @@ def _open_folder(folder: Path) -> TableSource:
         )
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with _as_data_errors(str(folder), file_format.name):
+        with as_data_errors(str(folder), file_format.name):
             # Little read-ahead: a row group of every file at once may not fit into memory.
             for batch in parts.to_batches(
                 columns, batch_size=chunk_rows(columns), fragment_readahead=1, batch_readahead=2
@@ -176,6 +176,18 @@ def _open_folder(folder: Path) -> TableSource:
                 yield validated(batch)
 
     return TableSource(str(folder), file_format.typed, parts.schema, batches)
+
+
+def table_paths(folder: Path) -> list[Path]:
+    """Return the files of a folder that hold tables, sorted.
+
+    Raises:
+        DataError: If there are none.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _is_part(path, folder))
+    if not paths:
+        raise DataError(f"{folder}: this folder holds no table; tables end in {', '.join(FORMATS)}")
+    return paths
 
 
 def _is_part(path: Path, folder: Path) -> bool:
@@ -194,10 +206,10 @@ def _open_frame(frame: Any) -> TableSource:
     columns = [column for column in table.column_names if not _UNNAMED_INDEX.fullmatch(column)]
     if len(columns) < table.num_columns:
         table = table.select(columns)
-    return _hold(name, True, table.schema, table)
+    return hold_rows(name, True, table.schema, table)
 
 
-def _hold(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSource:
+def hold_rows(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSource:
     """Return a source with its rows in memory."""
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -215,7 +227,7 @@ def load_rows(source: TableSource) -> TableSource:
     batches = list(source.read_chunks(source.schema.names))
     if not batches:
         raise DataError(f"{source.name}: the table has columns but no rows; write at least one item")
-    return _hold(source.name, source.typed, source.schema, pa.Table.from_batches(batches))
+    return hold_rows(source.name, source.typed, source.schema, pa.Table.from_batches(batches))
 
 
 def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarray | None]:
@@ -238,18 +250,22 @@ def gather_sets(source: TableSource, set_id: str) -> tuple[TableSource, np.ndarr
     order = np.argsort(codes, kind="stable")
     table = take_rows(pa.Table.from_batches(source.read_chunks(source.schema.names)), order)
     # Messages count the rows in this order.
-    return _hold(f"{source.name} with the rows of a set together", source.typed, source.schema, table), order
+    return hold_rows(f"{source.name} with the rows of a set together", source.typed, source.schema, table), order
 
 
 def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """Return some rows of a table."""
+    return without_views(table).take(pa.array(rows))
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """Return a table with plain texts and bytes in place of views, of which PyArrow cannot take rows."""
     plain = {types.is_string_view: pa.large_string(), types.is_binary_view: pa.large_binary()}
     for index, field in enumerate(table.schema):
-        # PyArrow cannot take from the views that polars writes.
         dtype = next((dtype for is_view, dtype in plain.items() if is_view(field.type)), None)
         if dtype is not None:
             table = table.set_column(index, field.name, table.column(index).cast(dtype))
-    return table.take(pa.array(rows))
+    return table
 
 
 def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableSource:
@@ -258,11 +274,12 @@ def with_columns(source: TableSource, columns: Mapping[str, pa.Array]) -> TableS
     for name, values in columns.items():
         field = pa.field(name, values.type)
         table, schema = table.append_column(field, values), schema.append(field)
-    return _hold(source.name, source.typed, schema, table)
+    return hold_rows(source.name, source.typed, schema, table)
 
 
 @contextmanager
-def _as_data_errors(name: str, format_name: str) -> Iterator[None]:
+def as_data_errors(name: str, format_name: str) -> Iterator[None]:
+    """Raise a DataError in place of errors of PyArrow and of the file system."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -6,21 +6,22 @@ Imported only when a table is written, so PyArrow may be imported at the top.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from pyarrow import types
+from pyarrow import parquet, types
 
 from setgrad._files import atomic_write
 from setgrad.errors import DataError, OptionError, ShapeError
 from setgrad.sets._columns import unwrap_extension
-from setgrad.sets._formats import Format, find_format
+from setgrad.sets._formats import PARQUET, Format, find_format
 from setgrad.sets._formulas import guard_formulas
 from setgrad.sets._sets import Sets
 
@@ -105,6 +106,11 @@ def write_rows(path: Path, table: pa.Table, *, formulas: bool = False) -> None:
         DataError: If the file cannot be written, or cannot hold values of a column.
     """
     file_format = find_format(path)
+    _write(path, file_format, _plain_rows(path, file_format, table), formulas=formulas)
+
+
+def _plain_rows(path: Path, file_format: Format, table: pa.Table) -> pa.Table:
+    """Return a table with columns that a file of this format can hold."""
     columns = {}
     for name in table.column_names:
         array = unwrap_extension(table[name].combine_chunks())
@@ -115,7 +121,54 @@ def write_rows(path: Path, table: pa.Table, *, formulas: bool = False) -> None:
                 raise DataError(f"{path}: column {name!r} is {array.type}, which text cannot hold; write .parquet")
             array = _decode(array, f"column {name!r}") if _is_bytes(array.type) else array
         columns[name] = array
-    _write(path, file_format, pa.table(columns), formulas=formulas)
+    return pa.table(columns)
+
+
+@final
+class ParquetFile:
+    """A Parquet file that is written in parts.
+
+    Args:
+        path: Its path, for messages.
+        draft: Where it is written.
+    """
+
+    def __init__(self, path: Path, draft: Path) -> None:
+        self._path, self._draft = path, draft
+        self._writer: parquet.ParquetWriter | None = None
+
+    @staticmethod
+    @contextmanager
+    def open(path: Path) -> Iterator[ParquetFile]:
+        """Yield a file that appears when the block ends without an error.
+
+        Raises:
+            DataError: If the file cannot be written.
+        """
+        check_streams(path)
+        with atomic_write(path) as draft:
+            file = ParquetFile(path, draft)
+            try:
+                yield file
+            finally:
+                if file._writer is not None:
+                    file._writer.close()
+
+    def write(self, rows: pa.Table) -> None:
+        """Write more rows."""
+        rows = _plain_rows(self._path, PARQUET, rows)
+        try:
+            if self._writer is None:
+                self._writer = parquet.ParquetWriter(self._draft, rows.schema, write_page_checksum=True)
+            self._writer.write_table(rows)
+        except (pa.ArrowException, ValueError) as error:
+            raise DataError(f"{self._path}: this cannot be written: {error}") from error
+
+
+def check_streams(path: Path) -> None:
+    """Raise an OptionError if picks cannot be written to a file in parts."""
+    if find_format(path) is not PARQUET:
+        raise OptionError(f"{path}: picks that are streamed are written to Parquet; name a file that ends in .parquet")
 
 
 def _write(path: Path, file_format: Format, table: pa.Table, *, formulas: bool) -> None:

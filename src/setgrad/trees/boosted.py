@@ -85,16 +85,19 @@ class BoostedTrees(nn.Module):
         )
 
     @torch.no_grad()
-    def forward(self, numbers: Tensor, relative: Tensor | None) -> Tensor:
-        """Return the mean score over the folds.
+    def forward(self, numbers: Tensor, relative: Tensor | None, folds: Tensor | None = None) -> Tensor:
+        """Return the scores.
 
         Args:
             numbers: The numbers of the items `(total, width)`.
             relative: Their features relative to the set `(total, r)`.
+            folds: The fold whose trees score each item, `(total,)`; -1, or None for all items, for the mean over the
+                folds.
         """
         features, codes = self.inputs.features(numbers, relative), self.inputs.codes(numbers)
-        scores = torch.stack([self._score(fold, features, codes) for fold in range(_FOLDS)])
-        return scores.mean(0)
+        by_fold = torch.stack([self._score(fold, features, codes) for fold in range(_FOLDS)])
+        mean = by_fold.mean(0)
+        return mean if folds is None else torch.where(folds < 0, mean, by_fold.gather(0, folds.clamp(min=0)[None])[0])
 
     @torch.no_grad()
     def fit(
@@ -107,7 +110,7 @@ class BoostedTrees(nn.Module):
         *,
         seed: int,
     ) -> Tensor:
-        """Grow the trees, and return a score of each item from trees that have not seen its set.
+        """Grow the trees, and return the fold of each set, whose trees have not seen it: -1 if none have.
 
         Args:
             numbers: The numbers of the items `(total, width)`.
@@ -119,7 +122,8 @@ class BoostedTrees(nn.Module):
         """
         rng = np.random.default_rng([seed, 3])
         features, codes = self.inputs.features(numbers, relative), self.inputs.codes(numbers)
-        folds = torch.as_tensor(_deal(ids.cpu().numpy(), rng), device=ids.device)
+        of_sets = _deal(ids.cpu().numpy(), rng)
+        folds = torch.as_tensor(of_sets, device=ids.device)[ids]
         learned = (folds >= 0).nonzero()[:, 0]
         weight = torch.ones_like(features[:, 0]) if weights is None else weights
         known = (
@@ -128,10 +132,7 @@ class BoostedTrees(nn.Module):
         items = _Items(*known)
         for fold in range(_FOLDS):
             self._fit_fold(fold, items, rng)
-        by_fold = torch.stack([self._score(fold, features, codes) for fold in range(_FOLDS)])
-        # Sets beyond those that are learned from were seen by no fold.
-        own = by_fold.gather(0, folds.clamp(min=0)[None])[0]
-        return torch.where(folds >= 0, own, by_fold.mean(0))
+        return torch.as_tensor(of_sets, device=ids.device)
 
     def _fit_fold(self, fold: int, items: _Items, rng: np.random.Generator) -> None:
         held_out = items.of(items.folds == fold)
@@ -180,11 +181,11 @@ class BoostedTrees(nn.Module):
 
 
 def _deal(ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the fold of the set of each item; -1 for sets beyond those that are learned from."""
+    """Return the fold of each set; -1 for sets beyond those that are learned from."""
     sizes = np.bincount(ids)
     order = rng.permutation(np.flatnonzero(sizes))
     # The first set counts, however large it is.
     is_learned = np.cumsum(sizes[order]) - sizes[order] < _MOST_ITEMS
     folds = np.full(len(sizes), -1)
     folds[order[is_learned]] = np.arange(is_learned.sum()) % _FOLDS
-    return folds[ids]
+    return folds
