@@ -222,4 +222,5 @@ def normalised_weights(weights: Tensor, largest: float, mean: float) -> Tensor:
         largest: The largest weight.
         mean: The mean of the weights over the largest one.
     """
-    return (weights / largest / mean).float()
+    # Rounded, so that the order in which weights were added up does not matter.
+    return (weights / largest / float(np.float32(mean))).float()
