@@ -84,7 +84,7 @@ class TableSchema:
             raise FileFormatError(f"{place} is damaged: it does not name the columns of a table")
         dtype = data.get("dtype")
         if dtype not in (None, *_DTYPES):
-            raise FileFormatError(f"{place} is damaged: {dtype!r} is not one of the dtypes {', '.join(_DTYPES)}")
+            raise FileFormatError(f"{place} is damaged: {dtype!r:.80} is not one of the dtypes {', '.join(_DTYPES)}")
         columns = None
         if data.get("columns") is not None:
             from setgrad.columns._columns import Columns
