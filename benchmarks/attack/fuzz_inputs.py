@@ -88,6 +88,8 @@ def _checkpoint_input() -> Input:
 
         def read(content: bytes) -> object:
             text = content.decode(errors="replace")
+            # It would take the place of a damaged one.
+            (place / "run.ckpt.previous").unlink(missing_ok=True)
             path.write_bytes(tensor_bytes(tensors, _CHECKPOINT, **{**metadata, "numbers": text}))
             return target.read(place)
 

@@ -213,6 +213,8 @@ def edit_in(folder, part, **changes):
         (lambda f: rewrite(f, "config.json", b"[" * 10**6), "nested 1000000 deep"),
         (lambda f: rewrite(f, "config.json", b"[1]"), "not written by setgrad"),
         (lambda f: rewrite(f, "config.json", b'{"a": "\\ud800"}'), "is damaged"),
+        # In UTF-16 the limits of size and depth would mean nothing.
+        (lambda f: rewrite(f, "config.json", "{}".encode("utf-16")), "is damaged"),
         (lambda f: edit(f, format="other"), "not written by setgrad"),
         (lambda f: edit(f, version=99), "format version 99"),
         (lambda f: edit(f, options_in_use={"method": "direct"}), "do not fit together"),

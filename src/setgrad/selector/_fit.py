@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import shorten
@@ -58,6 +59,7 @@ def fit_selector(
     seed: int,
     start: ChoiceModel | None,
     parts: tuple[Part, ...] | None = None,
+    names: Sequence[str] | None = None,
 ) -> FitResult:
     """Fit a model; see `SubsetSelector.fit`.
 
@@ -67,6 +69,7 @@ def fit_selector(
         seed: The seed.
         start: The model whose weights training starts from; None for new weights.
         parts: What the numbers of an item are, if they come from the columns of a table.
+        names: The column of each number of an item, if they come from a table.
     """
     device = resolve_device(options.device)
     train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (data.train, data.validation))
@@ -90,7 +93,7 @@ def fit_selector(
                 # The module may draw random numbers in training too.
                 training.enter_context(building.pop_all())
         if start is None:
-            model.fit_scaler(train.sets)
+            model.fit_scaler(train.sets, names)
             # A choice under a constraint has no useful gradient where all logits are equal.
             if len(train) < FEW_SETS and data.constraints is None:
                 model.start_as_pairs()

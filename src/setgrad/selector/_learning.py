@@ -116,6 +116,7 @@ class AbstractLearning(abc.ABC):
         options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
         parts = None if schema is None or schema.columns is None else schema.columns.parts
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
+        names = None if schema is None else schema.number_names
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts, names))
         self.table_ = schema
         return self

@@ -64,6 +64,8 @@ def load(
         parts = None if schema is None or schema.columns is None else schema.columns.parts
         model_config = ModelConfig(in_use, _item_shape(config["item_shape"]), config["slots"], parts)
         recall = RecallCalibration.pop(tensors)
+        # Models of earlier versions scaled all features by their standard deviation.
+        tensors.setdefault("compressed", torch.zeros(model_config.item_shape, dtype=torch.bool))
         model = _build_model(model_config, tensors, phi).to(place).eval()
         fitted = FitResult(
             model,

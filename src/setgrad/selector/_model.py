@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, final
@@ -16,7 +16,7 @@ from setgrad.columns._module import ColumnItems
 from setgrad.columns._part import Part, compared_scales, count_features
 from setgrad.columns._relative import RelativeFeatures
 from setgrad.encoders import ContextItems, ItemEncoder, Stacked
-from setgrad.errors import DataError, OptionError, parameter
+from setgrad.errors import OptionError, parameter
 from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores, SetFunction
 from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
@@ -26,6 +26,7 @@ from setgrad.inference import ConstantScale, ImplicitMeanField, MeanField, OneSt
 from setgrad.inference.mean_field import MeanFieldSolver, solve_bound
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._scaler import compress, fit_scale, name_features
 from setgrad.selector._tables import (
     CONDITIONAL,
     CONTEXT,
@@ -271,6 +272,7 @@ class ChoiceModel(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    compressed: Tensor
 
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
@@ -278,12 +280,18 @@ class ChoiceModel(nn.Module):
         # In float64, so that features with a small spread far from 0, such as times, keep their digits.
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
+        # Which features are scaled by quantiles, because a few values are far away.
+        self.register_buffer("compressed", torch.zeros(config.item_shape, dtype=torch.bool))
         self.relative = None if config.relative is None else RelativeFeatures(config.relative)
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
-    def fit_scaler(self, sets: Sets) -> None:
-        """Compute the mean and the standard deviation of each feature over the items of the training sets.
+    def fit_scaler(self, sets: Sets, names: Sequence[str] | None = None) -> None:
+        """Compute the scale of each feature over the items of the training sets.
+
+        Args:
+            sets: The training sets.
+            names: The column of each number of an item, for messages.
 
         Raises:
             DataError: If the values of a feature are too large.
@@ -295,23 +303,16 @@ class ChoiceModel(nn.Module):
             self.relative.fit(sets)
         if not self.config.options.standardize:
             return
-        values = sets.values.double()
-        deviation = values.std(0, correction=0)
-        if not bool(deviation.isfinite().all()):
-            number = int((~deviation.isfinite()).flatten().nonzero()[0])
-            raise DataError(
-                f"the values of feature {number} (counted from 0) are so large that their standard deviation is not "
-                "finite; rescale the feature, or take its logarithm"
-            )
-        # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
-        constant = deviation <= 1e-13 * values.abs().amax(0).clamp(min=1e-300)
+        # Codes stay as they are.
+        codes = self.config.codes.to(sets.device)
+        scale = fit_scale(sets.values.double(), codes, name_features(names))
         # In the precision of the items, so that training and prediction subtract the same number.
         dtype = torch.promote_types(sets.dtype, self.dtype)
-        # Codes stay as they are.
-        codes = self.config.codes.to(constant.device)
-        self.mean.copy_(values.mean(0).masked_fill(codes, 0).to(dtype))
-        self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
-        varying = deviation[~constant & ~codes]
+        self.mean.copy_(scale.centre.to(dtype))
+        self.deviation.copy_(scale.spread.to(dtype))
+        self.compressed.copy_(scale.compressed)
+        deviation = scale.spread.masked_fill(scale.spread.isinf(), 0)
+        varying = deviation[(deviation > 0) & ~codes]
         if len(varying):
             spread = (deviation / varying.median()).clamp(1 / _MAX_SPREAD, _MAX_SPREAD).flatten()
             if self.config.all_parts is not None:
@@ -342,6 +343,8 @@ class ChoiceModel(nn.Module):
         """Return the sets with standardised features, in the dtype of the weights."""
         items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
+        if bool(self.compressed.any()):
+            items = torch.where(self.compressed, compress(items), items)
         if self.relative is not None:
             items = torch.cat([items, self.relative(sets).to(items.dtype)], 1)
         return sets.with_values(items.to(self.dtype))

@@ -48,6 +48,13 @@ class TableSchema:
         """The dtype as one of torch; None to choose it from the values."""
         return None if self.dtype is None else _DTYPES[self.dtype]
 
+    @property
+    def number_names(self) -> tuple[str, ...]:
+        """The column of each number of an item."""
+        if self.columns is None:
+            return self.features
+        return tuple(column.name for column in self.columns.columns for _ in range(column.width))
+
     @staticmethod
     def dtype_name(dtype: torch.dtype) -> str | None:
         """Return the name of a dtype; None if tables are not read in it."""

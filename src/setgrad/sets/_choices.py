@@ -15,6 +15,9 @@ from setgrad.errors import DataError, ShapeError
 from setgrad.sets._segments import segment_sum
 from setgrad.sets._sets import Sets, as_tensor
 
+# Whole numbers beyond this are not exact as floating-point numbers.
+_EXACT = 2**53
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,6 +126,11 @@ def as_sets(sets: Any) -> Sets:
         sets = Sets.from_list(_as_list(sets, "sets"))
     if sets.dtype.is_complex:
         raise DataError("items are complex numbers; pass real and imaginary parts as separate features")
+    if sets.dtype == torch.int64 and bool(((sets.values > _EXACT) | (sets.values < -_EXACT)).any()):
+        raise DataError(
+            "items hold whole numbers beyond 2**53, which have more digits than a floating-point number keeps; "
+            "subtract a constant from all values of the feature"
+        )
     if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
         sets = sets.to(torch.float64 if sets.values.element_size() >= 4 else torch.get_default_dtype())
     if not bool(sets.values.isfinite().all()):

@@ -21,6 +21,9 @@ from setgrad.errors import DataError, OptionError, parameter
 
 # Texts that are read as booleans: false at even positions, true at odd ones.
 _BOOLEAN_TEXTS = ["0", "1", "false", "true"]
+# Whole numbers beyond this are not exact as floating-point numbers.
+_EXACT = 2**53
+TOO_LONG = "has more digits than a number keeps; use it as an id or category, or subtract a constant from all values"
 
 
 def resolve_features(
@@ -138,8 +141,12 @@ class Column:
         return Column(table, name, array, first_row)
 
     def value(self, position: int) -> Any:
-        """Return the value at a position of the chunk as a Python object."""
-        return self.array[position].as_py()
+        """Return the value at a position of the chunk as a Python object; a date beyond those of Python as a number."""
+        scalar = self.array[position]
+        try:
+            return scalar.as_py()
+        except (OverflowError, ValueError, LookupError):
+            return scalar.value
 
     def error(self, position: int, text: str) -> DataError:
         """Return an error about a position of the chunk."""
@@ -174,7 +181,7 @@ def read_numbers(column: Column, *, boolean: bool = False) -> np.ndarray:
     if boolean or types.is_boolean(dtype):
         return read_booleans(column).astype(np.float64)
     if types.is_integer(dtype) or types.is_floating(dtype):
-        return column.array.to_numpy(zero_copy_only=False)
+        return check_exact(column, column.array.to_numpy(zero_copy_only=False))
     if types.is_decimal(dtype):
         # Through text: a direct cast does not give the nearest number, which a CSV file gives.
         return column.array.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -188,7 +195,34 @@ def read_numbers(column: Column, *, boolean: bool = False) -> np.ndarray:
         raise column.error(
             position, f"{column.value(position)!r} is not a number; correct it or leave the column out"
         ) from None
-    return parsed.to_numpy(zero_copy_only=False)
+    return check_exact_texts(column, text, parsed).to_numpy(zero_copy_only=False)
+
+
+def check_exact(column: Column, values: np.ndarray) -> np.ndarray:
+    """Return whole numbers, if float64 holds each of them exactly; other numbers as they are.
+
+    Raises:
+        DataError: If a whole number has more digits.
+    """
+    large = (values > _EXACT) | (values < -_EXACT) if values.dtype in (np.int64, np.uint64) else np.empty(0, bool)
+    if large.any():
+        first = int(large.argmax())
+        raise column.error(first, f"{values[first]} {TOO_LONG}")
+    return values
+
+
+def check_exact_texts(column: Column, texts: pa.Array, numbers: pa.Array) -> pa.Array:
+    """Return numbers, if those that are written as whole numbers are what their texts say; as 1e300 is not.
+
+    Raises:
+        DataError: If a whole number has more digits.
+    """
+    large = np.flatnonzero(np.abs(numbers.to_numpy(zero_copy_only=False)) >= _EXACT)
+    wrong = pc.match_substring_regex(texts.take(pa.array(large)), r"^[-+]?\d+$")
+    for position, text in zip(large[wrong].tolist(), texts.take(pa.array(large[wrong])).to_pylist(), strict=True):
+        if abs(int(text)) > _EXACT:
+            raise column.error(position, f"{text} {TOO_LONG}")
+    return numbers
 
 
 def read_booleans(column: Column) -> np.ndarray:
@@ -248,6 +282,8 @@ def read_ids(column: Column) -> pa.Array:
         if nan.any():
             raise column.error(np.flatnonzero(nan)[0], "nan is not an id; every row needs one")
     array = _to_microseconds(column) if getattr(dtype, "unit", None) == "ns" else column.array
+    if types.is_temporal(dtype) and not types.is_interval(dtype):
+        _check_dates(column)
     if types.is_float16(dtype):
         array = array.cast(pa.float32())  # PyArrow cannot compare float16
     try:
@@ -256,6 +292,17 @@ def read_ids(column: Column) -> pa.Array:
         return array.take(pa.array(np.arange(len(array))))
     except pa.ArrowNotImplementedError:
         raise column.error(0, f"an id must be a number or a text, not {dtype}") from None
+
+
+def _check_dates(column: Column) -> None:
+    """Raise if a date or time is none of Python, or its zone is unknown; the first and the last one tell."""
+    ticks = column.array.view(pa.int32() if column.array.type.bit_width == 32 else pa.int64())
+    numbers = ticks.to_numpy(zero_copy_only=False)
+    for position in {int(numbers.argmin()), int(numbers.argmax())} if len(numbers) else ():
+        try:
+            column.array[position].as_py()
+        except (OverflowError, ValueError, LookupError) as error:
+            raise column.error(position, f"this {column.array.type} is no id ({error}); write ids as texts") from None
 
 
 def _to_microseconds(column: Column) -> pa.Array:

@@ -9,6 +9,7 @@ from benchmarks.attack.fuzz_inputs import INPUTS
 from setgrad.errors import SetgradError
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", INPUTS)
 def test_an_input_is_read_as_it_is_and_garbage_is_refused(name, tmp_path):
     read = INPUTS[name].prepare(tmp_path)
