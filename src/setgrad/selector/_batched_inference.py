@@ -21,6 +21,7 @@ from setgrad.sets import Sets
 BATCH_ITEMS, _BATCH_ITEMS_ON_CPU = 2**15, 2**11
 # A warning is shown if the inference converges on a smaller share of the sets.
 CONVERGED_SHARE = 0.9
+_LOOK = "look for values far beyond those that the model was fitted on"
 
 
 def batch_items(device: torch.device) -> int:
@@ -113,6 +114,18 @@ def infer_logits(
     return logits
 
 
+def check_values(values: Tensor) -> Tensor:
+    """Return the values of F, one of each set, if all are finite.
+
+    Raises:
+        DataError: If one is not. The message names the set.
+    """
+    wrong = (~values.isfinite()).nonzero()
+    if len(wrong):
+        raise DataError(f"the features of set {int(wrong[0])} are so large that its F is not finite; {_LOOK}")
+    return values
+
+
 def check_finite(logits: Tensor, sets: Sets, name_of: Callable[[int], str] = "set {}".format) -> Tensor:
     """Return the logits if all are finite.
 
@@ -127,8 +140,5 @@ def check_finite(logits: Tensor, sets: Sets, name_of: Callable[[int], str] = "se
     wrong = ~logits.isfinite()
     if bool(wrong.any()):
         name = name_of(int(sets.layout.ids[wrong][0]))
-        raise DataError(
-            f"the features of {name} are so large that its logits are not finite; look for values far beyond those "
-            "that the model was fitted on"
-        )
+        raise DataError(f"the features of {name} are so large that its logits are not finite; {_LOOK}")
     return logits

@@ -16,7 +16,7 @@ from setgrad._progress import showing
 from setgrad.errors import NotFittedError, OptionError, parameter
 from setgrad.functions import SetFunction
 from setgrad.functions.average import BoundAverage
-from setgrad.selector._batched_inference import check_finite, infer_logits, map_batches, plan_batches
+from setgrad.selector._batched_inference import check_finite, check_values, infer_logits, map_batches, plan_batches
 from setgrad.selector._data import check_item_shape
 from setgrad.selector._draws import DRAWS, closest_to_draws, draw_subsets
 from setgrad.selector._fitted_table import FittedTable
@@ -202,6 +202,7 @@ class AbstractChoosing(abc.ABC):
             subsets: Anything that `fit` takes.
 
         Raises:
+            DataError: If F of a set is not finite.
             NotFittedError: If the selector is not fitted; other errors are those of `fit`.
         """
         choices = self._check_choices(sets, subsets)
@@ -211,7 +212,7 @@ class AbstractChoosing(abc.ABC):
             for rows in plan_batches(choices.sets):
                 part, mask = (x.take(rows).to(model.mean.device) for x in choices)
                 values[torch.as_tensor(rows)] = model.bind(part).value(mask.values[None])[0].cpu()
-        return values.to(choices.sets.device)
+        return check_values(values).to(choices.sets.device)
 
     def gains(self, sets: Any, subsets: Any) -> Sets:
         """Return the gain of each item at one subset of each set: F with the item minus F without it.
@@ -233,7 +234,8 @@ class AbstractChoosing(abc.ABC):
         def work(bound: BoundAverage, batch: Sets, rows: np.ndarray) -> Tensor:
             return bound.gains(choices.subsets.take(rows).values.to(batch.device)[None])[0]
 
-        return choices.sets.with_values(map_batches(self._precise(), choices.sets, work))
+        gains = map_batches(self._precise(), choices.sets, work)
+        return choices.sets.with_values(check_finite(gains, choices.sets))
 
     def calibrate_recall(self, sets: Any, subsets: Any, *, scores: Sets | None = None) -> Self:
         """Calibrate `predict(recall=...)` on sets that the fit has not seen.
