@@ -116,18 +116,19 @@ def _verdict(writer: Writer, folder: Path, versions: list[str], again: int) -> s
         return LOST
 
 
-def crash_everywhere(writer: Writer, place: Path | None = None) -> Counter[str]:
+def crash_everywhere(writer: Writer, every: int = 1, place: Path | None = None) -> Counter[str]:
     """Let a process that saves over another version die before each of its file operations, beside a reader.
 
     Args:
         writer: What is saved.
+        every: Of the operations, one in so many is the last one.
         place: An empty folder to save to; None for a new one.
     """
     versions, result = versions_of(writer), Counter[str]()
     folder = new_folder() if place is None else place
     writer.save(folder, 0)
     operations = count_operations(partial(writer.save, folder, 1))
-    for number in range(operations):
+    for number in range(0, operations, every):
         writer.save(folder, 0)
         # A real death: locks are released by the system, and nothing is cleaned up.
         child = fork(partial(crash_before, number, partial(writer.save, folder, 1), end=partial(os._exit, 0)))
