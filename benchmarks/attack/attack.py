@@ -106,9 +106,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print(f"median of a small model: save {times['save']}, load {times['load']}")
     if options.page is not None:
         options.page.write_text(
-            _PAGE.format(table=result, command=" ".join(options.command), **times), encoding="utf-8"
+            _PAGE.format(table=result, command=_without_json(options.command), **times), encoding="utf-8"
         )
     return {"attacks": {name: dict(row) for name, row in rows.items()}, "times": times, "failed": failed}
+
+
+def _without_json(command: list[str]) -> str:
+    """Return the command without the file of results, which is a path of one machine."""
+    place = command.index("--json") if "--json" in command else len(command)
+    return " ".join([*command[:place], *command[place + 2 :]])
 
 
 def _attacks(
