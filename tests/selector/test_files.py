@@ -224,6 +224,7 @@ def edit_in(folder, part, **changes):
         (lambda f: edit(f, size_rule={"name": "threshold", "cut": True}), "size rule"),
         (lambda f: edit_in(f, "options_in_use", samples=None), "samples has no value"),
         (lambda f: edit_in(f, "options_in_use", steps=None), "steps has no value"),
+        (lambda f: edit_in(f, "options_in_use", hidden=None), "hidden has no value"),
         (lambda f: edit(f, min_size="x"), "min_size is 'x'"),
         (lambda f: edit(f, min_size=None), "min_size is None"),
         (lambda f: edit(f, min_size=10**30), "min_size is 1000"),

@@ -175,7 +175,7 @@ def _check_dtypes(model: ChoiceModel, sets: Sets) -> None:
 
 
 def _warn_unconverged(history: list[dict[str, float]]) -> None:
-    share = history[-1]["converged"] if history else 1.0
+    share = history[-1].get("converged", 1.0) if history else 1.0
     if share < CONVERGED_SHARE:
         warnings.warn(
             f"inference converged on {share:.0%} of the training sets in the last epoch, and the others gave no "

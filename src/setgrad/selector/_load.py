@@ -99,7 +99,7 @@ def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.
 
 def _check_resolved(options: SelectorOptions) -> None:
     """Raise a ValueError if an option that prediction reads was left open."""
-    names = ["members", "relation", "pairs", "samples"]
+    names = ["members", "relation", "pairs", "samples", "hidden"]
     names += [] if options.method in (CONDITIONAL, "direct") else ["steps", "estimator"]
     for name in names:
         if getattr(options, name) is None:
