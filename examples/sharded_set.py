@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from setgrad.encoders import UMBC, NpyChunks, Sharded
+from setgrad.encoders import UMBC, NpyChunks, Sharded, guard_ranks
 
 POINTS, CHUNK, STEPS = 3000, 100, 30
 
@@ -76,17 +76,13 @@ def main() -> dict[str, float]:
     """Train with all processes of the group; one process without torchrun."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        if "RANK" in os.environ:
-            dist.init_process_group(backend)
-        else:
-            dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
-        try:
+        alone = {} if "RANK" in os.environ else {"init_method": f"file://{folder}/meet", "rank": 0, "world_size": 1}
+        # If one process is lost, the others end too, instead of waiting for it.
+        with guard_ranks(backend, timeout=60, **alone):
             path = Path(folder) / "points.npy"
             losses = train(path, write_points(path))
             numbers = {f"loss, step {step}": losses[step - 1] for step in (1, 2, 5, 10, STEPS)}
             return numbers if dist.get_rank() == 0 else {}
-        finally:
-            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

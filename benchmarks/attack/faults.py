@@ -23,10 +23,11 @@ class FaultyDisk:
 
     Args:
         deadly: Number of the operation before which the process dies, counted from 0; None for never.
+        end: Ends the process; None to end only what is inside the block.
     """
 
-    def __init__(self, deadly: int | None = None) -> None:
-        self.deadly, self.done = deadly, 0
+    def __init__(self, deadly: int | None = None, end: Callable[[], Any] | None = None) -> None:
+        self.deadly, self.done, self.end = deadly, 0, end
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -49,13 +50,18 @@ class FaultyDisk:
             return False
         return self.done == self.deadly + 1
 
+    def _die_if_due(self) -> None:
+        if self.deadly is not None and self.done > self.deadly:
+            if self.end is not None:
+                self.end()
+            raise Crash
+
     def _counted(self, operation: Callable[..., Any], name: str) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
             if self._step() and name == "write":
                 # Half of it is on the disk.
                 operation(args[0], bytes(args[1])[: len(args[1]) // 2])
-            if self.deadly is not None and self.done > self.deadly:
-                raise Crash
+            self._die_if_due()
             return operation(*args, **options)
 
         return run
@@ -64,8 +70,7 @@ class FaultyDisk:
         def run(path: Any, flags: int, *args: Any, **options: Any) -> int:
             if flags & (os.O_CREAT | os.O_TRUNC):
                 self._step()
-                if self.deadly is not None and self.done > self.deadly:
-                    raise Crash
+                self._die_if_due()
             return operation(path, flags, *args, **options)
 
         return run
@@ -79,7 +84,8 @@ def count_operations(action: Callable[[], object]) -> int:
     return disk.done
 
 
-def crash_before(number: int, action: Callable[[], object]) -> None:
-    """Run an action that dies before its operation with this number, counted from 0."""
-    with FaultyDisk(number).installed():
+def crash_before(number: int, action: Callable[[], object], *, end: Callable[[], Any] | None = None) -> int:
+    """Run an action that dies before its operation with this number, counted from 0, and with it what `end` ends."""
+    with FaultyDisk(number, end).installed():
         action()
+    return 0

@@ -34,6 +34,7 @@ class Writer:
         read: Returns a digest of what is there.
         kept: Names of the files that are there after a save.
         savers: How many processes may save at once.
+        point: The folder inside that may be a mount point.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Writer:
     read: Callable[[Path], str]
     kept: frozenset[str]
     savers: int = 2
+    point: str = "."
 
     def leftovers(self, folder: Path) -> set[str]:
         """Return the files and folders that no save should leave."""
@@ -74,6 +76,7 @@ def writers() -> list[Writer]:
             lambda folder, version: models[version].save(folder / "model"),
             read_model,
             frozenset({"model", "config.json", "weights.safetensors", "manifest.json"}),
+            point="model",
         ),
         Writer("checkpoint", save_checkpoint, read_checkpoint, frozenset({"run.ckpt", "run.ckpt.previous"}), savers=1),
         Writer(
@@ -85,14 +88,16 @@ def writers() -> list[Writer]:
     ]
 
 
-def _new_folder() -> Path:
+def new_folder() -> Path:
+    """Return a new, empty folder."""
     return Path(tempfile.mkdtemp(prefix="setgrad-attack-"))
 
 
-def _versions(writer: Writer) -> list[str]:
+def versions_of(writer: Writer) -> list[str]:
+    """Return the digests of both versions."""
     found = []
     for version in (0, 1):
-        folder = _new_folder()
+        folder = new_folder()
         writer.save(folder, version)
         found.append(writer.read(folder))
         shutil.rmtree(folder)
@@ -111,20 +116,37 @@ def _verdict(writer: Writer, folder: Path, versions: list[str], again: int) -> s
         return LOST
 
 
-def crash_everywhere(writer: Writer) -> Counter[str]:
-    """Let a save over another version die before each of its file operations."""
-    versions, result = _versions(writer), Counter[str]()
-    folder = _new_folder()
+def crash_everywhere(writer: Writer, every: int = 1, place: Path | None = None) -> Counter[str]:
+    """Let a process that saves over another version die before each of its file operations, beside a reader.
+
+    Args:
+        writer: What is saved.
+        every: Of the operations, one in so many is the last one.
+        place: An empty folder to save to; None for a new one.
+    """
+    versions, result = versions_of(writer), Counter[str]()
+    folder = new_folder() if place is None else place
     writer.save(folder, 0)
     operations = count_operations(partial(writer.save, folder, 1))
-    shutil.rmtree(folder)
-    for number in range(operations):
-        folder = _new_folder()
+    for number in range(0, operations, every):
         writer.save(folder, 0)
-        crash_before(number, partial(writer.save, folder, 1))
-        result[_verdict(writer, folder, versions, 1)] += 1
+        # A real death: locks are released by the system, and nothing is cleaned up.
+        child = fork(partial(crash_before, number, partial(writer.save, folder, 1), end=partial(os._exit, 0)))
+        result[_watch(writer, folder, versions, child) or _verdict(writer, folder, versions, 1)] += 1
+    if place is None:
         shutil.rmtree(folder)
     return result
+
+
+def _watch(writer: Writer, folder: Path, versions: list[str], child: int) -> str | None:
+    """Read while another process saves, until it ends; return what is wrong, if anything is."""
+    wrong = None
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        try:
+            wrong = wrong or (None if writer.read(folder) in versions else OTHER)
+        except (SetgradError, OSError):
+            wrong = LOST
+    return wrong
 
 
 def _forever(work: Callable[[], Any]) -> int:
@@ -134,8 +156,8 @@ def _forever(work: Callable[[], Any]) -> int:
 
 def kill_at_random(writer: Writer, kills: int, draw: random.Random) -> Counter[str]:
     """Kill a process that saves two versions in turn, beside a reader that must see whole versions only."""
-    versions, result = _versions(writer), Counter[str]()
-    folder = _new_folder()
+    versions, result = versions_of(writer), Counter[str]()
+    folder = new_folder()
     writer.save(folder, 0)
 
     def save_both() -> None:
@@ -166,8 +188,8 @@ def kill_at_random(writer: Writer, kills: int, draw: random.Random) -> Counter[s
 
 def save_and_load_at_once(writer: Writer, seconds: float) -> Counter[str]:
     """Let processes save different versions while this one loads."""
-    versions, result = _versions(writer), Counter[str]()
-    folder = _new_folder()
+    versions, result = versions_of(writer), Counter[str]()
+    folder = new_folder()
     writer.save(folder, 0)
 
     def save_in_turn(first: int) -> None:
@@ -195,7 +217,7 @@ def save_and_load_at_once(writer: Writer, seconds: float) -> Counter[str]:
 
 def fit_twice_at_once() -> Counter[str]:
     """Start a fit on a checkpoint that another process owns."""
-    folder = _new_folder()
+    folder = new_folder()
     path = folder / "run.ckpt"
     inbox, outbox = os.pipe()
 

@@ -15,7 +15,7 @@ from setgrad.columns._column import TrainingColumn
 from setgrad.columns._kinds import KINDS
 from setgrad.columns._values import DAY_FORMATS, find_day_format, read_days
 from setgrad.errors import DataError
-from setgrad.sets._columns import read_ids
+from setgrad.sets._ids import read_ids
 from tests.columns.tables import column_of, fit_kind, numbers_of
 
 EPOCH = dt.datetime(1970, 1, 1)

@@ -1,5 +1,6 @@
 """Checkpoints that are damaged or in use: the one before serves, no other weights are resumed, one fit at a time."""
 
+import json
 import threading
 import warnings
 
@@ -132,3 +133,21 @@ def test_a_loaded_model_does_not_write_to_a_path_of_its_file(choices, tmp_path):
     assert loaded.checkpoint is None and loaded.options_.checkpoint is None
     loaded.fit(*make_choices(20, seed=3))
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epoch": -1}, r"does not fit this run \(epoch is -1\)"),
+        ({"gain_epoch": "\ud800" + "x" * 10_000}, "is not a whole checkpoint .*can't encode"),
+    ],
+)
+def test_forged_numbers_are_an_error_of_a_few_lines(fit, tmp_path, change, message):
+    path = tmp_path / "run.ckpt"
+    fit(1)
+    tensors, metadata = read_tensors(path, "setgrad.checkpoint", remedy="")
+    numbers = json.dumps({**json.loads(metadata["numbers"]), **change})
+    path.write_bytes(tensor_bytes(tensors, "setgrad.checkpoint", numbers=numbers))
+    with pytest.raises(FileFormatError, match=message) as error:
+        fit(2)
+    assert len(str(error.value)) < 1000

@@ -17,6 +17,7 @@ from setgrad.errors import DataError, FileFormatError, OptionError
 from setgrad.selector import SubsetSelector, load
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import check_model_folder
+from setgrad.selector._options import declared_options
 from tests.models import MODEL_FILES, rewrite, rewrite_config
 from tests.selector.conftest import TINY, first_member, make_choices
 
@@ -212,6 +213,8 @@ def edit_in(folder, part, **changes):
         (lambda f: rewrite(f, "config.json", b"[" * 10**6), "nested 1000000 deep"),
         (lambda f: rewrite(f, "config.json", b"[1]"), "not written by setgrad"),
         (lambda f: rewrite(f, "config.json", b'{"a": "\\ud800"}'), "is damaged"),
+        # In UTF-16 the limits of size and depth would mean nothing.
+        (lambda f: rewrite(f, "config.json", "{}".encode("utf-16")), "is damaged"),
         (lambda f: edit(f, format="other"), "not written by setgrad"),
         (lambda f: edit(f, version=99), "format version 99"),
         (lambda f: edit(f, options_in_use={"method": "direct"}), "do not fit together"),
@@ -221,6 +224,7 @@ def edit_in(folder, part, **changes):
         (lambda f: edit(f, size_rule={"name": "threshold", "cut": True}), "size rule"),
         (lambda f: edit_in(f, "options_in_use", samples=None), "samples has no value"),
         (lambda f: edit_in(f, "options_in_use", steps=None), "steps has no value"),
+        (lambda f: edit_in(f, "options_in_use", hidden=None), "hidden has no value"),
         (lambda f: edit(f, min_size="x"), "min_size is 'x'"),
         (lambda f: edit(f, min_size=None), "min_size is None"),
         (lambda f: edit(f, min_size=10**30), "min_size is 1000"),
@@ -240,6 +244,10 @@ def edit_in(folder, part, **changes):
         (lambda f: edit(f, size_scores=[1]), "size_scores are not"),
         (lambda f: edit_in(f, "options_in_use", heads=0), "heads must be"),
         (lambda f: edit_in(f, "options_in_use", steps="x"), "steps must be"),
+        (lambda f: edit_in(f, "options_in_use", steps=10**6), "steps must be"),
+        (lambda f: edit_in(f, "options_in_use", samples=10**6), "samples must be"),
+        (lambda f: edit_in(f, "options_in_use", predict_samples=10**6), "samples must be"),
+        (lambda f: edit_in(f, "options", verbose=None), "verbose must be a whole number"),
         (lambda f: edit_in(f, "options_in_use", method="magic"), "unknown method"),
         (lambda f: edit_in(f, "options_in_use", estimator="gaussian", scale="l3"), "unknown scale"),
         (lambda f: edit(f, item_shape=2), "item_shape is 2"),
@@ -253,6 +261,17 @@ def test_load_rejects_damaged_models(folder, damage, message):
     damage(folder)
     with pytest.raises(FileFormatError, match=message):
         load(folder)
+
+
+def test_no_path_in_a_file_is_used(folder, tmp_path):
+    """The next fit would write to it."""
+    paths = [option.name for option in declared_options() if Path in option.kinds]
+    assert "checkpoint" in paths
+    for part in ("options", "options_in_use"):
+        edit_in(folder, part, **dict.fromkeys(paths, str(tmp_path / "chosen by a stranger")))
+    selector = load(folder)
+    assert [getattr(selector, name) for name in paths] == [None] * len(paths)
+    assert [getattr(selector.options_, name) for name in paths] == [None] * len(paths)
 
 
 def test_load_needs_the_phi_of_the_user(choices, tmp_path, seeded):

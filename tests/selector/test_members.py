@@ -125,7 +125,8 @@ def test_rate_and_decay_are_those_of_the_step(choices, kind):
     assert all(torch.equal(value, start[name]) for name, value in current(weights).items())
     train(weights, choices, FreshNoise(1), 1, decay=0.25)
     now = current(weights)
-    for name, value in weights.average().items():
+    changing = {name: value for name, value in weights.average().items() if value.is_floating_point()}
+    for name, value in changing.items():
         torch.testing.assert_close(value, torch.lerp(start[name], now[name], 0.75))
 
 

@@ -61,6 +61,8 @@ def test_options_cannot_be_changed():
         ({"dim": 0}, "dim must be a whole number of at least 1"),
         ({"samples": 2.5}, "samples must be None or a whole number"),
         ({"predict_samples": 0}, "predict_samples must be None or a whole number of at least 1"),
+        ({"predict_samples": 2**14}, "predict_samples must be None or a whole number of at least 1 and below 16384"),
+        ({"verbose": None}, "verbose must be a whole number, not None"),
         ({"learning_rate": 0}, "learning_rate must be None or a number above 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be None or a number above 0"),
         ({"average": 1.0}, "average must"),

@@ -81,3 +81,16 @@ def test_a_table_that_needs_more_memory_than_allowed_is_an_error(tmp_path, monke
     monkeypatch.setenv("SETGRAD_MAX_TABLE_BYTES", "much")
     with pytest.raises(DataError, match="must be a number of bytes, not 'much'"):
         read_table(path, set_id="s")
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms", "Nowhere/X"), pa.date32(), pa.duration("s")])
+def test_a_date_that_python_does_not_have_is_an_error(tmp_path, kind):
+    """A changed byte makes it of a number."""
+    integers = pa.int32() if kind.bit_width == 32 else pa.int64()
+    dates = pa.array([1, 2**31 - 1 if kind.bit_width == 32 else 2**62], integers).view(kind)
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"s": dates, "i": ["a", "b"], "x": [1.0, 2.0]}), path)
+    with pytest.raises(DataError, match=r"column 's', row \d .*is no id"):
+        read(path)
+    with pytest.raises(DataError, match=r"column 's', row 1 .* is not a number but"):
+        read_table(path, set_id="i", features=["s"])

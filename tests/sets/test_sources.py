@@ -181,6 +181,10 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: (p / "t.jsonl").write_text('{"basket": 1\n') and p / "t.jsonl",
         "t.jsonl: this cannot be read as JSON lines",
     ),
+    "lines that are no text": (
+        lambda p: (p / "t.jsonl").write_bytes(b'{"basket": "\xff", "bought": true}\n') and p / "t.jsonl",
+        "t.jsonl: this cannot be read as JSON lines: .*UTF8",
+    ),
 }
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from setgrad._files import _disk
 from setgrad._files._json import from_json, to_json
 from setgrad._files._lock import locked
+from setgrad._files._mounts import check_file_system
 from setgrad.errors import DataError, FileFormatError
 
 MANIFEST = "manifest.json"
@@ -35,7 +36,12 @@ _ATTEMPTS = 100
 
 
 def check_takes_files(folder: Path) -> None:
-    """Raise an OSError if nothing can be created in a folder; permissions do not tell."""
+    """Raise an OSError if nothing can be created in a folder; permissions do not tell.
+
+    Raises:
+        DataError: If the file system cannot replace a file as a whole.
+    """
+    check_file_system(folder)
     probe = folder / _PROBE
     probe.mkdir(exist_ok=True)
     with suppress(FileNotFoundError):

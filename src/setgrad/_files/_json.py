@@ -30,7 +30,8 @@ def from_json(data: bytes) -> Any:
         ValueError: it is nested 100000 deep, and 64 is the limit
     """
     _check_size(data)
-    value = json.loads(data)
+    # The parser would guess UTF-16 and UTF-32, in which the limits mean nothing.
+    value = json.loads(data.decode("utf-8"))
     if rb"\ud" in data.lower():
         # Half of a character: valid JSON, but no text that can be printed or written.
         json.dumps(value, ensure_ascii=False).encode()

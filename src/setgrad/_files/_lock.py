@@ -36,7 +36,11 @@ def locked(lock: Path, what: Path, *, wait: float) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         raise DataError(f"{what}: this cannot be locked: {error}; choose a path where files can be written") from error
     try:
-        lock.write_text(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        with suppress(OSError):
+            # The disk may be full. Then the message of others does not name this process.
+            lock.write_text(
+                f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+            )
         yield
     finally:
         # Before the release: a process that waits takes a lock file without a name for none, and makes a new one.

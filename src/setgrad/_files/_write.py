@@ -10,6 +10,7 @@ from pathlib import Path
 
 from setgrad._files import _disk
 from setgrad._files._lock import locked
+from setgrad._files._mounts import check_file_system
 from setgrad.errors import DataError
 
 # For how many seconds to wait for another process that writes the same file: longer than a large table takes.
@@ -20,7 +21,8 @@ def check_writable(path: Path) -> None:
     """Check that a file can be written at a path; call it before long work.
 
     Raises:
-        DataError: If the path is a folder, a device, or below a folder that takes no files.
+        DataError: If the path is a folder, a device, below a folder that takes no files, or on a file system that
+            cannot replace a file as a whole.
 
     Examples:
         >>> check_writable(Path("."))
@@ -39,6 +41,7 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, str(error)) from error
     if not is_folder:
         raise _unwritable(path, f"{above} is not a folder that takes files")
+    check_file_system(path)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def show_picks(rows: pa.Table, count: int) -> TextTable:
         rows: The picks: set id, item id, chosen, probability, rank, and more columns.
         count: Number of sets.
     """
-    from setgrad.sets._columns import factorize
+    from setgrad.sets._ids import factorize
 
     set_id, item_id, _, _, _, *carried = rows.column_names
     sets = factorize(rows[set_id])

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from setgrad.columns._kinds import IGNORE
-from setgrad.columns._values import TOO_LONG, as_texts, find_day_format, read_quantities, read_truth
+from setgrad.columns._values import as_texts, find_day_format, read_quantities, read_truth
 from setgrad.errors import DataError
-from setgrad.sets._columns import Column, is_index, is_text
+from setgrad.sets._columns import TOO_LONG, Column, is_index, is_text
 
 # Last word of the name of an id.
 _ID_NAME = re.compile(

@@ -14,14 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from setgrad.sets._columns import Column, find_invalid, is_text
+from setgrad.sets._columns import Column, check_exact, check_exact_texts, find_invalid, is_text
 
 # Spellings of a missing value in lower case, as pandas and spreadsheets write them.
 _MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "nat", "-", "?")
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1", "on"), ("false", "f", "no", "n", "0", "off")
-# Whole numbers beyond this are not exact as floating-point numbers.
-_EXACT = 2**53
-TOO_LONG = "has more digits than a number keeps; use it as an id or category"
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 # The zone after a time of day.
 _ZONE = r"(\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(?:Z|[-+]\d{2}(?::?\d{2})?)$"
@@ -121,11 +118,7 @@ def read_quantities(column: Column) -> np.ndarray:
             0, f"{column.value(0)!r} is not a number but {dtype}; leave the column out, or name its kind"
         )
     if types.is_integer(array.type):
-        whole = array.fill_null(0).to_numpy(zero_copy_only=False)
-        large = (whole > _EXACT) | (whole < -_EXACT) if whole.dtype.itemsize == 8 else np.zeros(len(whole), bool)
-        if large.any():
-            first = int(large.argmax())
-            raise column.error(first, f"{whole[first]} {TOO_LONG}")
+        check_exact(column, array.fill_null(0).to_numpy(zero_copy_only=False))
     values = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     infinite = np.isinf(values)
     if infinite.any():
@@ -143,13 +136,7 @@ def _parse_numbers(column: Column) -> pa.Array:
         raise column.error(
             position, f"{column.value(position)!r} is not a number; correct it, or name another kind of column"
         ) from None
-    large = np.flatnonzero(np.abs(numbers.to_numpy(zero_copy_only=False)) >= _EXACT)
-    # Whole numbers that are written with all their digits.
-    wrong = pc.match_substring_regex(texts.take(pa.array(large)), r"^[-+]?\d+$")
-    for position, text in zip(large[wrong].tolist(), texts.take(pa.array(large[wrong])).to_pylist(), strict=True):
-        if abs(int(text)) > _EXACT:
-            raise column.error(position, f"{text} {TOO_LONG}")
-    return numbers
+    return check_exact_texts(column, texts, numbers)
 
 
 def read_truth(column: Column) -> np.ndarray:

@@ -6,6 +6,7 @@ from setgrad.encoders._max_state import MaxState as MaxState
 from setgrad.encoders._mergeable import ChunkedEncoder as ChunkedEncoder
 from setgrad.encoders._mergeable import MergeableEncoder as MergeableEncoder
 from setgrad.encoders._mergeable import SetEncoder as SetEncoder
+from setgrad.encoders._rank_guard import guard_ranks as guard_ranks
 from setgrad.encoders._state import State as State
 from setgrad.encoders.activations import Activation as Activation
 from setgrad.encoders.activations import Sigmoid as Sigmoid

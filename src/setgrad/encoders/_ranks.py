@@ -188,14 +188,20 @@ def all_reduce(x: Tensor, operation: Any, group: Group) -> Tensor:
     try:
         dist.all_reduce(x, operation, group)
     except RuntimeError as error:
-        is_lost = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _LOST_CONNECTION)
-        if not is_lost:
+        if not is_lost_connection(error):
             raise
         raise LostRankError(
             f"another process ended or did not answer in time, so the sum over ranks cannot be computed: {error}\n"
             "Look at the messages of the other processes, then start all of them again"
         ) from error
     return x
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Return whether torch raised this because another process ended or did not answer."""
+    if not isinstance(error, RuntimeError):
+        return False
+    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _LOST_CONNECTION)
 
 
 def failed_elsewhere() -> LostRankError:

@@ -10,7 +10,8 @@ one process that reads all items: for the encoder, its slots and the head. Distr
 mean; without DDP, `mean_gradients` does.
 
 Every rank must take part in every merge and every backward pass, even if it has no items. If a process dies, the others
-raise a `LostRankError`, at once or after the timeout of the group (`timeout=` of `init_process_group`).
+raise a `LostRankError` here, at once or after the timeout of the group (`timeout=` of `init_process_group`).
+`guard_ranks` ends all processes within its timeout, also while they read, save, or are inside DDP.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from setgrad.sets import Sets
 BATCH_ITEMS, _BATCH_ITEMS_ON_CPU = 2**15, 2**11
 # A warning is shown if the inference converges on a smaller share of the sets.
 CONVERGED_SHARE = 0.9
+_LOOK = "look for values far beyond those that the model was fitted on"
 
 
 def batch_items(device: torch.device) -> int:
@@ -122,6 +123,18 @@ def infer_logits(
     return logits
 
 
+def check_values(values: Tensor) -> Tensor:
+    """Return the values of F, one of each set, if all are finite.
+
+    Raises:
+        DataError: If one is not. The message names the set.
+    """
+    wrong = (~values.isfinite()).nonzero()
+    if len(wrong):
+        raise DataError(f"the features of set {int(wrong[0])} are so large that its F is not finite; {_LOOK}")
+    return values
+
+
 def check_finite(logits: Tensor, sets: Sets, name_of: Callable[[int], str] = "set {}".format) -> Tensor:
     """Return the logits if all are finite.
 
@@ -136,8 +149,10 @@ def check_finite(logits: Tensor, sets: Sets, name_of: Callable[[int], str] = "se
     wrong = ~logits.isfinite()
     if bool(wrong.any()):
         name = name_of(int(sets.layout.ids[wrong][0]))
-        raise DataError(
-            f"the features of {name} are so large that its logits are not finite; look for values far beyond those "
-            "that the model was fitted on"
-        )
+        raise DataError(f"the features of {name} are so large that its logits are not finite; {_LOOK}")
     return logits
+
+
+def logit_dtype(sets: Sets) -> torch.dtype:
+    """Return the dtype of logits: at least float32, because half precision would give different items the same one."""
+    return torch.promote_types(sets.dtype, torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, final
 
 import torch
@@ -131,7 +132,10 @@ def _is_like(value: Any, usual: Any) -> bool:
         return isinstance(value, list)
     if isinstance(usual, float):
         return is_number(value)
-    return (value is None or is_number(value)) if usual is None else type(value) is type(usual)
+    if usual is None:
+        return value is None or is_number(value)
+    # Numbers of epochs and steps.
+    return type(value) is type(usual) and not value < 0
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -158,7 +162,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         numbers = from_json(metadata["numbers"].encode())
     except (KeyError, ValueError) as error:
-        raise FileFormatError(f"{path} is not a whole checkpoint ({error!r}); {_REMEDY}") from None
+        raise FileFormatError(f"{path} is not a whole checkpoint ({shorten(str(error), 200)}); {_REMEDY}") from None
     if not isinstance(numbers, dict):
         raise FileFormatError(f"{path} is not a whole checkpoint; {_REMEDY}")
     return tensors, numbers

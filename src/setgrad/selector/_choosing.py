@@ -16,7 +16,14 @@ from setgrad._progress import showing
 from setgrad.errors import NotFittedError, OptionError, parameter
 from setgrad.functions import SetFunction
 from setgrad.functions.average import BoundAverage
-from setgrad.selector._batched_inference import check_finite, infer_logits, map_batches, plan_batches
+from setgrad.selector._batched_inference import (
+    check_finite,
+    check_values,
+    infer_logits,
+    logit_dtype,
+    map_batches,
+    plan_batches,
+)
 from setgrad.selector._data import check_item_shape
 from setgrad.selector._draws import DRAWS, closest_to_draws, draw_subsets
 from setgrad.selector._fitted_table import FittedTable
@@ -204,6 +211,7 @@ class AbstractChoosing(abc.ABC):
             subsets: Anything that `fit` takes.
 
         Raises:
+            DataError: If F of a set is not finite.
             NotFittedError: If the selector is not fitted; other errors are those of `fit`.
         """
         choices = self._check_choices(sets, subsets)
@@ -213,7 +221,7 @@ class AbstractChoosing(abc.ABC):
             for rows in plan_batches(choices.sets):
                 part, mask = (x.take(rows).to(model.mean.device) for x in choices)
                 values[torch.as_tensor(rows)] = model.bind(part).value(mask.values[None])[0].cpu()
-        return values.to(choices.sets.device)
+        return check_values(values).to(choices.sets.device)
 
     def gains(self, sets: Any, subsets: Any) -> Sets:
         """Return the gain of each item at one subset of each set: F with the item minus F without it.
@@ -235,7 +243,8 @@ class AbstractChoosing(abc.ABC):
         def work(bound: BoundAverage, batch: Sets, rows: np.ndarray) -> Tensor:
             return bound.gains(choices.subsets.take(rows).values.to(batch.device)[None])[0]
 
-        return choices.sets.with_values(map_batches(self._precise(), choices.sets, work))
+        gains = map_batches(self._precise(), choices.sets, work)
+        return choices.sets.with_values(check_finite(gains, choices.sets))
 
     def calibrate_recall(self, sets: Any, subsets: Any, *, scores: Sets | None = None) -> Self:
         """Calibrate `predict(recall=...)` on sets that the fit has not seen.
@@ -333,7 +342,7 @@ class AbstractChoosing(abc.ABC):
     def _infer(self, sets: Sets, known: Known | None = None) -> Sets:
         with showing("computing logits", self.verbose > 0):
             logits = infer_logits(self._precise(), sets, samples=self._predict_samples, warn=True, known=known)
-        return sets.with_values(check_finite(logits, sets).to(_logit_dtype(sets)))
+        return sets.with_values(check_finite(logits, sets).to(logit_dtype(sets)))
 
     def _logits(self, sets: Sets, known: Known | None, scores: Any) -> Tensor:
         return (self._infer(sets, known) if scores is None else check_scores(scores, sets)).values
@@ -372,7 +381,7 @@ class AbstractChoosing(abc.ABC):
         chooser = Chooser(
             sets,
             lambda: self._logits(sets, known, scores),
-            _logit_dtype(sets),
+            logit_dtype(sets),
             self._precise(),
             self.model_,
             self.size_rule_,
@@ -393,8 +402,3 @@ class AbstractChoosing(abc.ABC):
         if self._exact_model is None:
             self._exact_model = copy.deepcopy(self.model_).eval().double()
         return self._exact_model
-
-
-def _logit_dtype(sets: Sets) -> torch.dtype:
-    """Return the dtype of logits: at least float32, because half precision would give different items the same one."""
-    return torch.promote_types(sets.dtype, torch.float32 if sets.dtype.is_floating_point else torch.get_default_dtype())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import shorten
@@ -61,6 +62,7 @@ def fit_selector(
     seed: int,
     start: ChoiceModel | None,
     parts: tuple[Part, ...] | None = None,
+    names: Sequence[str] | None = None,
 ) -> FitResult:
     """Fit a model; see `SubsetSelector.fit`.
 
@@ -70,6 +72,7 @@ def fit_selector(
         seed: The seed.
         start: The model whose weights training starts from; None for new weights.
         parts: What the numbers of an item are, if they come from the columns of a table.
+        names: The column of each number of an item, if they come from a table.
     """
     device = resolve_device(options.device)
     train = data.train.to(device)
@@ -94,7 +97,8 @@ def fit_selector(
                 # The module may draw random numbers in training too.
                 training.enter_context(building.pop_all())
         if start is None:
-            model.fit_scaler(train.statistics(model.relative))
+            (some,) = train.load(train.windows(seed)[:1])
+            model.fit_scaler(train.statistics(model.relative), some.choices.sets, names)
             if model.trees is not None:
                 model.start_as_trees()
             # A choice under a constraint has no useful gradient where all logits are equal.
@@ -184,7 +188,7 @@ def _check_dtypes(model: ChoiceModel, sets: Sets) -> None:
 
 
 def _warn_unconverged(history: list[dict[str, float]]) -> None:
-    share = history[-1]["converged"] if history else 1.0
+    share = history[-1].get("converged", 1.0) if history else 1.0
     if share < CONVERGED_SHARE:
         warnings.warn(
             f"inference converged on {share:.0%} of the training sets in the last epoch, and the others gave no "

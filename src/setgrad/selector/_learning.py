@@ -129,7 +129,7 @@ class AbstractLearning(abc.ABC):
         data = TrainingData(read.train, held_out, None, read.validation_indices, training)
         parts = None if read.schema.columns is None else read.schema.columns.parts
         model = None if start is None else start.model_
-        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts))
+        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts, read.schema.number_names))
         self.table_ = read.schema
         return self
 
@@ -164,6 +164,7 @@ class AbstractLearning(abc.ABC):
         if trivial is not None:
             warnings.warn(trivial, UserWarning, stacklevel=3)
         parts = None if schema is None or schema.columns is None else schema.columns.parts
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
+        names = None if schema is None else schema.number_names
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts, names))
         self.table_ = schema
         return self

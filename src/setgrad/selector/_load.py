@@ -66,6 +66,8 @@ def load(
         parts = None if schema is None or schema.columns is None else schema.columns.parts
         model_config = ModelConfig(in_use, _item_shape(config["item_shape"]), config["slots"], parts)
         recall = RecallCalibration.pop(tensors)
+        # Models of earlier versions scaled all features by their standard deviation.
+        tensors.setdefault("compressed", torch.zeros(model_config.item_shape, dtype=torch.bool))
         model = _build_model(model_config, tensors, phi).to(place).eval()
         if model.trees is not None and not model.trees.is_sound:
             raise ValueError("the trees ask for features that items do not have")
@@ -101,7 +103,7 @@ def _options(values: dict[str, Any], phi: nn.Module | None, device: str | torch.
 
 def _check_resolved(options: SelectorOptions) -> None:
     """Raise a ValueError if an option that prediction reads was left open."""
-    names = ["members", "relation", "pairs", "samples", "trees"]
+    names = ["members", "relation", "pairs", "samples", "hidden", "trees"]
     names += [] if options.method in (CONDITIONAL, "direct") else ["steps", "estimator"]
     for name in names:
         if getattr(options, name) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -12,14 +13,8 @@ from torch import Tensor, nn
 from setgrad.columns._module import ColumnItems
 from setgrad.columns._part import Part, compared_scales
 from setgrad.columns._relative import RelativeFeatures
-from setgrad.errors import DataError, OptionError, parameter
-from setgrad.functions import (
-    Bernoulli,
-    BoundSetFunction,
-    ItemScores,
-    NoiseSource,
-    PairScores,
-)
+from setgrad.errors import OptionError, parameter
+from setgrad.functions import Bernoulli, BoundSetFunction, ItemScores, NoiseSource, PairScores
 from setgrad.functions._neural import make_item_encoder, start_at_zero
 from setgrad.functions.average import BoundAverage
 from setgrad.functions.given import BoundGiven
@@ -30,6 +25,7 @@ from setgrad.inference.mean_field import solve_bound
 from setgrad.selector._model_config import ModelConfig, resolved
 from setgrad.selector._parts import bind_members
 from setgrad.selector._phi import make_phi
+from setgrad.selector._scaler import compress, fit_scale, name_features
 from setgrad.selector._statistics import ItemStatistics
 from setgrad.selector._tables import (
     CONDITIONAL,
@@ -152,6 +148,7 @@ class ChoiceModel(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    compressed: Tensor
 
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
@@ -159,6 +156,8 @@ class ChoiceModel(nn.Module):
         # In float64, so that features with a small spread far from 0, such as times, keep their digits.
         self.register_buffer("mean", torch.zeros(config.item_shape, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(config.item_shape, dtype=torch.float64))
+        # Which features are scaled by quantiles, because a few values are far away.
+        self.register_buffer("compressed", torch.zeros(config.item_shape, dtype=torch.bool))
         self.relative = None if config.relative is None else RelativeFeatures(config.relative)
         self.trees: BoostedTrees | None = None
         if config.trees:
@@ -170,8 +169,13 @@ class ChoiceModel(nn.Module):
         # The phi of a user may be trained already, so every member starts with the same copy of it.
         self.members = nn.ModuleList([Member(config, copy.deepcopy(phi)) for _ in range(config.members)])
 
-    def fit_scaler(self, statistics: ItemStatistics) -> None:
-        """Set the mean and the standard deviation of each feature to those of the items of the training sets.
+    def fit_scaler(self, statistics: ItemStatistics, some: Sets, names: Sequence[str] | None = None) -> None:
+        """Set the scale of each feature to that of the items of the training sets.
+
+        Args:
+            statistics: The statistics of the items.
+            some: Training sets that are in memory; their items stand for all where quantiles are needed.
+            names: The column of each number of an item, for messages.
 
         Raises:
             DataError: If the values of a feature are too large.
@@ -183,22 +187,17 @@ class ChoiceModel(nn.Module):
             self.relative.fit(resolved(statistics.codes), statistics.count)
         if not self.config.options.standardize:
             return
-        deviation = statistics.variance.sqrt()
-        if not bool(deviation.isfinite().all()):
-            number = int((~deviation.isfinite()).flatten().nonzero()[0])
-            raise DataError(
-                f"the values of feature {number} (counted from 0) are so large that their standard deviation is not "
-                "finite; rescale the feature, or take its logarithm"
-            )
-        # A constant feature, up to rounding, holds no information: it becomes 0 instead of amplified noise.
-        constant = deviation <= 1e-13 * statistics.largest.clamp(min=1e-300)
+        # Codes stay as they are.
+        codes = self.config.codes.to(self.mean.device)
+        moments = (statistics.mean, statistics.variance, statistics.largest)
+        scale = fit_scale(some.values, moments, codes, name_features(names))
         # In the precision of the items, so that training and prediction subtract the same number.
         dtype = torch.promote_types(statistics.dtype, self.dtype)
-        # Codes stay as they are.
-        codes = self.config.codes.to(constant.device)
-        self.mean.copy_(statistics.mean.masked_fill(codes, 0).to(dtype))
-        self.deviation.copy_(torch.where(constant, torch.inf, deviation).masked_fill(codes, 1).to(dtype))
-        varying = deviation[~constant & ~codes]
+        self.mean.copy_(scale.centre.to(dtype))
+        self.deviation.copy_(scale.spread.to(dtype))
+        self.compressed.copy_(scale.compressed)
+        deviation = scale.spread.masked_fill(scale.spread.isinf(), 0)
+        varying = deviation[(deviation > 0) & ~codes]
         if len(varying):
             spread = (deviation / varying.median()).clamp(1 / _MAX_SPREAD, _MAX_SPREAD).flatten()
             if self.config.all_parts is not None:
@@ -246,14 +245,17 @@ class ChoiceModel(nn.Module):
         if width > self.config.width and tuple(sets.item_shape) == (width,):
             return sets.with_values(sets.values.to(self.dtype))
         items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
-        pieces = [(items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)]
+        items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
+        if bool(self.compressed.any()):
+            items = torch.where(self.compressed, compress(items), items)
+        pieces = [items]
         relative = None if self.relative is None else self.relative(sets)
         if relative is not None:
             pieces.append(relative.to(items.dtype))
         if self.trees is not None:
             scores = self.trees(sets.values.double(), relative, folds)
             pieces.append(scores.to(items.dtype)[:, None])
-        items = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
+        items = torch.cat(pieces, 1) if len(pieces) > 1 else items
         return sets.with_values(items.to(self.dtype))
 
     def bind(self, sets: Sets, known: tuple[Tensor, Tensor] | None = None) -> BoundAverage:

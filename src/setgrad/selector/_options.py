@@ -75,6 +75,9 @@ class Allowed:
 
 
 PositiveInt = Annotated[int, Allowed(minimum=1)]
+# Above all sense, so that the file of a stranger cannot keep a prediction busy for days.
+Steps = Annotated[int, Allowed(minimum=1, below=2**14)]
+Samples = Annotated[int, Allowed(minimum=1, below=2**14)]
 NonNegativeInt = Annotated[int, Allowed(minimum=0)]
 PositiveInts = Annotated[Sequence[int], Allowed(minimum=1)]
 Seed = Annotated[int, Allowed(minimum=0, below=2**64)]
@@ -131,6 +134,9 @@ class Option:
         elif Sequence[int] in self.kinds:
             if not isinstance(value, Sequence) or not value or not all(self._is_allowed(entry) for entry in value):
                 raise self._error(f"a tuple such as (256,), in which every entry is {self._range}", value)
+        elif self.kinds == (int,) and not self.allowed.has_range:
+            if not isinstance(value, Integral | np.bool_):
+                raise self._error("a whole number", value)
         elif self.allowed.has_range and not self._is_allowed(value):
             raise self._error(("None or " if type(None) in self.kinds else "") + self._range, value)
 
@@ -168,11 +174,11 @@ class AbstractOptions(abc.ABC):  # noqa: B024, there is nothing to override
     trees: bool | None = None
     members: PositiveInt | None = None
     estimator: EstimatorName | None = None
-    samples: PositiveInt | None = None
-    predict_samples: PositiveInt | None = None
+    samples: Samples | None = None
+    predict_samples: Samples | None = None
     chunk_size: PositiveInt = 2**13
     chunk_gradient: ChunkGradientName = "exact"
-    steps: PositiveInt | None = None
+    steps: Steps | None = None
     forward: ForwardName | None = None
     backward: BackwardName | None = None
     tol: PositiveFloat | None = None

@@ -109,7 +109,7 @@ def _in_type(texts: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     import pyarrow as pa
     from pyarrow import types
 
-    from setgrad.sets._columns import integers_if_lossless
+    from setgrad.sets._ids import integers_if_lossless
 
     if types.is_integer(dtype):
         return integers_if_lossless(texts)

@@ -48,6 +48,13 @@ class TableSchema:
         """The dtype as one of torch; None to choose it from the values."""
         return None if self.dtype is None else _DTYPES[self.dtype]
 
+    @property
+    def number_names(self) -> tuple[str, ...]:
+        """The column of each number of an item."""
+        if self.columns is None:
+            return self.features
+        return tuple(column.name for column in self.columns.columns for _ in range(column.width))
+
     @staticmethod
     def dtype_name(dtype: torch.dtype) -> str | None:
         """Return the name of a dtype; None if tables are not read in it."""
@@ -84,7 +91,7 @@ class TableSchema:
             raise FileFormatError(f"{place} is damaged: it does not name the columns of a table")
         dtype = data.get("dtype")
         if dtype not in (None, *_DTYPES):
-            raise FileFormatError(f"{place} is damaged: {dtype!r} is not one of the dtypes {', '.join(_DTYPES)}")
+            raise FileFormatError(f"{place} is damaged: {dtype!r:.80} is not one of the dtypes {', '.join(_DTYPES)}")
         columns = None
         if data.get("columns") is not None:
             from setgrad.columns._columns import Columns

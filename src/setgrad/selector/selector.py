@@ -111,7 +111,8 @@ class SubsetSelector(
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
-        standardize: Whether features are scaled to mean 0 and standard deviation 1.
+        standardize: Whether features are scaled to mean 0 and standard deviation 1; by quantiles, with a warning, where
+            a few values are so far away that they would make the others equal.
         checkpoint: File for the state of training after every epoch. An interrupted fit resumes from it.
         checkpoint_minutes: Minutes after which the state is also saved inside a long epoch: between its parts, which
             have at most 512 steps.

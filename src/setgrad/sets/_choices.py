@@ -17,6 +17,8 @@ from setgrad.sets._sets import Sets, as_tensor
 
 # Items that are checked at once.
 _ROWS = 2**20
+# Whole numbers beyond this are not exact as floating-point numbers.
+_EXACT = 2**53
 
 
 @final
@@ -126,6 +128,11 @@ def as_sets(sets: Any) -> Sets:
         sets = Sets.from_list(_as_list(sets, "sets"))
     if sets.dtype.is_complex:
         raise DataError("items are complex numbers; pass real and imaginary parts as separate features")
+    if sets.dtype == torch.int64 and bool(((sets.values > _EXACT) | (sets.values < -_EXACT)).any()):
+        raise DataError(
+            "items hold whole numbers beyond 2**53, which have more digits than a floating-point number keeps; "
+            "subtract a constant from all values of the feature"
+        )
     if not sets.dtype.is_floating_point and sets.dtype != torch.uint8:
         sets = sets.to(torch.float64 if sets.values.element_size() >= 4 else torch.get_default_dtype())
     # In parts, because the items of a large set may be on disk.

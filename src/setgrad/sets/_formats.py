@@ -189,7 +189,10 @@ def _write_tabs(table: pa.Table, path: Path) -> None:
 
 def _read_lines(path: Path) -> pa.Table:
     # The types of all lines together are only known once the last was read, so the whole file is.
-    return pyarrow_json.read_json(path)
+    lines = pyarrow_json.read_json(path)
+    # Its texts may hold any bytes.
+    lines.validate(full=True)
+    return lines
 
 
 def _lines_schema(path: Path) -> pa.Schema:

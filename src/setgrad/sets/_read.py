@@ -18,20 +18,16 @@ from setgrad._progress import showing_by_default
 from setgrad.errors import DataError, OptionError, parameter
 from setgrad.sets._arrays import Float32LossCheck, GrowableArray
 from setgrad.sets._choices import Choices, Table
-from setgrad.sets._columns import (
-    Column,
+from setgrad.sets._columns import Column, read_booleans, read_numbers, resolve_features, row_error
+from setgrad.sets._faults import Faults
+from setgrad.sets._ids import (
     check_adjacent,
     describe_repeated,
     find_starts,
     ids_to_numpy,
     integers_if_lossless,
-    read_booleans,
     read_ids,
-    read_numbers,
-    resolve_features,
-    row_error,
 )
-from setgrad.sets._faults import Faults
 from setgrad.sets._sets import Sets
 from setgrad.sets._sources import TableSource, open_table
 
@@ -94,7 +90,7 @@ def read_table(
         chosen: Column that says whether the item was chosen: booleans, 0 / 1, true / false or yes / no.
         item_id: Column with the id of the item, unique in its set; by default items are numbered from 0 in each set.
         weight: Column with a weight for each row: finite numbers of at least 0.
-        dtype: Type of features and weights. By default float32. If a feature is too large for float32 or would lose
+        dtype: Type of features; weights are float64. By default float32. If a feature is too large for float32 or would lose
             digits that distinguish its values, as times in seconds and other large integers do, the table is read
             again in float64.
 
@@ -185,7 +181,7 @@ def read_rows(
     target = torch.float32 if dtype is None else dtype
     check = Float32LossCheck(reader.width) if dtype is None else None
     storage = np.float64 if target == torch.float64 else np.float32
-    items, weights = GrowableArray(storage, target), GrowableArray(storage, target)
+    items, weights = GrowableArray(storage, target), GrowableArray(storage, torch.float64)
     masks = GrowableArray(np.bool_, torch.bool)
     item_chunks: list[pa.Array] = []
     set_chunks: list[pa.Array] = []
@@ -207,7 +203,7 @@ def read_rows(
                 item_chunks.append(read_ids(chunk[item_id]))
         if weight is not None:
             with faults.collect():
-                weights.append(_read_weights(chunk[weight], target))
+                weights.append(_read_weights(chunk[weight]))
         with faults.collect():
             items.append(reader.read(chunk, target, check))
         faults.check()
@@ -344,8 +340,8 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def _read_weights(column: Column, dtype: torch.dtype) -> np.ndarray:
-    weights = _read_block([column], set(), dtype)[:, 0]
+def _read_weights(column: Column) -> np.ndarray:
+    weights = _read_block([column], set(), torch.float64)[:, 0]
     if (weights < 0).any():
         position = np.flatnonzero(weights < 0)[0]
         raise column.error(position, f"the weight {weights[position]:g} is negative; a weight must be at least 0")

@@ -16,7 +16,8 @@ from pyarrow import types
 
 from setgrad._progress import slow_bar
 from setgrad.errors import DataError
-from setgrad.sets._columns import Column, find_starts, read_booleans, read_ids, row_error
+from setgrad.sets._columns import Column, read_booleans, row_error
+from setgrad.sets._ids import find_starts, read_ids
 from setgrad.sets._parquet import ParquetTable
 
 # Weights of the bytes of an id in its hash; longer ids use them again.

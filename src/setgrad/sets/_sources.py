@@ -20,8 +20,9 @@ from pyarrow import dataset, fs, types
 
 from setgrad._progress import slow_bar
 from setgrad.errors import DataError
-from setgrad.sets._columns import Column, describe_missing, factorize, read_ids
+from setgrad.sets._columns import Column, describe_missing
 from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format, validated
+from setgrad.sets._ids import factorize, read_ids
 from setgrad.sets._memory import MemoryLimit
 
 # Readers that compare the pages of a file with their checksums, where the file has them.

@@ -66,4 +66,4 @@ def test_mutations_change_what_they_are_given():
 
 def test_a_short_run_finds_nothing(capsys):
     assert main(["attack", "--quick", "--only", "model"]) == 0
-    assert "model: crash before every file operation" in capsys.readouterr().out
+    assert "model: crash at every file operation" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar, final
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from setgrad._status import Status
 from setgrad.discrete._solver import SolverResult
-from setgrad.errors import MissingDependencyError, OptionError
+from setgrad.errors import MissingDependencyError, OptionError, SolverError
 
 Array = npt.NDArray[np.float64]
 Item = TypeVar("Item")
@@ -60,7 +60,11 @@ class WorkerPool:
             raise OptionError(f"workers must be 1 or more, or None for one for each core, got {self.workers}")
 
     def map(self, fn: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return fn(item) for all items, in their order. A call from within a worker runs in that worker."""
+        """Return fn(item) for all items, in their order. A call from within a worker runs in that worker.
+
+        Raises:
+            SolverError: If a worker process was killed. The pool can be used again.
+        """
         items = list(items)
         workers = self.workers or os.cpu_count() or 1
         # Workers that wait for other workers would block for ever once all of them do.
@@ -69,8 +73,16 @@ class WorkerPool:
         # A few chunks for each worker: handing over a small problem costs more than solving it.
         size = math.ceil(len(items) / (4 * workers))
         chunks = [items[start : start + size] for start in range(0, len(items), size)]
-        results = _executor(workers, self.processes, os.getpid()).map(partial(_map_chunk, fn), chunks)
-        return [result for chunk in results for result in chunk]
+        try:
+            results = _executor(workers, self.processes, os.getpid()).map(partial(_map_chunk, fn), chunks)
+            return [result for chunk in results for result in chunk]
+        except BrokenExecutor as error:
+            # The others were ended too; the next call starts new ones.
+            _executor.cache_clear()
+            raise SolverError(
+                f"a worker process ended before its work was done ({error}); if the system killed it for want of "
+                "memory, use fewer workers"
+            ) from error
 
 
 def _map_chunk(fn: Callable[[Item], Result], items: list[Item]) -> list[Result]:
@@ -82,12 +94,25 @@ def _executor(workers: int, processes: bool, process: int) -> Executor:
     """Return the executor for these options; `process` keeps a forked process from using its parent's threads."""
     if processes:
         # A fork of a process with running threads may hang.
-        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_mark_worker)
+        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_process)
     return ThreadPoolExecutor(workers, thread_name_prefix="setgrad-solver", initializer=_mark_worker)
 
 
 def _mark_worker() -> None:
     _thread.is_worker = True
+
+
+def _start_process() -> None:
+    _mark_worker()
+    # A worker whose parent was killed would wait for work forever.
+    threading.Thread(target=_end_with_parent, name="setgrad-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 # Processes must end before the interpreter unloads its modules.
