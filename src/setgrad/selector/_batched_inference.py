@@ -15,7 +15,7 @@ from setgrad.functions import FreshNoise, ItemNoise
 from setgrad.functions.average import BoundAverage
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
-from setgrad.sets import Sets
+from setgrad.sets import Choices, Sets
 
 # Padded items in one batch. A CPU is faster where intermediate results stay in its cache.
 BATCH_ITEMS, _BATCH_ITEMS_ON_CPU = 2**15, 2**11
@@ -121,6 +121,20 @@ def infer_logits(
             stacklevel=4,
         )
     return logits
+
+
+@torch.no_grad()
+def evaluate(model: ChoiceModel, choices: Choices) -> Tensor:
+    """Return F of each subset, `(sets,)`, on the CPU.
+
+    Raises:
+        DataError: If F of a set is not finite.
+    """
+    values = torch.zeros(len(choices), dtype=torch.float64)
+    for rows in plan_batches(choices.sets):
+        part, mask = (x.take(rows).to(model.mean.device) for x in choices)
+        values[torch.as_tensor(rows)] = model.bind(part).value(mask.values[None])[0].cpu()
+    return check_values(values)
 
 
 def check_values(values: Tensor) -> Tensor:

@@ -18,11 +18,10 @@ from setgrad.functions import SetFunction
 from setgrad.functions.average import BoundAverage
 from setgrad.selector._batched_inference import (
     check_finite,
-    check_values,
+    evaluate,
     infer_logits,
     logit_dtype,
     map_batches,
-    plan_batches,
 )
 from setgrad.selector._data import check_item_shape
 from setgrad.selector._draws import DRAWS, closest_to_draws, draw_subsets
@@ -215,13 +214,7 @@ class AbstractChoosing(abc.ABC):
             NotFittedError: If the selector is not fitted; other errors are those of `fit`.
         """
         choices = self._check_choices(sets, subsets)
-        model = self._precise()
-        values = torch.zeros(len(choices), dtype=torch.float64)
-        with torch.no_grad():
-            for rows in plan_batches(choices.sets):
-                part, mask = (x.take(rows).to(model.mean.device) for x in choices)
-                values[torch.as_tensor(rows)] = model.bind(part).value(mask.values[None])[0].cpu()
-        return check_values(values).to(choices.sets.device)
+        return evaluate(self._precise(), choices).to(choices.sets.device)
 
     def gains(self, sets: Any, subsets: Any) -> Sets:
         """Return the gain of each item at one subset of each set: F with the item minus F without it.

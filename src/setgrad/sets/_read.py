@@ -90,8 +90,8 @@ def read_table(
         chosen: Column that says whether the item was chosen: booleans, 0 / 1, true / false or yes / no.
         item_id: Column with the id of the item, unique in its set; by default items are numbered from 0 in each set.
         weight: Column with a weight for each row: finite numbers of at least 0.
-        dtype: Type of features; weights are float64. By default float32. If a feature is too large for float32 or would lose
-            digits that distinguish its values, as times in seconds and other large integers do, the table is read
+        dtype: Type of features; weights are float64. By default float32. If a feature is too large for float32 or would
+            lose digits that distinguish its values, as times in seconds and other large integers do, the table is read
             again in float64.
 
     Returns:
@@ -181,7 +181,7 @@ def read_rows(
     target = torch.float32 if dtype is None else dtype
     check = Float32LossCheck(reader.width) if dtype is None else None
     storage = np.float64 if target == torch.float64 else np.float32
-    items, weights = GrowableArray(storage, target), GrowableArray(storage, torch.float64)
+    items, weights = GrowableArray(storage, target), GrowableArray(np.float64, torch.float64)
     masks = GrowableArray(np.bool_, torch.bool)
     item_chunks: list[pa.Array] = []
     set_chunks: list[pa.Array] = []
