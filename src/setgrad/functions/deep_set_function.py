@@ -12,7 +12,6 @@ from torch.nn.functional import linear
 from setgrad.encoders import ContextItems, UMBCItems
 from setgrad.errors import OptionError
 from setgrad.functions._additive import AdditiveBoundFunction
-from setgrad.functions._interaction import Interaction
 from setgrad.functions._neural import (
     NeuralBoundFunction,
     apply_layers,
@@ -23,9 +22,6 @@ from setgrad.functions._neural import (
 )
 from setgrad.functions._set_function import BoundSetFunction, SetFunction
 from setgrad.sets import Sets, segment_matmul
-
-# Products of facts that decide together, such as the device and the weekday of a visit.
-_INTERACTION = 32
 
 
 @final
@@ -41,8 +37,6 @@ class DeepSetFunction(nn.Module, SetFunction):
         skip: Whether to add a linear score of each chosen item. By default only if phi is `ContextItems` or
             `UMBCItems`, whose features already describe the item among the others.
         relation: Rank of a bilinear score of the item and the mean of V, which is added too; 0 for none.
-        own: Features of an item of which it depends on facts of the set how good they are.
-        facts: Features that are the same for all items of a set.
         max_flips: Largest number of flipped subsets to evaluate at once. Beyond it, gains are computed in chunks, and
             again in the backward pass, which saves memory.
 
@@ -67,8 +61,6 @@ class DeepSetFunction(nn.Module, SetFunction):
         hidden: Sequence[int] | None = None,
         skip: bool | None = None,
         relation: int = 0,
-        own: Sequence[int] = (),
-        facts: Sequence[int] = (),
         max_flips: int = 2**17,
     ) -> None:
         super().__init__()
@@ -79,7 +71,6 @@ class DeepSetFunction(nn.Module, SetFunction):
         use_skip = contextual if skip is None else skip
         self.skip = nn.Linear(self.phi.out_dim, 1) if use_skip else None
         self.relation = make_relation(in_dim, relation)
-        self.interaction = Interaction(in_dim, own=own, facts=facts, hidden=_INTERACTION) if own and facts else None
         self.max_flips = max_flips
 
     def bind(self, sets: Sets) -> BoundSetFunction:
@@ -112,9 +103,6 @@ class BoundDeepSetFunction(NeuralBoundFunction, AdditiveBoundFunction):
         if function.relation is not None:
             related = function.relation(sets)
             self.scores = related if self.scores is None else self.scores + related
-        if function.interaction is not None:
-            suited = function.interaction(sets)
-            self.scores = suited if self.scores is None else self.scores + suited
         # Weight of the first layer; None if the features have already been multiplied by it.
         self.first_weight: Tensor | None
         (self.first_weight, *self.weights), (self.first_bias, *self.biases) = weights_and_biases(function.rho)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, final
@@ -74,25 +73,6 @@ class ModelConfig:
         """How many numbers a prepared item has: its own, those relative to its set, and the score of the trees."""
         own = self.width if self.all_parts is None else sum(part.width for part in self.all_parts)
         return own + self.trees
-
-    @property
-    def facts(self) -> list[int]:
-        """The features of an item that are facts of its set, from columns of a table."""
-        return self._places(lambda part: part.context)
-
-    @property
-    def own(self) -> list[int]:
-        """The features of an item that facts of its set act on: its categories."""
-        # With numbers too, score and size were worse where facts do not matter.
-        return self._places(lambda part: not part.context and part.codes > 0 and not part.words)
-
-    def _places(self, is_wanted: Callable[[Part], bool]) -> list[int]:
-        places: list[int] = []
-        start = 0
-        for part in self.parts or ():
-            places += range(start, start + part.features) if is_wanted(part) else ()
-            start += part.features
-        return places
 
     @property
     def codes(self) -> Tensor:

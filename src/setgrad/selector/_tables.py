@@ -42,9 +42,7 @@ ESTIMATORS: dict[str, Callable[[int, fn.NoiseSource], fn.ExtensionEstimator]] = 
 LearnedFunction = fn.DeepSetFunction | fn.HorseFunction | fn.InsetFunction | fn.ItemScores
 # Set functions, built from the configuration of the model and phi.
 FUNCTIONS: dict[str, Callable[[ModelConfig, nn.Module], LearnedFunction]] = {
-    "deepset": lambda c, phi: fn.DeepSetFunction(
-        c.feature_shape, phi, hidden=c.hidden, relation=c.relation, own=c.own, facts=c.facts
-    ),
+    "deepset": lambda c, phi: fn.DeepSetFunction(c.feature_shape, phi, hidden=c.hidden, relation=c.relation),
     "inset": lambda c, phi: fn.InsetFunction(c.feature_shape, phi, hidden=c.hidden),
     "horse": lambda c, phi: fn.HorseFunction(c.feature_shape, phi, hidden=c.hidden, heads=c.options.heads),
 }
