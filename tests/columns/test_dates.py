@@ -112,14 +112,14 @@ def test_times_that_python_does_not_have_are_named():
     with pytest.raises(DataError, match="cannot be read as text; leave the column out"):
         fit_kind("category", zoned)
     for ids in (lost, zoned):
-        with pytest.raises(DataError, match="an id must be a number or a text, not timestamp"):
+        with pytest.raises(DataError, match="Python has no such timestamp.*; an id must be a number or a text"):
             read_ids(ids)
 
 
 def test_numbers_of_a_date_are_days_and_cycles():
     times = [dt.datetime(2024, 1, 1), dt.datetime(2024, 6, 5, 18), None, dt.datetime(2025, 3, 1, 6)]
     block = numbers_of("date", times)
-    assert block.shape == (4, 2 + 6)
+    assert block.shape == (4, 2 + 6 + 1)
     expected = [0.0, (times[1] - times[0]) / dt.timedelta(1), None, (times[3] - times[0]) / dt.timedelta(1)]
     expected[2] = expected[1]  # the median of the others
     assert block[:, 0] == pytest.approx(expected)
@@ -131,17 +131,18 @@ def test_numbers_of_a_date_are_days_and_cycles():
             days = days_by_hand(time) + 3
             angles = [2 * math.pi * days / period for period in (365.2425, 7.0, 1.0)]
             turns = [*map(math.sin, angles), *map(math.cos, angles)]
-        assert block[row, 2:] == pytest.approx(turns, abs=1e-9)
+        assert block[row, 2:-1] == pytest.approx(turns, abs=1e-9)
+        assert block[row, -1] == (0 if time is None else time.isoweekday())
 
 
-def test_the_weekday_of_a_set_is_a_code():
+@pytest.mark.parametrize("context", [True, False])
+def test_the_weekday_of_a_set_is_a_code_and_that_of_an_item_a_number(context):
     times = [dt.datetime(1969, 12, 29), dt.datetime(2024, 1, 7, 23), None, dt.datetime(2024, 1, 8)]
     column = column_of(times, pa.timestamp("us"))
-    fitted = KINDS["date"].fit("x", TrainingColumn([column], np.arange(4), True))
+    fitted = KINDS["date"].fit("x", TrainingColumn([column], np.arange(4), context))
     numbers, weekday = fitted.parts
-    # Without the cycle of a week.
-    assert numbers.width == 2 + 4 and numbers.context
-    assert (weekday.width, weekday.codes, weekday.context) == (1, 8, True)
+    assert numbers.width == 2 + 6 and (weekday.width, weekday.codes) == (1, 8 if context else 0)
+    assert numbers.context == weekday.context == context
     # Monday, Sunday, none, Monday.
     assert fitted.encode([column])[:, -1].tolist() == [1, 7, 0, 1]
 
@@ -157,7 +158,7 @@ def test_only_cycles_that_training_tells_apart_are_used():
     }
     for values, expected in periods.values():
         fitted: Any = fit_kind("date", column_of(values, pa.timestamp("us")))
-        assert fitted.periods == expected and fitted.width == 1 + fitted.flag + 2 * len(expected)
+        assert fitted.periods == expected and fitted.width == 1 + fitted.flag + 2 * len(expected) + (7.0 in expected)
 
 
 def test_a_gap_that_training_did_not_have_is_the_median():

@@ -90,7 +90,7 @@ def test_a_date_that_python_does_not_have_is_an_error(tmp_path, kind):
     dates = pa.array([1, 2**31 - 1 if kind.bit_width == 32 else 2**62], integers).view(kind)
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"s": dates, "i": ["a", "b"], "x": [1.0, 2.0]}), path)
-    with pytest.raises(DataError, match=r"column 's', row \d .*is no id"):
+    with pytest.raises(DataError, match=r"column 's', row \d .*Python has no such"):
         read(path)
     with pytest.raises(DataError, match=r"column 's', row 1 .* is not a number but"):
         read_table(path, set_id="i", features=["s"])

@@ -1,6 +1,6 @@
 """Dates and times: the days since the first one, and the place in the year, the week and the day.
 
-The weekday of a whole set is a category, because it decides together with others.
+The weekday of a whole set is a category, because it decides together with others; that of an item is a number.
 """
 
 from __future__ import annotations
@@ -49,17 +49,14 @@ class DateColumn(FittedColumn):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The days since the first, the flag, and sine and cosine of each place; the weekday of a set is a code."""
-        numbers = Part(1 + self.flag + 2 * len(self._cycles), context=self.context, compared=1)
-        return (numbers, Part(1, 8, 7, context=True)) if self._has_weekday else (numbers,)
+        """The days since the first, the flag, and sine and cosine of each place; then the weekday."""
+        numbers = Part(1 + self.flag + 2 * len(self.periods), context=self.context, compared=1)
+        weekday = Part(1, 8, 7, context=True) if self.context else Part(1)
+        return (numbers, weekday) if self._has_weekday else (numbers,)
 
     @property
     def _has_weekday(self) -> bool:
-        return self.context and _WEEK in self.periods
-
-    @property
-    def _cycles(self) -> list[float]:
-        return [period for period in self.periods if not (self._has_weekday and period == _WEEK)]
+        return _WEEK in self.periods
 
     @property
     def note(self) -> str:
@@ -100,8 +97,9 @@ class DateColumn(FittedColumn):
         """Return the numbers of a chunk; the cycles of a gap are at 0, and its weekday too."""
         days = read_days(columns[0], self.day_format)
         from_monday = days + _FIRST_WEEKDAY
-        angles = 2 * np.pi * from_monday[:, None] / np.array(self._cycles)
+        angles = 2 * np.pi * from_monday[:, None] / np.array(self.periods)
         cycles = np.nan_to_num(np.concatenate([np.sin(angles), np.cos(angles)], 1))
+        # From 1 for Monday; a gap has none.
         weekday = np.nan_to_num(from_monday // 1 % _WEEK + 1)[:, None] if self._has_weekday else cycles[:, :0]
         own = with_flag(days - self.first, self.fill, flag=self.flag)
         return Encoded(np.concatenate([own, cycles, weekday], 1))

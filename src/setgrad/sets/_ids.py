@@ -48,7 +48,8 @@ def _check_dates(column: Column) -> None:
         try:
             column.array[position].as_py()
         except (OverflowError, ValueError, LookupError) as error:
-            raise column.error(position, f"this {column.array.type} is no id ({error}); write ids as texts") from None
+            cause = f"Python has no such {column.array.type} ({error})"
+            raise column.error(position, f"{cause}; an id must be a number or a text") from None
 
 
 def _to_microseconds(column: Column) -> pa.Array:
