@@ -55,9 +55,9 @@ def main() -> None:
     scores = cross_val_score(selector, items, chosen, params={"groups": groups}, cv=folds)
     print(f"cross-validation: {scores.mean():.3f}")
 
-    search = GridSearchCV(selector, {"relative": [False, True]}, cv=folds).fit(items, chosen, groups=groups)
-    for relative, score in zip((False, True), search.cv_results_["mean_test_score"], strict=True):
-        print(f"grid search, {'with' if relative else 'without'} relative features: {score:.3f}")
+    search = GridSearchCV(selector, {"trees": [False, True]}, cv=folds).fit(items, chosen, groups=groups)
+    for trees, score in zip((False, True), search.cv_results_["mean_test_score"], strict=True):
+        print(f"grid search, {'with' if trees else 'without'} trees: {score:.3f}")
 
     # A prediction gets the rows only, so that they must tell their set: a column in place of groups.
     by_column = make_selector().set_fit_request(set_id=True, groups=False)

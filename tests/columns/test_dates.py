@@ -112,7 +112,7 @@ def test_times_that_python_does_not_have_are_named():
     with pytest.raises(DataError, match="cannot be read as text; leave the column out"):
         fit_kind("category", zoned)
     for ids in (lost, zoned):
-        with pytest.raises(DataError, match="Python has no such timestamp.*; an id must be a number or a text"):
+        with pytest.raises(DataError, match=r"Python has no such timestamp.*; an id must be a number or a text"):
             read_ids(ids)
 
 

@@ -129,6 +129,7 @@ def test_text_names_items_on_clean_lines(fitted, shop):
     assert repr(fitted.explain(shop[:8])).startswith("Explanation(1 sets, ")
 
 
+@pytest.mark.filterwarnings("ignore:.*tells nearly by itself")
 def test_ids_that_are_called_like_a_column_keep_their_values():
     sets, chosen = make_choices()
     frame = pd.DataFrame({"gain": np.asarray(sets.layout.ids), "effect of x": range(sets.layout.total)})

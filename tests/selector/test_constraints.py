@@ -379,7 +379,7 @@ def test_wrong_arguments_of_fit_raise():
         selector.fit(*choices, validation=choices, constraint=budget)
     with pytest.raises(OptionError, match="pass constraint too"):
         selector.fit(*choices, validation=(*choices, budget))
-    with pytest.raises(ShapeError, match=r"a pair \(sets, subsets\), or"):
+    with pytest.raises(ShapeError, match=r"a pair \(sets, subsets\), rows \(X, y, groups\), or"):
         selector.fit(*choices, validation=(*choices, "cheap"), constraint=budget)
     with pytest.raises(OptionError, match="has its own loss"):
         SubsetSelector(**LEARN, loss="negatives").fit(*choices, constraint=budget)

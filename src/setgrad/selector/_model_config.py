@@ -66,7 +66,7 @@ class ModelConfig:
     @property
     def trees(self) -> bool:
         """Whether boosted trees give each item a first score."""
-        return resolved(self.options.trees)
+        return bool(self.options.trees)
 
     @property
     def prepared_width(self) -> int:

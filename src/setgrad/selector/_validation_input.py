@@ -11,6 +11,7 @@ from setgrad.selector._input import Input
 from setgrad.selector._table_input import is_table
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector.constraints import Constraint
+from setgrad.sets import Sets
 
 
 def read_validation(validation: Any, schema: TableSchema | None) -> Any:
@@ -37,7 +38,7 @@ def read_validation(validation: Any, schema: TableSchema | None) -> Any:
         return validation
     sets, subsets, *rest = validation
     groups = rest.pop(0) if rest and not is_constraint(rest[0]) else None
-    if groups is None and not is_table(sets):
+    if isinstance(sets, Sets) or (groups is None and not is_table(sets)):
         return validation
     asked = Input.of(sets, schema, groups=groups)
     return (asked.sets, asked.chosen(subsets), *rest)

@@ -119,7 +119,7 @@ class AbstractWriting(abc.ABC):
             >>> import pathlib, tempfile, pyarrow, pyarrow.parquet
             >>> import setgrad as sg
             >>> rows = pyarrow.table({"set": [i // 3 for i in range(60)], "x": [i % 3 for i in range(60)]})
-            >>> rows = rows.append_column("y", pyarrow.array([i % 3 == 0 for i in range(60)]))
+            >>> rows = rows.append_column("y", pyarrow.array([i % 3 == i % 2 for i in range(60)]))
             >>> folder = tempfile.TemporaryDirectory()
             >>> path = pathlib.Path(folder.name, "rows.parquet")
             >>> pyarrow.parquet.write_table(rows, path)

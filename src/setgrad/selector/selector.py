@@ -73,8 +73,8 @@ class SubsetSelector(
         trees: Whether boosted trees give each item a first score, to which F is added. They are grown before training,
             on columns, features relative to the set, and mean labels of categories and of pairs of them, in five folds:
             a set is scored by trees that have not seen it. They also learn from validation sets, unless these are
-            passed or there are weights. None is yes for tables with method="conditional" and phi="context", unless
-            there is a constraint.
+            passed or there are weights. None is yes for method="conditional" with phi="context" on tables that have
+            categories, texts or facts of a set, unless there is a constraint.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
             method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.
@@ -281,7 +281,7 @@ class SubsetSelector(
             start._check_fitted()
         arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
-        if is_streamed(sets, stream, verbose=self.verbose > 0):
+        if is_streamed(sets, stream, verbose=self.validate().verbose > 0):
             check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
             streamed = self.read_to_stream(sets, arguments, has_validation=validation is not None, start=start)
             return self.fit_streamed(streamed, validation, training, start)

@@ -21,8 +21,8 @@ from setgrad.trees._mean_labels import mean_labels, mean_labels_before
 _FOLDS = 5
 # Trees are grown on at most so many items: more take longer and teach them little that a network does not learn.
 _MOST_ITEMS = 2**16
-# Questions to items that are answered at once.
-_CHUNK = 2**22
+# Items that are scored at once, so that intermediate results stay in the cache of a CPU.
+_CHUNK = 512
 
 
 @final
@@ -165,18 +165,18 @@ class BoostedTrees(nn.Module):
         count = int(self.counts[fold])
         if not count:
             return self.starts[fold].expand(len(features))
-        columns = self.columns[fold, :count].flatten().long()
-        thresholds = self.thresholds[fold, :count].flatten().float()
-        bits = 2 ** torch.arange(DEPTH - 1, -1, -1, device=columns.device, dtype=torch.int32)
-        first_leaves = torch.arange(count, device=columns.device, dtype=torch.int32) * 2**DEPTH
+        columns, thresholds = (part[fold, :count].T.contiguous() for part in (self.columns, self.thresholds))
         values, means = self.values[fold, :count].flatten(), self.labels[fold].float()
+        first_leaves = torch.arange(count, device=columns.device)[:, None] * 2**DEPTH
         scores = []
-        for rows in torch.arange(len(features), device=features.device).split(max(1, _CHUNK // columns.numel())):
+        for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
             # The columns of the mean labels follow those of the features.
-            table = torch.cat([features[rows], means[codes[rows]]], 1)
-            is_above = table.index_select(1, columns) > thresholds
-            leaves = (is_above.view(-1, count, DEPTH) * bits).sum(2, dtype=torch.int32) + first_leaves
-            scores.append(values[leaves.long()].sum(1))
+            table = torch.cat([features[rows], means[codes[rows]]], 1).T.contiguous()
+            leaves = torch.zeros(count, len(rows), dtype=torch.int32, device=table.device)
+            for level, limits in zip(columns, thresholds.float(), strict=True):
+                leaves.mul_(2).add_(table.index_select(0, level) > limits[:, None])
+            # In float64, so that the order in which a batch is added up does not matter.
+            scores.append(values[leaves + first_leaves].sum(0, dtype=torch.float64).to(values.dtype))
         return torch.cat(scores or [features.new_zeros(0)]) + self.starts[fold]
 
 
