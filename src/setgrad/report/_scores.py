@@ -53,12 +53,21 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The scores of a selector, with the sets, the picks and the Jaccard score of each set `(b,)`."""
+    """The scores of a selector, and what they come from.
+
+    Attributes:
+        choices: The sets with their right subsets.
+        picks: What the selector chose.
+        jaccard: The Jaccard score of each set, `(b,)`.
+        scores: Means over the sets.
+        probability: The probability of each item to be chosen.
+    """
 
     choices: Choices
     picks: Sets
     jaccard: Tensor
     scores: Scores
+    probability: Sets
 
 
 def evaluate(selector: SubsetSelector, choices: Choices, *, given: Any = None) -> Evaluation:
@@ -115,6 +124,7 @@ def evaluate(selector: SubsetSelector, choices: Choices, *, given: Any = None) -
             mean_true_size=float(true_sizes.mean()),
             found=None if told is None else _found(picks, right, told),
         ),
+        selector.predict_proba(sets, given=told, scores=scores),
     )
 
 
