@@ -77,8 +77,8 @@ def shop_table(seed: int, sets: int) -> pa.Table:
 def shop() -> Shop:
     train, test = shop_table(0, 40), shop_table(1, 20)
     selector = SubsetSelector(**TINY | {"dim": 16, "max_epochs": 8}).fit(train, **ROLES)
-    training, choices = (FittedTable.of(part, selector.table_, chosen=True).read_choices() for part in (train, test))
-    return Shop(selector, training, evaluate(selector, choices), sg.describe(test, **ROLES))
+    training = FittedTable.of(train, selector.table_, chosen=True).read_choices()
+    return Shop(selector, training, evaluate(selector, test), sg.describe(test, **ROLES))
 
 
 @pytest.fixture(scope="session")

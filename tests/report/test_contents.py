@@ -12,7 +12,7 @@ from setgrad.explain import gain_steps, second_differences
 from setgrad.explain._texts import signed
 from setgrad.report import Evaluation, Section, evaluate
 from setgrad.report._set_view import extreme_sets
-from tests.report.conftest import TINY, Shop
+from tests.report.conftest import TINY, Shop, shop_table
 from tests.report.pages import Page, written
 
 TABLE_HEADINGS = [
@@ -76,6 +76,13 @@ def test_scores_of_the_selector_and_chance(page: Page, shop: Shop) -> None:
     assert page.row("this selector") == [f"{100 * scores.jaccard:.2f}", f"{100 * scores.jaccard_true_size:.2f}", "-"]
     assert page.row("random subset") == ["-", f"{100 * scores.chance:.2f}", "-"]
     assert "The baselines learn from 40 training sets." in page.text
+
+
+def test_training_may_be_a_table(tmp_path: Path, page: Page, shop: Shop) -> None:
+    section = Section("Shop", shop.selector, shop.evaluation, training=shop_table(0, 40))
+    found = written(tmp_path / "r.html", section, sets=0)
+    (expected,) = (row for row in page.rows if row[0].startswith("gradient boosting"))
+    assert expected in found.rows
 
 
 def test_importance_is_that_of_the_selector(page: Page, shop: Shop) -> None:

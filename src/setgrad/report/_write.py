@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import setgrad
 from setgrad._files import atomic_write
@@ -17,9 +17,8 @@ from setgrad.errors import MissingDependencyError, NotFittedError, OptionError
 from setgrad.report._contents import contents_of
 from setgrad.report._facts import versions_table
 from setgrad.report._page import render
-from setgrad.report._scores import Evaluation
+from setgrad.report._scores import Evaluation, read_choices
 from setgrad.selector import SubsetSelector
-from setgrad.sets import Choices
 
 
 @final
@@ -32,8 +31,8 @@ class Section:
         selector: The selector.
         evaluation: Its scores on sets that the fit has not seen; without them only the training is shown.
         note: A sentence below the title.
-        training: The sets of the fit, which the baselines then learn from. Without them the baselines learn from the
-            sets of the evaluation, each time from four fifths of them.
+        training: The sets of the fit as `Choices` or a table, which the baselines then learn from. Without them the
+            baselines learn from the sets of the evaluation, each time from four fifths of them.
         table: What `describe` returned for the table of the evaluation.
     """
 
@@ -41,7 +40,7 @@ class Section:
     selector: SubsetSelector
     evaluation: Evaluation | None = None
     note: str = ""
-    training: Choices | None = None
+    training: Any = None
     table: TableDescription | None = None
 
 
@@ -113,7 +112,9 @@ def write_report(
                 section.evaluation,
                 title=section.title,
                 note=section.note,
-                training=section.training,
+                training=None
+                if section.training is None
+                else read_choices(section.selector, section.training, "training"),
                 table=section.table,
                 sets=sets,
             )
