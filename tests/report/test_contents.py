@@ -48,6 +48,11 @@ def test_images_have_no_columns_and_no_names(tmp_path: Path, digits: tuple[Subse
     assert len([row for row in page.rows if row[0] == "columns that the model reads"]) == 0
 
 
+def test_images_that_are_not_shown_are_images_still(tmp_path: Path, digits: tuple[SubsetSelector, Evaluation]) -> None:
+    page = written(tmp_path / "r.html", Section("Digits", *digits), sets=0)
+    assert page.headings == ["Digits", "Scores", "Data", "Probabilities and sizes", "Learning curve"]
+
+
 def test_without_sets_to_show_there_is_no_heading(tmp_path: Path, shop: Shop) -> None:
     page = written(tmp_path / "r.html", Section("Shop", shop.selector, shop.evaluation), sets=0)
     assert not {"Worst and best sets", "Worst", "Best", "How the gains add up"} & set(page.headings)

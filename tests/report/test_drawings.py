@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from setgrad import Choices, SubsetSelector
+from setgrad import Choices, Sets, SubsetSelector
 from setgrad.report import Evaluation
 from setgrad.report._curve import learning_curve
 from setgrad.report._drawings import IMAGES, MARKS, POINTS, drawing_for
@@ -49,12 +50,15 @@ def svg(picture: Picture) -> str:
     ],
 )
 def test_drawing_fits_the_items(items: np.ndarray, drawing: object) -> None:
-    assert drawing_for([view(items)]) is drawing
+    sets = Sets.from_list([torch.from_numpy(items)])
+    assert drawing_for(sets) is drawing
+    assert drawing_for(sets, mixed=True) is None
+    assert drawing_for(sets[:0]) is None
 
 
 def test_named_items_are_listed() -> None:
-    assert drawing_for([view(np.zeros((5, 2)))], named=True) is None
-    assert drawing_for([view(np.zeros((5, 64)))], named=True) is IMAGES
+    assert drawing_for(Sets.from_list([torch.zeros(5, 2)]), named=True) is None
+    assert drawing_for(Sets.from_list([torch.zeros(5, 64)]), named=True) is IMAGES
     plain = Choices.of([[[0.0], [0.0]], [[0.0]]], [[0], []])
     ids: list[object] = [None, [0, 1, 0], np.array([0, 1, 0])]
     assert [has_names(replace(plain, item_ids=one)) for one in ids] == [False] * 3  # type: ignore[arg-type]

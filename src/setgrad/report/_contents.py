@@ -129,7 +129,7 @@ def _results(
     compared = compare(selector, evaluation, training)
     extremes = extreme_sets(evaluation, count)
     worst, best = (views_of(evaluation, numbers) for numbers in (extremes.worst, extremes.best))
-    drawing = drawing_for([*worst, *best], named=has_names(choices)) if worst else None
+    drawing = drawing_for(choices.sets, named=has_names(choices), mixed=_is_mixed(selector))
     is_image = drawing is IMAGES
     return Results(
         scores=score_table(evaluation.scores),
@@ -144,6 +144,13 @@ def _results(
         waterfalls=[] if is_image else waterfalls(selector, evaluation, extremes),
         pairs=[] if is_image else pair_tables(selector, evaluation),
     )
+
+
+def _is_mixed(selector: SubsetSelector) -> bool:
+    """Return whether the columns of a table became numbers of different kinds."""
+    schema = selector.table_
+    parts = () if schema is None or schema.columns is None else schema.columns.parts
+    return any(part.codes or part.context for part in parts)
 
 
 def _charts(evaluation: Evaluation) -> list[Chart]:

@@ -6,7 +6,7 @@ To add one, write its function and select it in `drawing_for`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
@@ -15,6 +15,7 @@ import numpy as np
 from setgrad.report._curve import plain_axes
 from setgrad.report._set_view import SetView
 from setgrad.report._svg import new_figure
+from setgrad.sets import Sets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,20 +62,21 @@ class Drawing:
     note: str
 
 
-def drawing_for(views: Sequence[SetView], *, named: bool = False) -> Drawing | None:
+def drawing_for(sets: Sets, *, named: bool = False, mixed: bool = False) -> Drawing | None:
     """Return the way to draw items of this shape and these values; None if a list tells more.
 
     Args:
-        views: The sets.
+        sets: The sets.
         named: Whether items have names, which a list shows and points do not.
+        mixed: Whether numbers of an item are of different kinds, such as codes of categories.
     """
-    shape = views[0].items.shape[1:]
-    if shape == (2,):
+    shape = sets.item_shape
+    if mixed or not sets.layout.total:
+        return None
+    if tuple(shape) == (2,):
         return None if named else POINTS
     # Pixels are never negative; most tables and embeddings have negative values.
-    if _sides(shape) and min(float(view.items.min()) for view in views) >= 0:
-        return IMAGES
-    return None
+    return IMAGES if _sides(tuple(shape)) and float(sets.values.min()) >= 0 else None
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int] | None:
