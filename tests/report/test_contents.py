@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad import SubsetSelector
+from setgrad import Choices, Sets, SubsetSelector
 from setgrad.explain import gain_steps, second_differences
 from setgrad.explain._texts import signed
 from setgrad.report import Evaluation, Section, evaluate
@@ -51,6 +51,24 @@ def test_images_have_no_columns_and_no_names(tmp_path: Path, digits: tuple[Subse
 def test_images_that_are_not_shown_are_images_still(tmp_path: Path, digits: tuple[SubsetSelector, Evaluation]) -> None:
     page = written(tmp_path / "r.html", Section("Digits", *digits), sets=0)
     assert page.headings == ["Digits", "Scores", "Data", "Probabilities and sizes", "Learning curve"]
+
+
+def test_sets_without_items(tmp_path: Path, shop: Shop) -> None:
+    sets, subsets = (Sets.from_lengths(part.values[:0], [0, 0]) for part in shop.evaluation.choices)
+    evaluation = evaluate(shop.selector, Choices(sets, subsets, item_ids=[]))
+    page = written(tmp_path / "r.html", Section("Empty", shop.selector, evaluation))
+    assert page.headings == ["Empty", "Scores", "Data", "Learning curve"]
+    assert page.row("share of items that are right (%)") == ["-"]
+
+
+def test_items_that_do_not_interact_are_no_pairs(tmp_path: Path, shop: Shop) -> None:
+    sets, subsets = shop.training
+    direct = SubsetSelector(method="direct", **TINY | {"max_epochs": 1}).fit(sets[:12], subsets[:12])
+    page = written(tmp_path / "r.html", Section("Direct", direct, evaluate(direct, shop.evaluation.choices)))
+    assert "How the gains add up" in page.headings
+    assert "Pairs of chosen items" not in page.headings
+    # Sets have columns without names.
+    assert "Importance of columns" not in page.headings
 
 
 def test_without_sets_to_show_there_is_no_heading(tmp_path: Path, shop: Shop) -> None:

@@ -21,6 +21,8 @@ from setgrad.sets import Sets, subset_sizes
 _MOST_ITEMS, _LEAST_SETS, _REPEATS = 4_000, 20, 3
 # How many columns, steps and pairs are shown.
 _COLUMNS, _STEPS, _PAIRS = 25, 20, 8
+# Rounding makes interactions of this size.
+_NOISE = 1e-9
 # Subsets with more items have too many pairs.
 _MOST_PICKS = 60
 
@@ -44,8 +46,8 @@ class Waterfall:
 
 
 def importances(selector: SubsetSelector, evaluation: Evaluation) -> Importances | None:
-    """Return how much the score falls without each column; None if the columns have no names."""
-    if selector.table_ is None:
+    """Return how much the score falls without each column; None if the columns have no names or there are no items."""
+    if selector.table_ is None or not evaluation.choices.sets.layout.total:
         return None
     numbers = _some_sets(evaluation.choices.sets)
     sets, subsets = (part.take(numbers) for part in evaluation.choices)
@@ -112,7 +114,7 @@ def pair_tables(selector: SubsetSelector, evaluation: Evaluation) -> list[TextTa
     pairs, rows, counts = np.unique(ends, axis=0, return_inverse=True, return_counts=True)
     means = np.bincount(rows.ravel(), found.values.numpy(), len(pairs)) / counts
     order = np.argsort(-means, kind="stable")
-    together, instead = order[means[order] > 0][:_PAIRS], order[means[order] < 0][::-1][:_PAIRS]
+    together, instead = order[means[order] > _NOISE][:_PAIRS], order[means[order] < -_NOISE][::-1][:_PAIRS]
     titles = ("items that go together", "items that replace each other")
     columns = ("item", "other item", "interaction, mean", "sets")
     return [
