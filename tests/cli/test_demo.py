@@ -23,8 +23,8 @@ def test_demo_as_json(run: Callable, tmp_path: Path) -> None:
     assert moons["jaccard"] == selector.score(*task.test)
     assert moons["jaccard_true_size"] == selector.score_true_size(*task.test)
     page = Path(result.data["report"]).read_text(encoding="utf-8")
-    # For each task the curve, the legend and six sets.
-    assert page.count("<img") == 2 * (1 + 1 + 6)
+    # For each task two curves, two charts and six sets.
+    assert page.count("<img") == 2 * (2 + 2 + 6)
     # With --json there is no progress bar, only one line for each task.
     assert result.err.splitlines() == [
         "moons: 12 sets to learn from, 8 to test on",

@@ -1,5 +1,6 @@
 """The commands give the same models, picks and scores as the Python API."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,11 +246,27 @@ def test_evaluate_gives_the_scores_of_the_python_api(run: Callable, model: Path,
 def test_report_with_and_without_a_table(run: Callable, model: Path, table: Path, tmp_path: Path) -> None:
     alone = run("report", model, "-o", tmp_path / "a.html", "--json")
     assert (alone.code, alone.data) == (0, {"report": str(tmp_path / "a.html")})
-    assert (tmp_path / "a.html").read_text(encoding="utf-8").count("<img") == 1
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").count("<img") == 2
     full = run("report", model, table, "-o", tmp_path / "b.html", "--sets", "3", "--json")
     assert full.data["scores"]["sets"] == 20
-    # The curve, the legend, and three sets.
-    assert (tmp_path / "b.html").read_text(encoding="utf-8").count("<img") == 5
+    page = (tmp_path / "b.html").read_text(encoding="utf-8")
+    # Two curves and two charts; the sets are lists.
+    assert (page.count("<img"), page.count('<ol class="items">')) == (4, 3)
+    assert "The baselines learn from 16 of these sets" in page
+    assert re.search(r"<td>price</td><td>number</td>.*<td>yes</td>", page)
+    assert re.search(r"<td>product</td><td>item_id</td>.*<td></td></tr>", page)
+
+
+def test_baselines_of_a_report_learn_from_the_training_table(
+    run: Callable, model: Path, table: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "b.html"
+    assert run("report", model, table, "--train", table, "-o", page).code == 0
+    assert "The baselines learn from 20 training sets" in page.read_text(encoding="utf-8")
+    alone = run("report", model, "--train", table, "-o", page)
+    assert (alone.code, "name the table too" in alone.err) == (1, True)
+    lost = run("report", model, table, "--train", table, "-o", table)
+    assert lost.code == 1 and "is the input table and would be lost" in lost.err
 
 
 def test_the_model_knows_the_columns(model: Path) -> None:

@@ -1,20 +1,20 @@
 """Each kind of item is drawn in its own way, and what was chosen and right is drawn where it is."""
 
 import base64
-from xml.etree import ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from setgrad import Choices, SubsetSelector
+from setgrad import Choices, Sets, SubsetSelector
 from setgrad.report import Evaluation
 from setgrad.report._curve import learning_curve
-from setgrad.report._drawings import BARS, IMAGES, MARKS, POINTS, draw_legend, drawing_for
-from setgrad.report._set_view import SetView, select_views
+from setgrad.report._drawings import IMAGES, MARKS, POINTS, drawing_for
+from setgrad.report._set_view import SetView, extreme_sets, has_names, views_of
 from setgrad.report._svg import INK, Picture, to_picture
 
 PICKED = np.array([True, True, False, False, False])
@@ -41,16 +41,28 @@ def svg(picture: Picture) -> str:
         (np.zeros((5, 64)), IMAGES),
         (np.zeros((5, 6, 9)), IMAGES),
         (np.zeros((5, 1, 6, 9)), IMAGES),
-        # negative numbers are no pixels; 16 numbers are more likely 16 columns; 65 are no square
-        (-np.ones((5, 64)), BARS),
-        (np.zeros((5, 16)), BARS),
-        (np.zeros((5, 65)), BARS),
-        (np.zeros((5, 1)), BARS),
-        (np.zeros((5, 2, 2, 2)), BARS),
+        # negative numbers are not pixels; 16 numbers are more likely 16 columns; 65 are no square
+        (-np.ones((5, 64)), None),
+        (np.zeros((5, 16)), None),
+        (np.zeros((5, 65)), None),
+        (np.zeros((5, 1)), None),
+        (np.zeros((5, 2, 2, 2)), None),
     ],
 )
 def test_drawing_fits_the_items(items: np.ndarray, drawing: object) -> None:
-    assert drawing_for([view(items)]) is drawing
+    sets = Sets.from_list([torch.from_numpy(items)])
+    assert drawing_for(sets) is drawing
+    assert drawing_for(sets, mixed=True) is None
+    assert drawing_for(sets[:0]) is None
+
+
+def test_named_items_are_listed() -> None:
+    assert drawing_for(Sets.from_list([torch.zeros(5, 2)]), named=True) is None
+    assert drawing_for(Sets.from_list([torch.zeros(5, 64)]), named=True) is IMAGES
+    plain = Choices.of([[[0.0], [0.0]], [[0.0]]], [[0], []])
+    ids: list[object] = [None, [0, 1, 0], np.array([0, 1, 0])]
+    assert [has_names(replace(plain, item_ids=one)) for one in ids] == [False] * 3  # type: ignore[arg-type]
+    assert has_names(replace(plain, item_ids=["a", "b", "a"])) and has_names(replace(plain, item_ids=[17, 4, 17]))
 
 
 def test_points_lie_where_the_items_are() -> None:
@@ -72,18 +84,6 @@ def test_images_have_frames_in_the_order_of_probability() -> None:
     np.testing.assert_array_equal(np.sort(pixels[~np.isnan(pixels)]), np.sort(one.items.ravel()))
 
 
-def test_bars_are_the_probabilities_in_order() -> None:
-    one = view(np.zeros((5, 3)))
-    axes = BARS.draw(one).axes[0]
-    bars = sorted(
-        (round(bar.get_x() + bar.get_width() / 2), bar.get_height())
-        for bar in axes.patches
-        if isinstance(bar, Rectangle)
-    )
-    assert [height for _, height in bars] == sorted(one.probability.tolist(), reverse=True)
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["i4", "i3", "i2", "i1", "i0"]
-
-
 def test_large_sets_keep_what_matters() -> None:
     n = 500
     one = view(np.zeros((n, 3))).top(60)
@@ -96,29 +96,6 @@ def test_large_sets_keep_what_matters() -> None:
     ).top(10)
     assert few.picked.sum() == few.right.sum() == 1
     assert few.probability[:8].min() > 0.98
-
-
-@pytest.mark.parametrize("labels", [("$x$", "a$", "<b>", "é", "a" * 50)])
-def test_labels_are_texts(labels: tuple[str, ...]) -> None:
-    one = view(np.zeros((5, 3)))
-    picture = to_picture(BARS.draw(SetView(**{**vars(one), "labels": labels})), "")
-    assert "$x$" in svg(picture)
-    assert "&lt;b&gt;" in svg(picture)
-
-
-def test_labels_that_no_svg_may_hold() -> None:
-    one = view(np.zeros((5, 3)))
-    labels = ("a\x00b", "\x1b", "\ud800c", "d\ne", "f")
-    picture = to_picture(BARS.draw(SetView(**{**vars(one), "labels": labels})), "")
-    assert "ab" in "".join(ElementTree.fromstring(svg(picture)).itertext())
-
-
-@pytest.mark.parametrize("drawing", [POINTS, IMAGES, BARS], ids=["points", "images", "bars"])
-def test_legend_names_every_kind(drawing: object) -> None:
-    text = svg(to_picture(draw_legend(drawing), "", tight=True))  # type: ignore[arg-type]
-    for mark in MARKS.values():
-        assert mark.text in text
-        assert mark.colour in text
 
 
 def test_picture_is_the_same_again_and_needs_nothing() -> None:
@@ -138,39 +115,44 @@ def test_caption_counts() -> None:
     assert caption == "set 7: Jaccard 33.33; 2 of 5 items chosen, 1 right, 1 wrong, 1 missed"
 
 
-def test_sets_go_from_the_worst_to_the_best(selector: SubsetSelector, evaluation: Evaluation) -> None:
-    found = select_views(selector, evaluation, 4)
-    scores = [one.jaccard for one in found]
-    assert len(found) == 4
-    assert scores == sorted(scores)
-    assert scores[0] == float(evaluation.jaccard.min())
-    assert scores[-1] == float(evaluation.jaccard.max())
-    everything = select_views(selector, evaluation, 1000)
-    assert len({one.name for one in everything}) == 12
-    one = found[0]
-    number = int(one.name.removeprefix("set "))
-    np.testing.assert_array_equal(one.items, evaluation.choices.sets[number])
-    np.testing.assert_array_equal(one.picked, evaluation.picks[number])
-    np.testing.assert_array_equal(one.right, evaluation.choices.subsets[number])
-    np.testing.assert_array_equal(one.probability, selector.predict_proba(evaluation.choices.sets)[number])
+def test_worst_and_best_sets(evaluation: Evaluation) -> None:
+    scores = evaluation.jaccard.numpy()
+    found = extreme_sets(evaluation, 5)
+    assert (len(found.worst), len(found.best)) == (3, 2)
+    assert scores[found.worst].tolist() == sorted(scores)[:3]
+    assert scores[found.best].tolist() == sorted(scores)[::-1][:2]
+    everything = extreme_sets(evaluation, 1000)
+    assert sorted(everything.worst + everything.best) == list(range(12))
+    assert extreme_sets(evaluation, 0).worst == []
 
 
-def test_ids_of_the_table_name_sets_and_items(selector: SubsetSelector, evaluation: Evaluation) -> None:
+def test_views_hold_what_was_chosen(selector: SubsetSelector, evaluation: Evaluation) -> None:
+    (one,) = views_of(evaluation, [7])
+    assert one.name == "set 7"
+    assert one.jaccard == float(evaluation.jaccard[7])
+    np.testing.assert_array_equal(one.items, evaluation.choices.sets[7])
+    np.testing.assert_array_equal(one.picked, evaluation.picks[7])
+    np.testing.assert_array_equal(one.right, evaluation.choices.subsets[7])
+    np.testing.assert_array_equal(one.probability, selector.predict_proba(evaluation.choices.sets)[7])
+
+
+def test_ids_of_the_table_name_sets_and_items(evaluation: Evaluation) -> None:
     sets, subsets = evaluation.choices
-    named = Choices(sets, subsets, [f"basket {i}" for i in range(12)], [f"p{i}" for i in range(1200)])
-    found = select_views(selector, Evaluation(named, evaluation.picks, evaluation.jaccard, evaluation.scores), 12)
-    by_name = {one.name: one for one in found}
-    assert by_name["set basket 3"].labels[:2] == ("p300", "p301")
+    named = Choices(sets, subsets, [f"basket {i}" for i in range(12)], [f"p{i}" for i in range(1199)] + ["x" * 999])
+    third, last = views_of(replace(evaluation, choices=named), [3, 11])
+    assert (third.name, third.labels[:2]) == ("set basket 3", ("p300", "p301"))
+    # A name may be as long as it likes, the page is not.
+    assert last.labels[-1] == "x" * 119 + "…"
 
 
 def test_curve_is_described(selector: SubsetSelector) -> None:
-    picture = learning_curve(selector.history_, selector.best_epoch_)
+    loss, score = learning_curve(selector.history_, selector.best_epoch_)
     best = selector.history_[selector.best_epoch_ - 1]["validation_jaccard"]
-    assert "3 epochs" in picture.alt
-    assert f"best {100 * best:.2f} at epoch {selector.best_epoch_}" in picture.alt
-    assert "training loss" in svg(picture)
+    assert "3 epochs" in loss.alt
+    assert f"best {100 * best:.2f} at epoch {selector.best_epoch_}" in score.alt
+    assert "training loss" in svg(loss)
     # A fit under a constraint is not told the size, and the history does not say which kind it was.
-    assert "true size" not in svg(picture)
+    assert "true size" not in svg(score)
 
 
 def test_no_figure_is_left_behind() -> None:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from setgrad import Choices, Sets, SubsetSelector
-from setgrad.errors import DataError
+from setgrad.errors import DataError, NotFittedError, OptionError
 from setgrad.report import Evaluation, chance_jaccard, evaluate
 from setgrad.report._scores import score_table, size_rule_table
 from setgrad.selector import SIZE_RULES
+from tests.report.conftest import Shop, shop_table
 
 
 def by_enumeration(n: int, k: int, given: int = 0) -> float:
@@ -92,7 +93,18 @@ def test_no_sets_at_all(selector: SubsetSelector, test_sets: Choices) -> None:
     with pytest.raises(DataError, match="no sets to evaluate"):
         evaluate(selector, Choices(test_sets.sets[:0], test_sets.subsets[:0]))
     with pytest.raises(DataError, match=r"as Choices, not tuple; make them: Choices.of\(sets, subsets\)"):
-        evaluate(selector, (test_sets.sets, test_sets.subsets))  # type: ignore[arg-type]
+        evaluate(selector, (test_sets.sets, test_sets.subsets))
+
+
+def test_a_table_is_read_as_the_selector_knows_it(shop: Shop, selector: SubsetSelector) -> None:
+    table = shop_table(2, 5)
+    evaluation = evaluate(shop.selector, table)
+    assert evaluation.scores.jaccard == shop.selector.score(table)
+    assert list(evaluation.choices.item_ids) == table["product"].to_pylist()
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        evaluate(SubsetSelector(), table)
+    with pytest.raises(OptionError, match="was not fitted on a table"):
+        evaluate(selector, table)
 
 
 def test_grids_show_the_scores(selector: SubsetSelector, evaluation: Evaluation) -> None:

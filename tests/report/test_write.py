@@ -1,7 +1,9 @@
 """The page is whole, carries all it needs, and takes texts as texts."""
 
+import datetime
+import re
 import sys
-from html.parser import HTMLParser
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,94 +11,102 @@ import pytest
 from setgrad import Choices, SubsetSelector
 from setgrad._text_table import TextTable
 from setgrad.errors import DataError, MissingDependencyError, NotFittedError, OptionError, ShapeError
-from setgrad.report import Evaluation, Section, evaluate, write_report
-
-VOID = {"meta", "img", "br"}
-
-
-class Page(HTMLParser):
-    """Collects tags and attributes, and checks that what is opened is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
+from setgrad.report import Evaluation, Section, write_report
+from tests.report.conftest import HOSTILE, Shop
+from tests.report.pages import Page, written
 
 
 @pytest.fixture
 def page(tmp_path: Path, selector: SubsetSelector, evaluation: Evaluation) -> Page:
-    path = tmp_path / "deep" / "report.html"
     summary = TextTable("all of it", ("task", "score"), (("moons", "12.00"),))
-    write_report(path, [Section("Moons", selector, evaluation, "a note")], title="A title", summary=summary, sets=5)
-    return Page(path.read_text(encoding="utf-8"))
+    section = Section("Moons", selector, evaluation, "a note")
+    return written(tmp_path / "deep" / "report.html", section, title="A title", summary=summary, sets=5)
 
 
-def test_page_has_a_picture_for_the_curve_the_legend_and_each_set(page: Page) -> None:
-    images = [attributes for tag, attributes in page.seen if tag == "img"]
-    assert len(images) == 1 + 1 + 5
+@pytest.fixture(scope="module")
+def shop_page(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Page:
+    section = Section(HOSTILE[4], shop.selector, shop.evaluation, HOSTILE[5], shop.training, shop.table)
+    summary = TextTable(HOSTILE[0], (HOSTILE[1],), ((HOSTILE[2],),))
+    return written(tmp_path_factory.mktemp("shop") / "r.html", section, title=HOSTILE[0], summary=summary)
+
+
+def test_page_has_pictures_of_the_curves_the_charts_and_each_set(page: Page) -> None:
+    images = page.attributes("img")
+    assert len(images) == 2 + 2 + 5
     for attributes in images:
         assert (attributes["src"] or "").startswith("data:image/svg+xml;base64,")
         assert len(attributes["alt"] or "") > 20
 
 
-def test_page_loads_nothing(page: Page) -> None:
+@pytest.mark.parametrize("which", ["page", "shop_page"])
+def test_page_loads_nothing(which: str, request: pytest.FixtureRequest) -> None:
+    page: Page = request.getfixturevalue(which)
     for tag, attributes in page.seen:
-        assert tag not in {"script", "link", "iframe", "object", "base"}
+        assert tag not in {"script", "link", "iframe", "object", "base", "form", "a", "use"}
+        assert not [name for name in attributes if name.startswith("on")]
         for name in ("src", "href", "srcset", "action"):
             assert (attributes.get(name) or "data:").startswith("data:")
-    text = "".join(page.words)
-    assert "url(" not in text
-    assert "@import" not in text
-    assert "http:" not in text
-    assert "https:" not in text
+    (style,) = (words for words in page.words if "color-scheme" in words)
+    assert not re.search(r"url\(|@import|https?:", style)
+    policies = [attributes["content"] for attributes in page.attributes("meta") if "http-equiv" in attributes]
+    assert (policies[0] or "").startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'")
 
 
 def test_page_says_what_it_should(page: Page, evaluation: Evaluation) -> None:
-    words = " ".join(page.words)
     for text in ("A title", "all of it", "12.00", "Moons", "a note", "learning_rate", "stop"):
-        assert text in words
-    assert f"{100 * evaluation.scores.jaccard:.2f}" in words
-    assert f"{100 * evaluation.scores.chance:.2f}" in words
+        assert text in page.text
+    assert f"{100 * evaluation.scores.jaccard:.2f}" in page.text
+    assert f"{100 * evaluation.scores.chance:.2f}" in page.text
 
 
-def test_texts_are_escaped(tmp_path: Path, selector: SubsetSelector, test_sets: Choices) -> None:
-    evil = "<script>alert('x')</script> & \"quoted\""
-    named = Choices(test_sets.sets, test_sets.subsets, set_ids=[f"{evil} {number}" for number in range(len(test_sets))])
-    section = Section(evil, selector, evaluate(selector, named), evil)
-    path = tmp_path / "r.html"
-    write_report(path, [section], title=evil, summary=TextTable(evil, (evil,), ((evil,),)), sets=1)
-    page = Page(path.read_text(encoding="utf-8"))
-    assert not [tag for tag, _ in page.seen if tag == "script"]
-    assert evil in page.words
-    alts = [attributes["alt"] or "" for tag, attributes in page.seen if tag == "img"]
-    assert any(evil in alt for alt in alts)
+def test_page_fits_phones_and_follows_dark_screens(page: Page) -> None:
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.attributes("meta")
+    (style,) = (words for words in page.words if "color-scheme" in words)
+    assert "@media (prefers-color-scheme: dark)" in style
+    # A wide table scrolls in its box; the bars have a fixed layout.
+    boxes = [attributes for attributes in page.attributes("div") if attributes.get("class") == "wide"]
+    bars = [attributes for attributes in page.attributes("table") if attributes.get("class") == "bars"]
+    assert len(boxes) + len(bars) == len(page.attributes("table"))
+    # Nothing that could not shrink to 390 pixels with the margins of the page: 350 pixels.
+    floors = [float(number) * 16 for number in re.findall(r"(?<!m)min-width: ([\d.]+)rem", style)]
+    floors += [float(number) * 16 for number in re.findall(r"minmax\(([\d.]+)rem", style)]
+    assert floors and max(floors) < 350
+
+
+def test_hostile_texts_stay_texts(shop_page: Page) -> None:
+    assert not shop_page.attributes("script")
+    for text in (*HOSTILE[:4], HOSTILE[5]):
+        assert text in shop_page.text
+    assert "49" not in [word.strip() for word in shop_page.words]
+    # Names of columns in tables and bars, and of items in lists.
+    assert f"weight {HOSTILE[1]}" in [row[0] for row in shop_page.rows]
+    assert any(f"{HOSTILE[0]} " in words for words in shop_page.words)
+    # What no document may hold, and what would turn the text around, is replaced.
+    assert "\ufffdgnp.exe \ufffd \ufffd\ufffd" in shop_page.text
+
+
+def test_hostile_ids_in_the_text_of_pictures(tmp_path: Path, selector: SubsetSelector, evaluation: Evaluation) -> None:
+    sets, subsets = evaluation.choices
+    named = Choices(sets, subsets, set_ids=[f"{HOSTILE[number % 6]} {number}" for number in range(len(sets))])
+    page = written(tmp_path / "r.html", Section("s", selector, replace(evaluation, choices=named)), sets=12)
+    alts = " ".join(attributes["alt"] or "" for attributes in page.attributes("img"))
+    for text in (*HOSTILE[:4], HOSTILE[5]):
+        assert text in alts
+    assert not page.attributes("script") and "\u202e" not in alts
 
 
 def test_section_without_sets_shows_the_training(tmp_path: Path, selector: SubsetSelector) -> None:
-    write_report(tmp_path / "r.html", [Section("Training", selector)])
-    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert [tag for tag, _ in page.seen].count("img") == 1
+    page = written(tmp_path / "r.html", Section("Training", selector))
+    assert len(page.attributes("img")) == 2
+    assert page.headings == ["Training", "Learning curve"]
 
 
 def test_same_input_same_bytes(tmp_path: Path, selector: SubsetSelector, evaluation: Evaluation) -> None:
     for name in "ab":
-        write_report(tmp_path / name, [Section("Moons", selector, evaluation)], sets=2)
+        day = datetime.date(2026, 2, 3)
+        write_report(tmp_path / name, [Section("Moons", selector, evaluation)], sets=2, date=day)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert 'on <time datetime="2026-02-03">' in (tmp_path / "a").read_text(encoding="utf-8")
 
 
 def test_old_page_stays_if_the_new_one_fails(

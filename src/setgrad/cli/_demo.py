@@ -117,7 +117,7 @@ def _run(args: Namespace) -> CommandResult:
         check_model_folder(folder, checkpoint=selector.checkpoint)
     outcomes = [_fit(*parts) for parts in zip(tasks, selectors, folders, strict=True)]
     summary = _summary(outcomes)
-    sections = [Section(o.task.name, o.selector, o.evaluation, o.task.description) for o in outcomes]
+    sections = [Section(o.task.name, o.selector, o.evaluation, o.task.description, o.task.train) for o in outcomes]
     write_report(report, sections, title="setgrad demo", summary=summary)
     parts: tuple[TextTable | str, ...] = (summary, *(f"model: {o.folder}" for o in outcomes), f"report: {report}")
     return CommandResult({"tasks": [o.data for o in outcomes], "report": str(report)}, parts)

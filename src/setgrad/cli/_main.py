@@ -25,7 +25,7 @@ SUMMARIES = {
     "predict": "pick from new sets",
     "evaluate": "score a model on sets whose true subsets are known",
     "explain": "tell why items are chosen, and which columns matter",
-    "report": "write a page about a model: learning curve, scores, pictures of sets",
+    "report": "write a page about a model: scores, baselines, calibration, importance, sets",
     "datasets": "list the built-in data sets, or write one as tables",
 }
 # Those that were imported.

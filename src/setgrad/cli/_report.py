@@ -8,12 +8,15 @@ from pathlib import Path
 
 from setgrad.cli._columns import declare_columns, open_for
 from setgrad.cli._command import Command, CommandResult
+from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_output
 from setgrad.cli._predict import declare_model
+from setgrad.columns._describe import TableDescription
+from setgrad.errors import OptionError
 from setgrad.report import Section, evaluate, write_report
 from setgrad.report._scores import score_table
 from setgrad.report._write import check_matplotlib
-from setgrad.selector import load
+from setgrad.selector import SubsetSelector, TableSchema, load
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -28,18 +31,29 @@ def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help="the page [report.html]"
     )
-    parser.add_argument("--sets", metavar="N", type=int, default=6, help="number of sets to draw [6]")
+    parser.add_argument(
+        "--train",
+        metavar="TABLE",
+        type=Path,
+        help="the table of the fit, for the baselines to learn from; without it they learn from four fifths of TABLE "
+        "and are scored on the rest, five times",
+    )
+    parser.add_argument(
+        "--sets", metavar="N", type=int, default=6, help="number of sets to show, half the worst, half the best [6]"
+    )
     declare_columns(parser, required=False)
 
 
 def _run(args: Namespace) -> CommandResult:
     check_matplotlib()
     check_output(args.output, model=args.model, table=args.table)
+    if args.train is not None:
+        if args.table is None:
+            raise OptionError("--train is for baselines that are scored on a table; name the table too")
+        check_output(args.output, model=args.model, table=args.train)
     selector = load(args.model, device=args.device)
-    evaluation = None
-    if args.table is not None:
-        evaluation = evaluate(selector, open_for(selector, args, chosen=True).read_choices())
-    section = Section(args.table.name if args.table else "Training", selector, evaluation)
+    section = Section("Training", selector) if args.table is None else _evaluated(selector, args)
+    evaluation = section.evaluation
     write_report(args.output, [section], title=f"Selector {args.model.resolve().name}", sets=args.sets)
     data = {"report": str(args.output)}
     if evaluation is None:
@@ -50,17 +64,51 @@ def _run(args: Namespace) -> CommandResult:
     )
 
 
+def _evaluated(selector: SubsetSelector, args: Namespace) -> Section:
+    table = open_for(selector, args, chosen=True)
+    training = None
+    if args.train is not None:
+        training = open_for(selector, Namespace(**{**vars(args), "table": args.train}), chosen=True).read_choices()
+    return Section(
+        args.table.name,
+        selector,
+        evaluate(selector, table.read_choices()),
+        training=training,
+        table=_describe(args.table, table.schema),
+    )
+
+
+def _describe(path: Path, schema: TableSchema) -> TableDescription:
+    """Return the columns of a table, those that the model reads in the kind in which it reads them."""
+    from setgrad.columns._kinds import KINDS
+    from setgrad.columns._understand import describe
+
+    names = {kind: name for name, kind in KINDS.items()}
+    fitted = () if schema.columns is None else schema.columns.columns
+    kinds = {source: names[type(column)] for column in fitted for source in column.sources}
+    with printed_warnings(UserWarning):
+        return describe(
+            path,
+            set_id=schema.set_id or "",
+            chosen=schema.chosen,
+            item_id=schema.item_id,
+            features=schema.features,
+            columns=kinds,
+        )
+
+
 REPORT = Command(
     name="report",
-    summary="write a page about a model: learning curve, scores, pictures of sets",
-    usage="setgrad report MODEL [TABLE] [-o FILE] [options]",
+    summary="write a page about a model: scores, baselines, calibration, importance, sets",
+    usage="setgrad report MODEL [TABLE] [--train TABLE] [-o FILE] [options]",
     description=(
-        "Write one self-contained HTML page: the learning curve, the options and, with a table, the scores and "
-        "pictures of a few sets from the worst to the best, with the picks and the true subsets."
+        "Write one self-contained HTML page: the learning curve, the options and, with a table, facts about the data, "
+        "the scores beside those of baselines, calibration, importance of columns, the worst and the best sets, gains "
+        "and pairs of items. Use sets that the fit has not seen."
     ),
     examples=(
         "setgrad report model/",
-        "setgrad report model/ test.parquet -o report.html",
+        "setgrad report model/ test.parquet --train train.parquet -o report.html",
         "setgrad report model/ test.parquet --sets 12 -o look.html",
     ),
     declare=_declare,

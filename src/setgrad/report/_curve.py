@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 _LOSS, _SCORE = "#4477aa", "#009e73"
 
 
-def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> Picture:
-    """Draw the loss on the left and the validation score on the right, with the best epoch marked."""
+def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> list[Picture]:
+    """Draw the loss and the validation score, each with the best epoch marked."""
     epochs = [record["epoch"] for record in history]
     loss = [record["loss"] for record in history]
     score = [100 * record["validation_jaccard"] for record in history]
-    figure = new_figure(8.0, 2.7)
-    left, right = figure.subplots(1, 2)
-    _line(left, epochs, loss, "training loss", _LOSS, best_epoch)
-    _line(right, epochs, score, "validation Jaccard (%)", _SCORE, best_epoch)
     best = score[epochs.index(best_epoch)] if best_epoch in epochs else max(score)
-    alt = (
-        f"Learning curve over {len(epochs)} epochs: loss from {loss[0]:.4f} to {loss[-1]:.4f}; validation Jaccard "
-        f"from {score[0]:.2f} to {score[-1]:.2f}, best {best:.2f} at epoch {best_epoch}, whose weights are used."
+    first = f"Training loss over {len(epochs)} epochs: from {loss[0]:.4f} to {loss[-1]:.4f}."
+    second = (
+        f"Validation Jaccard over {len(epochs)} epochs: from {score[0]:.2f} to {score[-1]:.2f}, best {best:.2f} at "
+        f"epoch {best_epoch}, whose weights are used."
     )
+    return [
+        _chart(epochs, loss, "training loss", _LOSS, best_epoch, first),
+        _chart(epochs, score, "validation Jaccard (%)", _SCORE, best_epoch, second),
+    ]
+
+
+def _chart(x: list[float], y: list[float], title: str, colour: str, best: int, alt: str) -> Picture:
+    figure = new_figure(4.0, 2.7)
+    _line(figure.subplots(), x, y, title, colour, best)
     return to_picture(figure, alt)
 
 

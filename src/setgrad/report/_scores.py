@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from setgrad._text_table import TextTable, percent
-from setgrad.errors import DataError, parameter
+from setgrad.errors import DataError, NotFittedError, parameter
 from setgrad.selector import SIZE_RULES, SubsetSelector, jaccard
+from setgrad.selector._fitted_table import FittedTable
+from setgrad.selector._table_input import is_table
 from setgrad.sets import Choices, Sets, as_subsets, segment_sum, subset_sizes
 
 
@@ -53,28 +55,39 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The scores of a selector, with the sets, the picks and the Jaccard score of each set `(b,)`."""
+    """The scores of a selector, and what they come from.
+
+    Attributes:
+        choices: The sets with their right subsets.
+        picks: What the selector chose.
+        jaccard: The Jaccard score of each set, `(b,)`.
+        scores: Means over the sets.
+        probability: The probability of each item to be chosen.
+    """
 
     choices: Choices
     picks: Sets
     jaccard: Tensor
     scores: Scores
+    probability: Sets
 
 
-def evaluate(selector: SubsetSelector, choices: Choices, *, given: Any = None) -> Evaluation:
+def evaluate(selector: SubsetSelector, choices: Any, *, given: Any = None) -> Evaluation:
     """Score the picks of a fitted selector against the right subsets.
 
     Args:
         selector: A fitted selector.
-        choices: Sets with their right subsets.
+        choices: Sets with their right subsets, as `Choices`; or, after a fit on a table, another table.
         given: Right items that the selector is told, as in `predict`; the scores are then those of completing.
 
     Returns:
         The scores and what they were computed from.
 
     Raises:
-        DataError: If there are no sets, `choices` is not a `Choices`, or a given item is not a right one.
+        DataError: If there are no sets, `choices` is neither a `Choices` nor a table, or a given item is not a right
+            one.
         NotFittedError: If the selector is not fitted.
+        OptionError: If the selector does not know the columns of a table.
 
     Examples:
         >>> import setgrad as sg
@@ -84,9 +97,7 @@ def evaluate(selector: SubsetSelector, choices: Choices, *, given: Any = None) -
         >>> evaluation.scores.sets, evaluation.scores.jaccard == sel.score(*task.test)
         (10, True)
     """
-    if not isinstance(choices, Choices):
-        kind = type(choices).__name__
-        raise DataError(f"evaluate takes sets and subsets as Choices, not {kind}; make them: Choices.of(sets, subsets)")
+    choices = read_choices(selector, choices, "evaluate")
     if not len(choices):
         raise DataError("there are no sets to evaluate on; give at least one")
     sets, right = choices
@@ -115,7 +126,31 @@ def evaluate(selector: SubsetSelector, choices: Choices, *, given: Any = None) -
             mean_true_size=float(true_sizes.mean()),
             found=None if told is None else _found(picks, right, told),
         ),
+        selector.predict_proba(sets, given=told, scores=scores),
     )
+
+
+def read_choices(selector: SubsetSelector, data: Any, name: str) -> Choices:
+    """Return choices as they are, or those of a table with the columns that the selector was fitted on.
+
+    Args:
+        selector: The selector.
+        data: The choices or the table.
+        name: What takes them, for messages.
+
+    Raises:
+        DataError: If it is neither, or the table cannot be read.
+        NotFittedError: If the selector is not fitted.
+        OptionError: If the selector does not know the columns of a table.
+    """
+    if isinstance(data, Choices):
+        return data
+    if not is_table(data):
+        kind = type(data).__name__
+        raise DataError(f"{name} takes sets and subsets as Choices, not {kind}; make them: Choices.of(sets, subsets)")
+    if not selector.__sklearn_is_fitted__():
+        raise NotFittedError("the selector is not fitted yet; call fit first")
+    return FittedTable.of(data, selector.table_, chosen=True).read_choices()
 
 
 def chance_jaccard(right: Sets, given: Sets | None = None) -> float:

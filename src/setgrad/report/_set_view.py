@@ -1,4 +1,4 @@
-"""One set with the picks and the right subset, ready to be drawn; and the selection of the sets to draw."""
+"""Sets with the picks and the right subsets, ready to be drawn: which ones, and what they are called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 
 from setgrad._text_table import percent
 from setgrad.report._scores import Evaluation
-from setgrad.selector import SubsetSelector
+from setgrad.sets import Choices
+
+# How many letters of an id are shown.
+_LETTERS = 120
 
 
 @final
@@ -63,29 +66,64 @@ class SetView:
         )
 
 
-def select_views(selector: SubsetSelector, evaluation: Evaluation, count: int) -> list[SetView]:
-    """Return `count` sets from the worst to the best score in even steps, so that failures are shown too."""
+@final
+@dataclass(frozen=True, eq=False)
+class ExtremeSets:
+    """The indices of the sets with the worst scores and of those with the best, no set twice."""
+
+    worst: list[int]
+    best: list[int]
+
+
+def extreme_sets(evaluation: Evaluation, count: int) -> ExtremeSets:
+    """Return `count` sets that are not empty: half of them the worst, half the best, each from its end."""
+    filled = np.flatnonzero(evaluation.choices.sets.layout.host_lengths > 0)
+    ranked = filled[np.argsort(evaluation.jaccard.cpu().numpy()[filled], kind="stable")].tolist()
+    count = min(count, len(ranked))
+    return ExtremeSets(ranked[: (count + 1) // 2], ranked[::-1][: count // 2])
+
+
+def views_of(evaluation: Evaluation, numbers: list[int]) -> list[SetView]:
+    """Return sets ready to be drawn."""
     choices = evaluation.choices
-    nonempty = np.flatnonzero(choices.sets.layout.host_lengths > 0)
-    if not len(nonempty):
-        return []
-    ranked = nonempty[np.argsort(evaluation.jaccard.cpu().numpy()[nonempty], kind="stable")]
-    numbers = ranked[np.unique(np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int))]
-    sets, right, picked = (part.take(numbers).to("cpu") for part in (choices.sets, choices.subsets, evaluation.picks))
-    probability = selector.predict_proba(sets)
+    parts = (choices.sets, choices.subsets, evaluation.picks, evaluation.probability)
+    sets, right, picked, probability = (part.take(numbers).to("cpu") for part in parts)
     return [
         SetView(
-            name=f"set {number if choices.set_ids is None else choices.set_ids[number]}",
+            name=name_of_set(choices, number),
             items=sets[index].numpy(),
             picked=picked[index].numpy(),
             right=right[index].numpy(),
             probability=probability[index].numpy(),
-            labels=_labels(choices.item_ids, *choices.sets.layout.host_offsets[number : number + 2].tolist()),
+            labels=names_of_items(choices, number),
             jaccard=float(evaluation.jaccard[number]),
         )
-        for index, number in enumerate(numbers.tolist())
+        for index, number in enumerate(numbers)
     ]
 
 
-def _labels(item_ids: Any, start: int, end: int) -> tuple[str, ...]:
-    return tuple(str(item) for item in (range(end - start) if item_ids is None else item_ids[start:end]))
+def name_of_set(choices: Choices, number: int) -> str:
+    """Return what a set is called."""
+    return f"set {readable(number if choices.set_ids is None else choices.set_ids[number])}"
+
+
+def names_of_items(choices: Choices, number: int) -> tuple[str, ...]:
+    """Return what the items of a set are called; without ids, by their numbers."""
+    start, end = choices.sets.layout.host_offsets[number : number + 2].tolist()
+    ids = choices.item_ids
+    return tuple(readable(item) for item in (range(end - start) if ids is None else ids[start:end]))
+
+
+def has_names(choices: Choices) -> bool:
+    """Return whether items have ids that are more than their numbers in the set."""
+    if choices.item_ids is None:
+        return False
+    positions = choices.sets.layout.positions.cpu().tolist()
+    ids = choices.item_ids
+    return (ids.tolist() if isinstance(ids, np.ndarray) else list(ids)) != positions
+
+
+def readable(value: Any) -> str:
+    """Return an id or a name as a text that fits on a page."""
+    text = str(value)
+    return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -26,7 +26,7 @@ class Picture:
     alt: str
 
 
-def to_picture(figure: Figure, alt: str, *, tight: bool = False) -> Picture:
+def to_picture(figure: Figure, alt: str) -> Picture:
     """Render a figure as SVG; the same figure always gives the same bytes."""
     import matplotlib
 
@@ -37,7 +37,6 @@ def to_picture(figure: Figure, alt: str, *, tight: bool = False) -> Picture:
             buffer,
             format="svg",
             transparent=True,
-            bbox_inches="tight" if tight else None,
             metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
     svg = buffer.getvalue()

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import setgrad
 from setgrad._files import atomic_write
 from setgrad._text_table import TextTable
+from setgrad.columns._describe import TableDescription
 from setgrad.errors import MissingDependencyError, NotFittedError, OptionError
-from setgrad.report import _page
-from setgrad.report._curve import learning_curve
-from setgrad.report._drawings import MARKS, draw_legend, drawing_for
-from setgrad.report._scores import Evaluation, score_table, size_rule_table
-from setgrad.report._set_view import select_views
-from setgrad.report._svg import to_picture
+from setgrad.report._contents import contents_of
+from setgrad.report._facts import versions_table
+from setgrad.report._page import render
+from setgrad.report._scores import Evaluation, read_choices
 from setgrad.selector import SubsetSelector
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Section:
-    """One fitted selector in a report, with its evaluation if there is one."""
+    """One fitted selector in a report.
+
+    Attributes:
+        title: What it is called.
+        selector: The selector.
+        evaluation: Its scores on sets that the fit has not seen; without them only the training is shown.
+        note: A sentence below the title.
+        training: The sets of the fit as `Choices` or a table, which the baselines then learn from. Without them the
+            baselines learn from the sets of the evaluation, each time from four fifths of them.
+        table: What `describe` returned for the table of the evaluation.
+    """
 
     title: str
     selector: SubsetSelector
     evaluation: Evaluation | None = None
     note: str = ""
+    training: Any = None
+    table: TableDescription | None = None
 
 
 def check_matplotlib() -> None:
@@ -48,17 +59,23 @@ def write_report(
     title: str = "What the selector learned",
     summary: TextTable | None = None,
     sets: int = 6,
+    date: datetime.date | None = None,
 ) -> None:
-    """Write one self-contained HTML page: learning curves, scores, and pictures of a few sets.
+    """Write one self-contained HTML page about fitted selectors.
 
-    The page loads nothing from outside. The file is written atomically and replaces an older one.
+    For each: scores beside those of a learned baseline, of the most popular items and of random subsets; facts about
+    the data; calibration of the probabilities and sizes; importance of columns; the worst and the best sets; gains as
+    a waterfall; pairs of items that go together; the learning curve and all options. What the data do not tell, such as
+    columns without names, is left out. The page loads nothing from outside. The file is written atomically and replaces
+    an older one.
 
     Args:
         path: The file to write; missing folders are created.
         sections: The fitted selectors to show, in order.
         title: The title of the page.
         summary: A table to put at the top.
-        sets: Number of sets to draw in each section, from the worst to the best score in even steps.
+        sets: Number of sets to show in each section, half of them with the worst scores, half with the best.
+        date: The date on the page; None for today.
 
     Raises:
         MissingDependencyError: If Matplotlib is not installed.
@@ -75,7 +92,7 @@ def write_report(
         ...     page = pathlib.Path(folder, "report.html")
         ...     write_report(page, [Section("Moons", sel, sg.report.evaluate(sel, task.test))], sets=2)
         ...     page.read_text(encoding="utf-8").count("<img")
-        4
+        6
     """
     check_matplotlib()
     if sets < 0:
@@ -85,54 +102,27 @@ def write_report(
             raise NotFittedError(
                 f"the selector of section {section.title!r} is not fitted yet; call fit(sets, subsets) first"
             )
-    body = [_page.heading(1, title)]
-    if summary is not None:
-        body.append(_page.table(summary))
-    for section in sections:
-        body += _section(section, sets)
-    body.append(f"<footer>Written by setgrad {setgrad.__version__}.</footer>")
+    text = render(
+        "page.html",
+        title=title,
+        summary=summary,
+        sections=[
+            contents_of(
+                section.selector,
+                section.evaluation,
+                title=section.title,
+                note=section.note,
+                training=None
+                if section.training is None
+                else read_choices(section.selector, section.training, "training"),
+                table=section.table,
+                sets=sets,
+            )
+            for section in sections
+        ],
+        versions=versions_table(),
+        version=setgrad.__version__,
+        date=(date or datetime.date.today()).isoformat(),
+    )
     with atomic_write(Path(path)) as temporary:
-        temporary.write_text(_page.page(title, body), encoding="utf-8")
-
-
-def _section(section: Section, sets: int) -> Iterator[str]:
-    selector, evaluation = section.selector, section.evaluation
-    yield _page.heading(2, section.title)
-    yield _page.paragraph(section.note)
-    grids = [] if evaluation is None else [score_table(evaluation.scores)]
-    yield _page.group("tables", [_page.table(grid) for grid in [*grids, size_rule_table(selector)]])
-    yield _page.heading(3, "Learning curve")
-    yield _page.picture(learning_curve(selector.history_, selector.best_epoch_), kind="curve")
-    if evaluation is not None:
-        yield from _pictures(selector, evaluation, sets)
-    yield _page.collapsible("Options of the selector", [_page.table(_options(selector))])
-
-
-def _pictures(selector: SubsetSelector, evaluation: Evaluation, count: int) -> Iterator[str]:
-    views = select_views(selector, evaluation, count)
-    if not views:
-        return
-    drawing = drawing_for(views)
-    legend = "; ".join(f"{mark.text} ({mark.colour})" for mark in MARKS.values())
-    yield _page.heading(3, "Picks and right subsets")
-    yield _page.paragraph(
-        f"{len(views)} of {len(evaluation.choices)} sets, from the worst score to the best in even steps. "
-        f"{drawing.note}",
-        quiet=True,
-    )
-    yield _page.picture(to_picture(draw_legend(drawing), f"Legend. {legend}.", tight=True), kind="legend")
-    yield _page.group(
-        "sets",
-        [_page.picture(to_picture(drawing.draw(view), view.caption), caption=view.caption) for view in views],
-    )
-
-
-def _options(selector: SubsetSelector) -> TextTable:
-    signature = inspect.signature(SubsetSelector).parameters
-    options = selector.options_.get_params()
-    rows = tuple((name, _text(value), _text(signature[name].default)) for name, value in options.items())
-    return TextTable("", ("option", "value in use", "default"), rows)
-
-
-def _text(value: object) -> str:
-    return type(value).__name__ if hasattr(value, "forward") else str(value)
+        temporary.write_text(text, encoding="utf-8")
