@@ -107,7 +107,8 @@ def _run(args: Namespace) -> CommandResult:
     with printed_warnings(RuntimeWarning):
         selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
-    selector.save(args.output)
+    with printed_warnings(UserWarning):
+        selector.save(args.output)
     return _result(args.output, selector, read, seconds, has_limits=constraint is not None)
 
 

@@ -26,6 +26,7 @@ from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_to
 from setgrad.selector._model import ChoiceModel, resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._tables import CONDITIONAL
@@ -50,6 +51,7 @@ class FitResult:
     history: list[dict[str, float]]
     best_epoch: int
     stopped: bool = False
+    origin: Origin | None = None
 
 
 def fit_selector(
@@ -109,7 +111,12 @@ def fit_selector(
     if monitor.is_stopped:
         _warn_stopped(trainer)
     return FitResult(
-        model, **vars(calibration), history=trainer.history, best_epoch=trainer.best_epoch, stopped=monitor.is_stopped
+        model,
+        **vars(calibration),
+        history=trainer.history,
+        best_epoch=trainer.best_epoch,
+        stopped=monitor.is_stopped,
+        origin=Origin.of(data),
     )
 
 

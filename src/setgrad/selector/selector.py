@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -20,6 +20,7 @@ from setgrad.selector._learning import AbstractLearning
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
 from setgrad.selector._options import AbstractOptions, SelectorOptions
+from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
@@ -115,6 +116,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
         recall_: The calibration of `predict(recall=...)`.
         stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
+        origin_: Where the model comes from: date (UTC), versions, size and SHA-256 of the data; None for a model of an
+            earlier version.
         n_features_in_: Number of features.
         table_: Columns of the table that the selector was fitted on; None if it was fitted on sets.
         feature_names_in_: Their features, an array of texts, if it was fitted on a table.
@@ -138,6 +141,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
     recall_: RecallCalibration | None = field(init=False)
     stop_logit_: float = field(init=False)
     stopped_: bool = field(init=False)
+    origin_: Origin | None = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -276,7 +280,9 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
     # ---- saving
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted selector to a folder: `config.json` and `weights.safetensors`.
+        """Write the fitted selector to a folder: `config.json`, `weights.safetensors`, and `README.md` for people.
+
+        A `README.md` that was changed by hand stays, and a warning says so.
 
         Raises:
             DataError: If the folder holds something else, or cannot be written.
@@ -303,6 +309,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
                 "stop_logit": self.stop_logit_,
                 "history": self.history_,
                 "best_epoch": self.best_epoch_,
+                "origin": None if self.origin_ is None else asdict(self.origin_),
             },
         )
 
@@ -321,7 +328,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
         self.size_scores_, self.min_size_ = result.size_scores, result.min_size
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit
-        self.stopped_ = result.stopped
+        self.stopped_, self.origin_ = result.stopped, result.origin
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 
