@@ -24,7 +24,7 @@ from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._model import ChoiceModel, resolved
-from setgrad.selector._monitor import Monitor
+from setgrad.selector._monitor import Callback, Monitor
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
@@ -60,6 +60,7 @@ def fit_selector(
     seed: int,
     start: ChoiceModel | None,
     parts: tuple[Part, ...] | None = None,
+    callback: Callback | None = None,
 ) -> FitResult:
     """Fit a model; see `SubsetSelector.fit`.
 
@@ -69,6 +70,7 @@ def fit_selector(
         seed: The seed.
         start: The model whose weights training starts from; None for new weights.
         parts: What the numbers of an item are, if they come from the columns of a table.
+        callback: Is called with the record of every epoch.
     """
     device = resolve_device(options.device)
     train, held_out = (Choices(c.sets.to(device), c.subsets.to(device)) for c in (data.train, data.validation))
@@ -98,7 +100,7 @@ def fit_selector(
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members)
+        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), len(train) * config.members, callback)
         trainer = _make_training(model, *_with_relative(model, train, held_out), data, monitor)
         save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict()))
         with monitor.watching(len(trainer.history)):
@@ -108,7 +110,7 @@ def fit_selector(
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
     with showing("calibrating", options.verbose > 0):
         calibration = calibrate_model(model, train, held_out, data, seed, seconds)
-    if monitor.is_stopped:
+    if monitor.is_interrupted:
         _warn_stopped(trainer)
     return FitResult(
         model,

@@ -13,10 +13,12 @@ import torch
 from setgrad._progress import showing
 from setgrad._text_table import plain_table
 from setgrad.columns._arguments import TableArguments
+from setgrad.errors import OptionError, parameter
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._data import describe_trivial, prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._monitor import Callback
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
 from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, read_to_fit
@@ -93,6 +95,7 @@ class AbstractLearning(abc.ABC):
         constraint: AnyConstraint | None,
         training: ChoiceGradient,
         start: AbstractLearning | None,
+        callback: Callback | None = None,
     ) -> Self:
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
         if read.description is not None and self.verbose > 0:
@@ -100,7 +103,9 @@ class AbstractLearning(abc.ABC):
         with showing("reading", self.verbose > 0):
             validation = read_validation(validation, read.schema)
         sets, subsets, weight = as_choices(read.choices, None, None)
-        return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
+        return self._fit(
+            sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema, callback
+        )
 
     # A fit needs gradients, also if the caller is in inference mode.
     @torch.inference_mode(mode=False)
@@ -115,14 +120,17 @@ class AbstractLearning(abc.ABC):
         start: AbstractLearning | None,
         seed: int,
         schema: TableSchema | None,
+        callback: Callback | None = None,
     ) -> Self:
         options = self.validate()
+        if callback is not None and not callable(callback):
+            raise OptionError(f"{parameter('callback')} must be a function of the record of an epoch, not {callback!r}")
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
         # What is wrong with a table was told when it was read.
         trivial = describe_trivial(data.train) if schema is None else None
         if trivial is not None:
             warnings.warn(trivial, UserWarning, stacklevel=3)
         parts = None if schema is None or schema.columns is None else schema.columns.parts
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts))
+        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts, callback))
         self.table_ = schema
         return self

@@ -19,6 +19,7 @@ from setgrad.selector._fit import FitResult
 from setgrad.selector._learning import AbstractLearning
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
+from setgrad.selector._monitor import Callback
 from setgrad.selector._options import AbstractOptions, SelectorOptions
 from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
@@ -109,7 +110,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         model_: The trained model.
         history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
             Of members that end apart it has the mean, where one that has ended counts with its best epoch.
-        stopped_: Whether Ctrl-C ended the fit, so that more training may make the model better.
+        stopped_: Whether Ctrl-C or the callback ended the fit, so that more training may make the model better.
         best_epoch_: The epoch whose weights are used, counted from 1; of members that end apart, the last of theirs.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
@@ -212,6 +213,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         constraint: AnyConstraint | None = None,
         gradient: str = FENCHEL_YOUNG,
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
+        callback: Callback | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -243,6 +245,9 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
                 "identity", "imle" or "aimle".
             choice_loss: Loss of the best feasible subset: "hamming" (None), "jaccard", a `ChoiceLoss` such as `Regret`,
                 or a function from chosen and target, floats `(k, n)`, to `(k,)`.
+            callback: Is called after each epoch with its record, a dict as in `history_`, such as for a tracker of
+                experiments. If it returns True, training ends, and the best model so far is kept. If it raises any
+                error, the fit ends with that error, without a model; the checkpoint has the epoch already.
 
         Returns:
             The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
@@ -267,7 +272,7 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
             read = self.read_to_fit(
                 sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start
             )
-            return self.fit_read(read, validation, constraint, training, start)
+            return self.fit_read(read, validation, constraint, training, start, callback)
         self.validate()
         arguments.check_no_table()
         if groups is None:
@@ -275,7 +280,8 @@ class SubsetSelector(AbstractOptions, AbstractLearning, AbstractExplaining, Abst
         else:
             sets, subsets, sample_weight = group_choices(sets, subsets, groups, sample_weight)
         validation = read_validation(validation, None)
-        return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, self._seed(), None)
+        seed = self._seed()
+        return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, seed, None, callback)
 
     # ---- saving
 
