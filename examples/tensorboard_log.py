@@ -7,13 +7,14 @@ Any tracker works the same way: `callback=` gets a dict with the numbers of the 
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import setgrad as sg
 
 EPOCHS, ENOUGH = 12, 8
 
 
-def open_log(folder: Path):
+def open_log(folder: Path) -> Any:
     """Return a writer of TensorBoard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
