@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from setgrad import discrete as discrete
     from setgrad import encoders as encoders
     from setgrad import explain as explain
+    from setgrad import export as export
     from setgrad import functions as functions
     from setgrad import implicit as implicit
     from setgrad import inference as inference
@@ -59,6 +60,7 @@ __all__ = [
     "encoders",
     "errors",
     "explain",
+    "export",
     "functions",
     "implicit",
     "inference",

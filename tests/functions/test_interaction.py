@@ -2,7 +2,7 @@
 
 import torch
 
-from setgrad.functions._interaction import _GAIN, Interaction
+from setgrad.functions._interaction import INTERACTION_GAIN, Interaction
 from setgrad.sets import Sets
 
 
@@ -16,7 +16,7 @@ def test_the_score_is_that_of_a_loop(seeded):
     interaction.requires_grad_(False)
     found = interaction(Sets.from_list(items))
     wanted = [
-        _GAIN
+        INTERACTION_GAIN
         * float(
             (interaction.items.weight @ item[[0, 3]])
             @ torch.tanh(interaction.hidden.weight @ item[[1, 4]] + interaction.hidden.bias)

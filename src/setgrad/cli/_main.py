@@ -26,6 +26,7 @@ SUMMARIES = {
     "predict": "pick from new sets",
     "evaluate": "score a model on sets whose true subsets are known",
     "explain": "tell why items are chosen, and which columns matter",
+    "export": "write a model as a program for ONNX or torch.export",
     "report": "write a page about a model: learning curve, scores, pictures of sets",
     "datasets": "list the built-in data sets, or write one as tables",
 }

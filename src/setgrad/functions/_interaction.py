@@ -13,7 +13,7 @@ from setgrad.sets import Sets, segment_mean
 
 # The step of a weight is this many times larger than with a gain of 1: a few hundred steps must do. With 8 the weights
 # learn few sets by heart.
-_GAIN = 3.0
+INTERACTION_GAIN = 3.0
 
 
 @final
@@ -43,4 +43,4 @@ class Interaction(nn.Module):
         """Return the score of every item, `(total,)`."""
         items = flat_quantities(sets, self.shape, self.items.weight)
         facts = torch.tanh(self.hidden(segment_mean(items[:, self.facts], sets)))
-        return (self.items(items[:, self.own]) * facts.index_select(0, sets.layout.ids)).sum(1) * _GAIN
+        return (self.items(items[:, self.own]) * facts.index_select(0, sets.layout.ids)).sum(1) * INTERACTION_GAIN
