@@ -28,6 +28,9 @@ def _require(name: str) -> None:
     """Skip where a package that the example needs is not installed."""
     if name in ("hyperparameters", "scikit_learn_recipes"):
         pytest.importorskip("sklearn")
+    if name == "serve":
+        for package in ("fastapi", "uvicorn"):
+            pytest.importorskip(package, reason="serving needs other packages: pip install 'setgrad[serve]'")
     if name == "tensorboard_log":
         pytest.importorskip("tensorboard")
     if name in ("network_traffic", "optnet_sudoku"):
@@ -364,6 +367,12 @@ def test_explanation_numbers() -> None:
     assert numbers["interaction of a chosen item and another of its kind"] < 0
     assert numbers["interaction of a chosen item and another of another kind"] > 0
     assert 50 < numbers["median price at which they would not be chosen"] < 70
+
+
+def test_serve_numbers() -> None:
+    numbers = _numbers("serve")
+    assert numbers["answers that are those of predict"] == 1
+    assert numbers["status of a wrong request"] == 422
 
 
 def test_tensorboard_numbers() -> None:
