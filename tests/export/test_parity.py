@@ -51,16 +51,25 @@ def make_table(sets=60):
     return table.assign(bought=(table["price"].fillna(25) < 20) & (table["brand"] != "a"))
 
 
+def stir(selector):
+    """Change all weights at random: after a short fit many are 0, and no part of the model would matter."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in selector.model_.parameters():
+        weight.data += 0.15 * torch.randn(weight.shape, generator=generator)
+    return selector
+
+
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
-    return SubsetSelector(**{**TINY, **MODELS[request.param], "max_epochs": 3}).fit(*make_choices(30))
+    return stir(SubsetSelector(**{**TINY, **MODELS[request.param], "max_epochs": 1}).fit(*make_choices(30)))
 
 
 @pytest.fixture(scope="module")
 def from_table():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        selector = SubsetSelector(**{**TINY, "max_epochs": 4}).fit(make_table(), set_id="visit", chosen="bought")
+        fitted = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(make_table(), set_id="visit", chosen="bought")
+    selector = stir(fitted)
     assert selector.model_.relative is not None and selector.model_.relative.groups and selector.model_.config.facts
     return selector
 
@@ -102,18 +111,19 @@ def padded(sets: Sets):
     return items.double().numpy(), mask.numpy()
 
 
-def check(run, selector, sets, *, tolerance=2e-4):
+def check(run, selector, sets):
     """Compare logits, probabilities and gains at random subsets; gains grow with the subset, and so does rounding."""
     items, mask = padded(sets)
     logits = run(items, mask, np.zeros_like(mask))
     assert logits.shape == mask.shape and np.isneginf(logits[~mask]).all()
     expected = selector.decision_function(sets).values.numpy()
+    assert len(expected) < 100 or expected.std() > 0.01
     np.testing.assert_allclose(logits[mask], expected, rtol=1e-4, atol=2e-5)
     probabilities = torch.sigmoid(torch.as_tensor(logits[mask])).numpy()
     np.testing.assert_allclose(probabilities, selector.predict_proba(sets).values.numpy(), rtol=0, atol=1e-5)
     given = mask & (np.random.default_rng(0).random(mask.shape) < 0.1)
     gains = selector.gains(sets, sets.with_values(torch.as_tensor(given[mask]))).values.numpy()
-    np.testing.assert_allclose(run(items, mask, given)[mask], gains, rtol=1e-3, atol=tolerance)
+    np.testing.assert_allclose(run(items, mask, given)[mask], gains, rtol=1e-3, atol=2e-4)
 
 
 def test_sets_of_any_size(model, export):
