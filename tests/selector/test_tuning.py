@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,10 @@ import pytest
 from torch import nn
 
 import setgrad as sg
-from setgrad.errors import DataError, OptionError
+from setgrad.errors import DataError, OptionError, TrainingError
 from setgrad.selector import SubsetSelector, _trials
 from setgrad.selector._search_space import search_space
+from setgrad.selector.tuning import _wait
 from tests.selector.conftest import TINY, make_choices
 
 optuna = pytest.importorskip("optuna", reason='the search needs Optuna: pip install "setgrad[tune]"')
@@ -81,6 +83,18 @@ def test_two_processes_share_the_trials(data, tmp_path):
     found = search(data, tmp_path / "model", jobs=2, trials=3)
     assert len(found.trials) == 3 and [trial.options for trial in found.trials].count({}) == 1
     assert np.isfinite(found.selector.score(*data))
+
+
+def test_an_error_in_another_process_is_that_of_fit(tmp_path):
+    with pytest.raises(DataError, match="at least 2 sets"):
+        search(make_choices(1), tmp_path / "model", jobs=2)
+
+
+def test_a_process_that_is_killed_is_told():
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    theirs.close()
+    assert isinstance(_wait(ours), TrainingError)
+    ours.close()
 
 
 def test_the_time_ends_the_search_in_a_fit(data, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
 import warnings
 from collections.abc import Callable
@@ -142,6 +143,8 @@ def _run(search: Search, study: Any, fit: Callable[[SubsetSelector, Callback], S
     def watch(record: dict[str, float]) -> bool:
         nonlocal epochs
         epochs = int(record["epoch"])
+        if _is_orphan():
+            raise SystemExit("the search was killed")
         trial.report(record["validation_jaccard"], epochs)
         if trial.should_prune():
             raise TrialPruned
@@ -174,6 +177,12 @@ def _run(search: Search, study: Any, fit: Callable[[SubsetSelector, Callback], S
     study.tell(trial, score)
     _say(search, trial.number, options, f"score {100 * score:.2f} in {time.perf_counter() - started:.1f} s")
     return not selector.stopped_ or search.is_late
+
+
+def _is_orphan() -> bool:
+    """Return whether this process searches for another one that was killed."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
 
 
 def _count(study: Any, before: float = math.inf) -> int:

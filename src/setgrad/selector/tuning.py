@@ -7,8 +7,8 @@ import multiprocessing
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, final
@@ -17,7 +17,7 @@ from torch import nn
 
 from setgrad._files import owned_file
 from setgrad._text_table import TextTable, percent
-from setgrad.errors import DataError, MissingDependencyError, OptionError, parameter
+from setgrad.errors import DataError, MissingDependencyError, OptionError, TrainingError, parameter
 from setgrad.selector._load import load
 from setgrad.selector._model_files import check_model_folder
 from setgrad.selector._search_space import search_space
@@ -123,6 +123,7 @@ def tune(
         DataError: If no trial was finished, another process uses the journal, or errors of `fit`.
         MissingDependencyError: If Optuna is not installed.
         OptionError: If an argument is not allowed, or the journal belongs to other data or other options.
+        TrainingError: If a process was killed.
 
     Examples:
         >>> import tempfile
@@ -180,9 +181,49 @@ def _run(plan: Search) -> None:
         run_trials(plan)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(plan.jobs, mp_context=context) as pool:
-        for future in [pool.submit(run_trials, plan, worker) for worker in range(plan.jobs)]:
-            future.result()
+    workers = []
+    try:
+        # Not a pool, whose idle processes stay for ever if this one is killed.
+        for number in range(plan.jobs):
+            ours, theirs = context.Pipe(duplex=False)
+            workers.append((context.Process(target=_work, args=(plan, number, theirs)), ours))
+            workers[-1][0].start()
+            theirs.close()
+        for _, end in workers:
+            error = _wait(end)
+            if error is not None:
+                raise error
+    finally:
+        for process, end in workers:
+            process.terminate()
+            process.join()
+            end.close()
+
+
+def _work(plan: Search, worker: int, end: Connection) -> None:
+    """Run trials in a process of their own, and send how they ended."""
+    try:
+        run_trials(plan, worker)
+    except BaseException as error:
+        end.send(error)
+    else:
+        end.send(None)
+
+
+def _wait(end: Connection) -> BaseException | None:
+    """Return the error of a process; None if it ended well."""
+    while True:
+        try:
+            error: BaseException | None = end.recv()
+            return error
+        except KeyboardInterrupt:
+            # The process gets Ctrl-C too, and ends its trial with the best model so far.
+            continue
+        except EOFError:
+            return TrainingError(
+                f"a process of the search was killed, perhaps because memory was short; use fewer {parameter('jobs')}, "
+                "and start the search again: it goes on"
+            )
 
 
 def _finish(plan: Search, place: Path) -> TuneResult:
