@@ -7,7 +7,7 @@ from typing import Any
 
 from setgrad._files import write_folder
 
-MODEL_FILES = {"config.json", "manifest.json", "weights.safetensors"}
+MODEL_FILES = {"README.md", "config.json", "manifest.json", "weights.safetensors"}
 
 
 def rewrite(folder: Path, name: str, content: bytes) -> None:

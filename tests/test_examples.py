@@ -6,6 +6,7 @@ import io
 import itertools
 import math
 import runpy
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,6 +28,11 @@ def _require(name: str) -> None:
     """Skip where a package that the example needs is not installed."""
     if name in ("hyperparameters", "scikit_learn_recipes"):
         pytest.importorskip("sklearn")
+    if name == "serve":
+        for package in ("fastapi", "uvicorn"):
+            pytest.importorskip(package, reason="serving needs other packages: pip install 'setgrad[serve]'")
+    if name == "tensorboard_log":
+        pytest.importorskip("tensorboard")
     if name in ("network_traffic", "optnet_sudoku"):
         pytest.importorskip("qpsolvers", reason="the layer is a quadratic program: pip install 'setgrad[qp]'")
 
@@ -361,6 +367,25 @@ def test_explanation_numbers() -> None:
     assert numbers["interaction of a chosen item and another of its kind"] < 0
     assert numbers["interaction of a chosen item and another of another kind"] > 0
     assert 50 < numbers["median price at which they would not be chosen"] < 70
+
+
+def test_serve_numbers() -> None:
+    numbers = _numbers("serve")
+    assert numbers["answers that are those of predict"] == 1
+    assert numbers["status of a wrong request"] == 422
+
+
+def test_tensorboard_numbers() -> None:
+    numbers = _numbers("tensorboard_log")
+    assert numbers["epochs of the fit"] == numbers["epochs in the log"] == 8
+    for title in ("last loss", "best score"):
+        assert numbers[f"{title} in the log"] == pytest.approx(numbers[f"{title} of the fit"], abs=2e-6)
+
+
+def test_the_log_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(SystemExit, match="needs TensorBoard: pip install tensorboard"):
+        runpy.run_path(str(EXAMPLES / "tensorboard_log.py"))["open_log"](tmp_path)
 
 
 def test_scikit_learn_numbers() -> None:

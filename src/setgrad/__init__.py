@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from setgrad import discrete as discrete
     from setgrad import encoders as encoders
     from setgrad import explain as explain
+    from setgrad import export as export
     from setgrad import functions as functions
     from setgrad import implicit as implicit
     from setgrad import inference as inference
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from setgrad.selector import SizeRange as SizeRange
     from setgrad.selector import SubsetSelector as SubsetSelector
     from setgrad.selector import load as load
+    from setgrad.selector import tune as tune
     from setgrad.sets import read_table as read_table
     from setgrad.sets import write_table as write_table
 
@@ -58,6 +60,7 @@ __all__ = [
     "encoders",
     "errors",
     "explain",
+    "export",
     "functions",
     "implicit",
     "inference",
@@ -66,6 +69,7 @@ __all__ = [
     "report",
     "selector",
     "sets",
+    "tune",
     "write_table",
 ]
 # Where a name comes from that is not a package of its own. All are imported when first used, so that
@@ -73,7 +77,7 @@ __all__ = [
 _SOURCES = {
     **dict.fromkeys(("TableDescription", "describe"), "columns"),
     **dict.fromkeys(("AllOf", "Budget", "Conflicts", "Groups", "MustHave", "MustNot", "SizeRange"), "selector"),
-    **dict.fromkeys(("SubsetSelector", "load"), "selector"),
+    **dict.fromkeys(("SubsetSelector", "load", "tune"), "selector"),
     **dict.fromkeys(("read_table", "write_table"), "sets"),
 }
 

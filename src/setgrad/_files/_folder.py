@@ -107,13 +107,24 @@ def _remove(part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
 
 
-def read_folder(folder: Path, *, names: Iterable[str], remedy: str) -> dict[str, bytes] | None:
+def is_as_written(folder: Path, name: str) -> bool:
+    """Return whether a file is missing, or has the content that the manifest tells: nobody else wrote it."""
+    manifest, places = _find_manifest(folder)
+    content = _read_first([place / name for place in places or (folder,)])
+    entries = None if manifest is None else _parse(manifest)
+    return content is None or (entries is not None and entries.get(name) == _entry(content))
+
+
+def read_folder(
+    folder: Path, *, names: Iterable[str], remedy: str, unread: Iterable[str] = ()
+) -> dict[str, bytes] | None:
     """Return the contents of the files, all of one version; None if the folder has no manifest.
 
     Args:
         folder: The folder.
         names: The files that a version holds.
         remedy: The end of messages.
+        unread: Files that a version may hold too, which are not read and may have been changed.
 
     Raises:
         FileFormatError: If a file is missing or was changed.
@@ -124,7 +135,7 @@ def read_folder(folder: Path, *, names: Iterable[str], remedy: str) -> dict[str,
         if manifest is None:
             return None
         try:
-            return _read_files(manifest, places, names, remedy)
+            return _read_files(manifest, places, names, unread, remedy)
         except FileFormatError:
             # A writer may have replaced the files meanwhile.
             if manifest == seen:
@@ -133,9 +144,9 @@ def read_folder(folder: Path, *, names: Iterable[str], remedy: str) -> dict[str,
     # Without a writer it is damage.
     with suppress(DataError), locked(folder / _LOCK, folder, wait=_WAIT):
         manifest, places = _find_manifest(folder)
-        return None if manifest is None else _read_files(manifest, places, names, remedy)
+        return None if manifest is None else _read_files(manifest, places, names, unread, remedy)
     # This process may not lock the folder.
-    return None if manifest is None else _read_files(manifest, places, names, remedy)
+    return None if manifest is None else _read_files(manifest, places, names, unread, remedy)
 
 
 def _find_manifest(folder: Path) -> tuple[bytes | None, tuple[Path, ...]]:
@@ -146,9 +157,11 @@ def _find_manifest(folder: Path) -> tuple[bytes | None, tuple[Path, ...]]:
     return None, ()
 
 
-def _read_files(manifest: bytes, places: tuple[Path, ...], names: Iterable[str], remedy: str) -> dict[str, bytes]:
+def _read_files(
+    manifest: bytes, places: tuple[Path, ...], names: Iterable[str], unread: Iterable[str], remedy: str
+) -> dict[str, bytes]:
     entries, path = _parse(manifest), places[-1] / MANIFEST
-    if entries is None or entries.keys() != set(names):
+    if entries is None or entries.keys() - set(unread) != set(names):
         raise FileFormatError(f"{path} is damaged: it does not list the files of this folder; {remedy}")
     files = {}
     for name in names:

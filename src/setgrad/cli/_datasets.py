@@ -10,7 +10,7 @@ import numpy as np
 from setgrad._files import check_writable
 from setgrad._text_table import TextTable
 from setgrad.cli._command import Command, CommandResult
-from setgrad.cli._export import task_schema, write_split
+from setgrad.cli._splits import task_schema, write_split
 from setgrad.datasets import LOADERS, Task, load_task, task_names
 from setgrad.errors import OptionError
 from setgrad.sets import subset_sizes

@@ -14,9 +14,9 @@ from setgrad._files import check_writable
 from setgrad._text_table import TextTable, percent
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._datasets import declare_data_dir
-from setgrad.cli._export import task_schema
 from setgrad.cli._options import declare_selector, make_selector
 from setgrad.cli._paths import check_checkpoint
+from setgrad.cli._splits import task_schema
 from setgrad.datasets import Task, bayes_jaccard, load_task
 from setgrad.errors import OptionError
 from setgrad.report import Evaluation, Section, evaluate, write_report

@@ -121,7 +121,8 @@ def _run(args: Namespace) -> CommandResult:
     with printed_warnings(RuntimeWarning):
         selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
-    selector.save(args.output)
+    with printed_warnings(UserWarning):
+        selector.save(args.output)
     counts = (len(read.choices), read.choices.sets.layout.total)
     return _result(args.output, selector, counts, read.description, seconds, has_limits=constraint is not None)
 
@@ -140,7 +141,8 @@ def _fit_streamed(
     with printed_warnings(RuntimeWarning):
         selector.fit_streamed(read, args.validation, training, start)
     seconds = time.perf_counter() - started
-    selector.save(args.output)
+    with printed_warnings(UserWarning):
+        selector.save(args.output)
     return _result(args.output, selector, (read.sets, read.items), read.description, seconds, has_limits=False)
 
 

@@ -22,9 +22,11 @@ from setgrad.errors import SetgradError
 SUMMARIES = {
     "demo": "fit on built-in data, print the scores, write a report",
     "fit": "learn from a table of choices",
+    "tune": "search for good options, and save the best model",
     "predict": "pick from new sets",
     "evaluate": "score a model on sets whose true subsets are known",
     "explain": "tell why items are chosen, and which columns matter",
+    "export": "write a model as a program for ONNX or torch.export",
     "report": "write a page about a model: scores, baselines, calibration, importance, sets",
     "datasets": "list the built-in data sets, or write one as tables",
 }

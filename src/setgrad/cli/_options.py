@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,8 +65,8 @@ def declare_option(option: Option, text: str, parser: Any) -> None:
         parser.add_argument(flag, type=partial(_convert, option), metavar=metavar, **arguments)
 
 
-def declare_selector(parser: ArgumentParser) -> None:
-    """Add the options of the estimator and its presets to a command."""
+def declare_selector(parser: ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """Add the options of the estimator and its presets to a command, without those that it does not have."""
     group = parser.add_argument_group("options of the selector", "as in Python; defaults in brackets")
     group.add_argument(
         "--preset",
@@ -75,7 +75,7 @@ def declare_selector(parser: ArgumentParser) -> None:
         help="start from the defaults, or from the options of a published method [default]",
     )
     texts = argument_texts(inspect.getdoc(SubsetSelector) or "")
-    for option in declared_options():
+    for option in (option for option in declared_options() if option.name not in without):
         declare_option(option, texts.get(option.name, ""), group)
 
 

@@ -17,13 +17,13 @@ from setgrad.sets import Sets, segment_max
 # More quantities than this are compared within the whole set only, and more than the other number not at all.
 _MOST_GROUPED, _MOST_QUANTITIES = 16, 64
 # A distance from the mean is at most so many standard deviations.
-_FARTHEST = 4.0
+FARTHEST = 4.0
 # Of so many words of a text, those that occur most, it is told how often.
-_LARGEST = 3
+LARGEST = 3
 # More than the largest code of a column.
 _CODES = 2**24
 # The rank of an item has this standard deviation, if all ranks are equally frequent.
-_RANK_SPREAD = 12**-0.5
+RANK_SPREAD = 12**-0.5
 
 
 @final
@@ -70,7 +70,7 @@ class RelativeFeatures(nn.Module):
         self.groups = [place.start for place in self.codes if place.width == 1 and is_grouped]
         # How often each code occurs among all items.
         self.register_buffer("rates", torch.zeros(offset))
-        of_codes = sum(min(_LARGEST, place.width) + 1 for place in self.codes)
+        of_codes = sum(min(LARGEST, place.width) + 1 for place in self.codes)
         self.out_dim = 2 * len(self.quantities) * (1 + len(self.groups)) + of_codes + 1
 
     def count(self, sets: Sets) -> Tensor:
@@ -97,7 +97,7 @@ class RelativeFeatures(nn.Module):
         for place in self.codes:
             codes = items[:, place.start : place.start + place.width].long()
             excess = self._excess(codes, place.offset, sets).masked_fill(codes == 0, 0)
-            largest = excess.topk(min(_LARGEST, place.width), 1).values
+            largest = excess.topk(min(LARGEST, place.width), 1).values
             top = segment_max(largest[:, 0], sets)
             features += [largest, largest[:, :1] - top[ids, None]]
         return torch.cat([feature.double() for feature in features], 1)
@@ -131,7 +131,7 @@ def compare_within(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     middle = (value_start + value_end - 1 - 2 * group_start).to(values.dtype) / 2
     others = group_end - group_start - 1
     shares = torch.where(others > 0, middle / others.clamp(min=1), 0.5)
-    ranks = torch.empty_like(values).scatter_(0, order, (shares - 0.5) / _RANK_SPREAD)
+    ranks = torch.empty_like(values).scatter_(0, order, (shares - 0.5) / RANK_SPREAD)
     return ranks, _distances(values, _Runs.of(groups))
 
 
@@ -146,7 +146,7 @@ def _distances(values: Tensor, groups: _Runs) -> Tensor:
     deviation = mean(centred.square()).sqrt()
     # Rounding errors of equal values are no differences.
     is_equal = deviation <= 1e-12 * values.abs()
-    return torch.where(is_equal, 0.0, centred / deviation.masked_fill(is_equal, 1.0)).clamp(-_FARTHEST, _FARTHEST)
+    return torch.where(is_equal, 0.0, centred / deviation.masked_fill(is_equal, 1.0)).clamp(-FARTHEST, FARTHEST)
 
 
 @final

@@ -34,7 +34,7 @@ from setgrad.sets._sets import pad
 _MAX_ENTRIES = 2**26
 # The mean of a few dozen standardised items is about this much smaller than an item. A constant, not the root of the
 # size, so that equal means count the same in sets of other sizes.
-_GAIN = 8.0
+RELATION_GAIN = 8.0
 # A step of Adam changes the score of an item by an amount that grows with the number of features. From twice this
 # number on they are scaled down, or training diverges, as on images of 4,096 pixels.
 _MANY_FEATURES = 384
@@ -308,7 +308,7 @@ class Relation(nn.Module):
         """
         items = flat_quantities(sets, self.shape, self.items.weight)
         # The unit of both factors; multiplying the items by it would copy them.
-        scale = _GAIN * self.unit**2 * self.items.out_features**-0.5
+        scale = RELATION_GAIN * self.unit**2 * self.items.out_features**-0.5
         means = self.means(segment_mean(items, sets)) * scale
         return (self.items(items) * means.index_select(0, sets.layout.ids)).sum(1)
 

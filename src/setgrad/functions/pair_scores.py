@@ -51,6 +51,11 @@ class PairScores(nn.Module, SetFunction):
         self.weights = nn.Parameter(torch.full((math.prod(self.shape),), weight / _UNIT))
         self.constant = nn.Parameter(torch.zeros(1))
 
+    @property
+    def all_weights(self) -> Tensor:
+        """The weight of each feature, and the constant."""
+        return torch.cat([self.weights * _UNIT, self.constant])
+
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Return the function bound to these sets, with unit vectors of the items.
 
@@ -61,7 +66,7 @@ class PairScores(nn.Module, SetFunction):
         units = normalize(flat_quantities(sets, self.shape, self.weights) * self.scale, dim=1)
         # A constant feature makes the constant a weight like the others.
         rows = torch.cat([units, torch.ones_like(units[:, :1])], 1)
-        return _BoundPairScores(sets, rows, torch.cat([self.weights * _UNIT, self.constant]))
+        return _BoundPairScores(sets, rows, self.all_weights)
 
 
 @final

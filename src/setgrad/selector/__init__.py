@@ -25,3 +25,6 @@ from setgrad.selector.search import local_search as local_search
 from setgrad.selector.selector import SubsetSelector as SubsetSelector
 from setgrad.selector.sizes import SIZE_RULES as SIZE_RULES
 from setgrad.selector.sizes import SizeRule as SizeRule
+from setgrad.selector.tuning import Trial as Trial
+from setgrad.selector.tuning import TuneResult as TuneResult
+from setgrad.selector.tuning import tune as tune

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import warnings
@@ -13,13 +12,12 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, final
 
-import torch
 from torch import Tensor
 
 from setgrad._files import from_json, owned_file, previous_of, read_tensors, replace_file, tensor_bytes
 from setgrad.errors import FileFormatError, OptionError, parameter
 from setgrad.selector._batch_constraint import constraint_signature
-from setgrad.selector._examples import Examples
+from setgrad.selector._examples import Examples, hash_parts
 from setgrad.selector._records import check_history, is_number
 from setgrad.selector._trainer import Progress
 from setgrad.selector._training import Training
@@ -192,12 +190,4 @@ def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None, validat
         both = (train.choices, validation)
         parts += [constraint_signature(c, choices.sets) for c, choices in zip(trainer.constraints, both, strict=True)]
         parts.append(trainer.gradient.check(trainer.constraints[0], train.choices))
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            part = part.detach().cpu().contiguous()
-            digest.update(str((part.dtype, tuple(part.shape))).encode())
-            digest.update(part.view(torch.uint8).numpy().tobytes() if part.numel() else b"")
-        else:
-            digest.update(json.dumps(part, sort_keys=True, default=str).encode())
-    return digest.hexdigest()
+    return hash_parts(parts)

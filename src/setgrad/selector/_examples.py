@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import hashlib
+import json
 import math
 from collections.abc import Generator, Iterable, Sequence
 from functools import cached_property
@@ -195,3 +197,16 @@ class Examples(AbstractExamples):
         sets, subsets = self.choices
         parts = [self.layout.host_lengths.tolist(), sets.values, subsets.values]
         return parts if self.weights is None else [*parts, self.weights]
+
+
+def hash_parts(parts: Iterable[Any]) -> str:
+    """Return the SHA-256 of tensors and plain values."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):
+            part = part.detach().cpu().contiguous()
+            digest.update(str((part.dtype, tuple(part.shape))).encode())
+            digest.update(part.view(torch.uint8).numpy().data if part.numel() else b"")
+        else:
+            digest.update(json.dumps(part, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

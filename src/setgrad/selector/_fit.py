@@ -27,8 +27,9 @@ from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_to
 from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
-from setgrad.selector._monitor import Monitor
+from setgrad.selector._monitor import Callback, Monitor
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._origin import Origin
 from setgrad.selector._prepared import grow_trees, prepare_sets
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._separate_members import SeparateMembers
@@ -54,6 +55,7 @@ class FitResult:
     history: list[dict[str, float]]
     best_epoch: int
     stopped: bool = False
+    origin: Origin | None = None
 
 
 def fit_selector(
@@ -63,6 +65,7 @@ def fit_selector(
     start: ChoiceModel | None,
     parts: tuple[Part, ...] | None = None,
     names: Sequence[str] | None = None,
+    callback: Callback | None = None,
 ) -> FitResult:
     """Fit a model; see `SubsetSelector.fit`.
 
@@ -73,6 +76,7 @@ def fit_selector(
         start: The model whose weights training starts from; None for new weights.
         parts: What the numbers of an item are, if they come from the columns of a table.
         names: The column of each number of an item, if they come from a table.
+        callback: Is called with the record of every epoch.
     """
     device = resolve_device(options.device)
     train = data.train.to(device)
@@ -113,7 +117,9 @@ def fit_selector(
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
         passed = held_out
         train, held_out = prepare_sets(model, train, held_out, folds)
-        monitor = Monitor(options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit)
+        monitor = Monitor(
+            options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit, callback
+        )
         trainer = _make_training(model, train, held_out, data, monitor)
         save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict(), passed))
         with monitor.watching(len(trainer.history)):
@@ -123,10 +129,15 @@ def fit_selector(
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
     with showing("calibrating", options.verbose > 0):
         calibration = calibrate_model(model, train, held_out, data, seed, seconds)
-    if monitor.is_stopped:
+    if monitor.is_interrupted:
         _warn_stopped(trainer)
     return FitResult(
-        model, **vars(calibration), history=trainer.history, best_epoch=trainer.best_epoch, stopped=monitor.is_stopped
+        model,
+        **vars(calibration),
+        history=trainer.history,
+        best_epoch=trainer.best_epoch,
+        stopped=monitor.is_stopped,
+        origin=Origin.of(data),
     )
 
 

@@ -19,6 +19,7 @@ from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._data import TrainingData, describe_trivial, prepare_data, split_sets
 from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._monitor import Callback
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._rows import add_choices
 from setgrad.selector._stream_fit import StreamedTable, read_to_stream
@@ -97,13 +98,16 @@ class AbstractLearning(abc.ABC):
         constraint: AnyConstraint | None,
         training: ChoiceGradient,
         start: AbstractLearning | None,
+        callback: Callback | None = None,
     ) -> Self:
         """Learn from a table that was read, and show first what was understood of it; arguments are those of `fit`."""
         self._show(read.description)
         with showing("reading", self.verbose > 0):
             validation = read_validation(validation, read.schema)
         sets, subsets, weight = as_choices(read.choices, None, None)
-        return self._fit(sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema)
+        return self._fit(
+            sets, subsets, weight, validation, constraint, training, start, read.seed, read.schema, callback
+        )
 
     def read_to_stream(
         self, table: Any, arguments: TableArguments, *, has_validation: bool, start: AbstractLearning | None = None
@@ -121,7 +125,12 @@ class AbstractLearning(abc.ABC):
     # A fit needs gradients, also if the caller is in inference mode.
     @torch.inference_mode(mode=False)
     def fit_streamed(
-        self, read: StreamedTable, validation: Any, training: ChoiceGradient, start: AbstractLearning | None
+        self,
+        read: StreamedTable,
+        validation: Any,
+        training: ChoiceGradient,
+        start: AbstractLearning | None,
+        callback: Callback | None = None,
     ) -> Self:
         """Learn from Parquet files that are read block by block; the arguments are those of `fit`."""
         self._show(read.description)
@@ -129,7 +138,8 @@ class AbstractLearning(abc.ABC):
         data = TrainingData(read.train, held_out, None, read.validation_indices, training)
         parts = None if read.schema.columns is None else read.schema.columns.parts
         model = None if start is None else start.model_
-        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts, read.schema.number_names))
+        names = read.schema.number_names
+        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts, names, _checked(callback)))
         self.table_ = read.schema
         return self
 
@@ -156,6 +166,7 @@ class AbstractLearning(abc.ABC):
         start: AbstractLearning | None,
         seed: int,
         schema: TableSchema | None,
+        callback: Callback | None = None,
     ) -> Self:
         options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
@@ -165,6 +176,14 @@ class AbstractLearning(abc.ABC):
             warnings.warn(trivial, UserWarning, stacklevel=3)
         parts = None if schema is None or schema.columns is None else schema.columns.parts
         names = None if schema is None else schema.number_names
-        self._set_fitted(fit_selector(options, data, seed, None if start is None else start.model_, parts, names))
+        self._set_fitted(
+            fit_selector(options, data, seed, None if start is None else start.model_, parts, names, _checked(callback))
+        )
         self.table_ = schema
         return self
+
+
+def _checked(callback: Callback | None) -> Callback | None:
+    if callback is not None and not callable(callback):
+        raise OptionError(f"{parameter('callback')} must be a function of the record of an epoch, not {callback!r}")
+    return callback

@@ -16,6 +16,7 @@ from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import ModelConfig
 from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._records import check_history, is_finite, is_number
 from setgrad.selector._table_schema import TableSchema
@@ -83,6 +84,8 @@ def load(
             float(config.get("stop_logit", 0.0)),
             config["history"],
             config["best_epoch"],
+            # Models of earlier versions do not tell.
+            origin=None if config.get("origin") is None else Origin.from_json(config["origin"]),
         )
         selector._set_fitted(fitted)
         selector.table_ = schema

@@ -1,8 +1,12 @@
-"""The folder of a saved model: safetensors for the weights, JSON for the rest, and a manifest with their checksums."""
+"""The folder of a saved model: safetensors for the weights, JSON for the rest, and a page for people.
+
+A manifest has the checksums of all. The page is written, and not read: people may complete it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +18,22 @@ from setgrad._files import (
     check_takes_files,
     from_json,
     from_tensor_bytes,
+    is_as_written,
     read_folder,
     tensor_bytes,
     to_json,
     write_folder,
 )
 from setgrad.errors import DataError, FileFormatError
+from setgrad.selector._card import model_card
 from setgrad.selector._migration import TABLE_FILE, migrate_version_2, migrate_weights_of_version_2
 
 FORMAT = "setgrad.selector"
 VERSION = 4
 _WEIGHTS, _CONFIG = "weights.safetensors", "config.json"
-_OWN = (_CONFIG, _WEIGHTS)
+_OWN, _CARD = (_CONFIG, _WEIGHTS), "README.md"
 # Files of a model; those of version 2 have a table.json, which goes when the model is replaced.
-MODEL_FILES = (*_OWN, MANIFEST, TABLE_FILE)
+MODEL_FILES = (*_OWN, _CARD, MANIFEST, TABLE_FILE)
 _REMEDY = "save the model again"
 
 
@@ -73,14 +79,27 @@ def _is_model(folder: Path) -> bool:
 
 
 def write_model(folder: str | Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write the weights and the configuration; other programs see the old model or the new one.
+    """Write the weights, the configuration and the page; other programs see the old model or the new one.
+
+    A page that somebody else wrote or changed stays, and a warning says so.
 
     Raises:
         DataError: If the folder cannot be written.
     """
     check_model_folder(folder)
-    files = {_CONFIG: to_json({"format": FORMAT, "version": VERSION, **config}), _WEIGHTS: tensor_bytes(tensors)}
-    write_folder(Path(folder).resolve(), files, obsolete=[TABLE_FILE])
+    content, place = to_json({"format": FORMAT, "version": VERSION, **config}), Path(folder).resolve()
+    files = {_CONFIG: content, _WEIGHTS: tensor_bytes(tensors)}
+    if is_as_written(place, _CARD):
+        # From the JSON, so that the page tells what the file tells.
+        files[_CARD] = model_card(from_json(content)).encode()
+    else:
+        warnings.warn(
+            f"{place / _CARD} was changed by hand and stays as it is, so it may tell of another model; delete it and "
+            "save again to have it written",
+            UserWarning,
+            stacklevel=3,
+        )
+    write_folder(place, files, obsolete=[TABLE_FILE])
 
 
 def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -93,13 +112,13 @@ def read_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not folder.is_dir():
         raise FileFormatError(f"{folder} is not a folder; give the folder that save() or `setgrad fit -o` wrote")
     try:
-        files = read_folder(folder, names=_OWN, remedy=_REMEDY)
+        files = read_folder(folder, names=_OWN, remedy=_REMEDY, unread=[_CARD])
         if files is None:
             try:
                 return _read_earlier(folder)
             except FileFormatError:
                 # A writer may have replaced it meanwhile.
-                files = read_folder(folder, names=_OWN, remedy=_REMEDY)
+                files = read_folder(folder, names=_OWN, remedy=_REMEDY, unread=[_CARD])
                 if files is None:
                     raise
     except OSError as error:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from setgrad._progress import Progress, announce, progress_bar
+
+# Is called with the record of each epoch; True ends training.
+Callback = Callable[[dict[str, float]], Any]
 
 
 @final
@@ -21,11 +26,18 @@ class Monitor:
         epochs: Largest number of epochs.
         work: Number of sets, or of rows, of an epoch, for all members together.
         unit: What is counted, "sets" or "rows".
+        callback: Is called with a copy of the record of every epoch; None for nobody.
+
+    Attributes:
+        is_stopped: Whether training shall end, because of Ctrl-C or the callback.
+        is_interrupted: Whether it was Ctrl-C.
     """
 
-    def __init__(self, verbose: int, epochs: int, work: int, unit: str = "sets") -> None:
-        self.verbose, self.epochs, self.work, self.unit = verbose, epochs, work, unit
-        self.is_stopped = False
+    def __init__(
+        self, verbose: int, epochs: int, work: int, unit: str = "sets", callback: Callback | None = None
+    ) -> None:
+        self.verbose, self.epochs, self.work, self.unit, self.callback = verbose, epochs, work, unit, callback
+        self.is_stopped = self.is_interrupted = False
         self.finished, self.in_epoch, self.best = 0, 0, -1.0
         self.text = ""
         self.left: float | None = None
@@ -42,7 +54,7 @@ class Monitor:
         self._show(left)
 
     def epoch(self, record: dict[str, float]) -> None:
-        """Note the record of an epoch."""
+        """Note the record of an epoch, and call the callback."""
         self.finished, self.in_epoch = int(record["epoch"]), 0
         score = record["validation_jaccard"]
         self.best = max(self.best, score)
@@ -50,6 +62,10 @@ class Monitor:
         self._show(self.left)
         if self.progress is not None and (self.verbose > 1 or self.finished == 1):
             self.progress.say()
+        answer = None if self.callback is None else self.callback(dict(record))
+        # Only True itself: another result of a logger is no request.
+        if isinstance(answer, bool | np.bool_) and answer:
+            self.is_stopped = True
 
     def _show(self, left: float | None) -> None:
         if self.progress is None:
@@ -83,7 +99,7 @@ class Monitor:
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self.is_stopped = True
+            self.is_stopped = self.is_interrupted = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
             announce("stopping after this batch, and keeping the best model so far; Ctrl-C again ends at once")
 

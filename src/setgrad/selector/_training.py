@@ -101,9 +101,10 @@ class Training(abc.ABC):
 
         self.save_part = save_part
         while not self.is_finished and not (self.monitor.is_stopped and self.best_epoch):
-            self.monitor.epoch(self.run_epoch())
-            # A resumed run continues after a whole epoch.
+            record = self.run_epoch()
+            # A resumed run continues after a whole epoch. The callback of the user comes last, because it may raise.
             if save is not None and not self.monitor.is_stopped:
                 save(self)
                 saved = time.monotonic()
+            self.monitor.epoch(record)
         self.load_best()

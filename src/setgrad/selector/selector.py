@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -19,7 +19,9 @@ from setgrad.selector._fit import FitResult
 from setgrad.selector._learning import AbstractLearning
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_files import write_model
+from setgrad.selector._monitor import Callback
 from setgrad.selector._options import AbstractOptions, SelectorOptions
+from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._routing import AbstractConventions
 from setgrad.selector._rows import group_choices
@@ -126,13 +128,15 @@ class SubsetSelector(
         model_: The trained model.
         history_: One record for each epoch: loss, validation scores, share of sets on which inference converged, time.
             Of members that end apart it has the mean, where one that has ended counts with its best epoch.
-        stopped_: Whether Ctrl-C ended the fit, so that more training may make the model better.
+        stopped_: Whether Ctrl-C or the callback ended the fit, so that more training may make the model better.
         best_epoch_: The epoch whose weights are used, counted from 1; of members that end apart, the last of theirs.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
         recall_: The calibration of `predict(recall=...)`.
         stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
+        origin_: Where the model comes from: date (UTC), versions, size and SHA-256 of the data; None for a model of an
+            earlier version.
         n_features_in_: Number of features.
         table_: Columns of the table that the selector was fitted on; None if it was fitted on sets.
         feature_names_in_: Their features, an array of texts, if it was fitted on a table.
@@ -156,6 +160,7 @@ class SubsetSelector(
     recall_: RecallCalibration | None = field(init=False)
     stop_logit_: float = field(init=False)
     stopped_: bool = field(init=False)
+    origin_: Origin | None = field(init=False)
     n_features_in_: int = field(init=False)
     table_: TableSchema | None = field(init=False)
     _validated: SelectorOptions | None = field(init=False, default=None)
@@ -227,6 +232,7 @@ class SubsetSelector(
         gradient: str = FENCHEL_YOUNG,
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
         stream: bool | None = None,
+        callback: Callback | None = None,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -261,6 +267,9 @@ class SubsetSelector(
             stream: Whether Parquet files are read block by block while training runs, so that the table may be larger
                 than memory; the rows of a set must be together. None does so if the table would not fit, and for the
                 address of an object store or a `pyarrow.dataset.Dataset`.
+            callback: Is called after each epoch with its record, a dict as in `history_`, such as for a tracker of
+                experiments. If it returns True, training ends, and the best model so far is kept. If it raises any
+                error, the fit ends with that error, without a model; the checkpoint has the epoch already.
 
         Returns:
             The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
@@ -284,12 +293,12 @@ class SubsetSelector(
         if is_streamed(sets, stream, verbose=self.validate().verbose > 0):
             check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
             streamed = self.read_to_stream(sets, arguments, has_validation=validation is not None, start=start)
-            return self.fit_streamed(streamed, validation, training, start)
+            return self.fit_streamed(streamed, validation, training, start, callback)
         if is_table(sets):
             read = self.read_to_fit(
                 sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start
             )
-            return self.fit_read(read, validation, constraint, training, start)
+            return self.fit_read(read, validation, constraint, training, start, callback)
         self.validate()
         arguments.check_no_table()
         if groups is None:
@@ -297,12 +306,15 @@ class SubsetSelector(
         else:
             sets, subsets, sample_weight = group_choices(sets, subsets, groups, sample_weight)
         validation = read_validation(validation, None)
-        return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, self._seed(), None)
+        seed = self._seed()
+        return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, seed, None, callback)
 
     # ---- saving
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted selector to a folder: `config.json` and `weights.safetensors`.
+        """Write the fitted selector to a folder: `config.json`, `weights.safetensors`, and `README.md` for people.
+
+        A `README.md` that was changed by hand stays, and a warning says so.
 
         Raises:
             DataError: If the folder holds something else, or cannot be written.
@@ -329,6 +341,7 @@ class SubsetSelector(
                 "stop_logit": self.stop_logit_,
                 "history": self.history_,
                 "best_epoch": self.best_epoch_,
+                "origin": None if self.origin_ is None else asdict(self.origin_),
             },
         )
 
@@ -347,7 +360,7 @@ class SubsetSelector(
         self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
         self.size_scores_, self.min_size_ = result.size_scores, result.min_size
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit
-        self.stopped_ = result.stopped
+        self.stopped_, self.origin_ = result.stopped, result.origin
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
 
