@@ -70,7 +70,7 @@ def from_table():
         warnings.simplefilter("ignore", UserWarning)
         fitted = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(make_table(), set_id="visit", chosen="bought")
     selector = stir(fitted)
-    assert selector.model_.relative is not None and selector.model_.relative.groups and selector.model_.config.facts
+    assert selector.model_.relative is not None and selector.model_.relative.groups and selector.model_.trees
     return selector
 
 

@@ -44,7 +44,7 @@ class Combination:
 
     def of(self, numbers: Tensor) -> Tensor:
         """Return the bucket of each item, `(total,)`."""
-        joint = torch.zeros(len(numbers), dtype=torch.long, device=numbers.device)
+        joint = torch.zeros_like(numbers[:, 0], dtype=torch.long)
         for start, size in zip(self.starts, self.sizes, strict=True):
             joint = joint * size + numbers[:, start].long()
         return joint % self.buckets
@@ -124,8 +124,7 @@ class TreeInputs:
         for combination in self.combinations:
             columns.append(combination.of(numbers) + start)
             start += combination.buckets
-        empty = torch.zeros(len(numbers), 0, dtype=torch.long, device=numbers.device)
-        return torch.stack(columns, 1) if columns else empty
+        return torch.stack(columns, 1) if columns else numbers[:, :0].long()
 
     @property
     def _codes(self) -> list[tuple[int, Part]]:
