@@ -2,7 +2,7 @@
 
 Claims checked: on a table as people have it - brands, categories, titles, dates, gaps, session facts - the default is
 ahead of boosted trees on the same columns, and of logistic regression with set means, with the true size and with its
-own. The page also says how far it is from trees with context features that were made by hand for these tables.
+own, and not behind trees with context features that were made by hand for these tables.
 
 240 generated sessions of 10 to 60 products from a catalogue of 400, of which 1 to 6 were bought; a fifth of them is
 held out for validation. 200 other sessions are the test. Everything is drawn again for each seed. Three generators, so
