@@ -75,7 +75,7 @@ def writers() -> list[Writer]:
             "model",
             lambda folder, version: models[version].save(folder / "model"),
             read_model,
-            frozenset({"model", "config.json", "weights.safetensors", "manifest.json"}),
+            frozenset({"model", "README.md", "config.json", "weights.safetensors", "manifest.json"}),
             point="model",
         ),
         Writer("checkpoint", save_checkpoint, read_checkpoint, frozenset({"run.ckpt", "run.ckpt.previous"}), savers=1),

@@ -182,6 +182,7 @@ def _digest(model: Path) -> str:
     config = json.loads((model / "config.json").read_text())
     for record in config["history"]:
         del record["seconds"]
+    del config["origin"]["date"]
     for options in (config["options"], config["options_in_use"]):
         del options["checkpoint_minutes"]
     weights = (model / "weights.safetensors").read_bytes()
