@@ -246,8 +246,8 @@ class ChoiceModel(nn.Module):
             return sets.with_values(sets.values.to(self.dtype))
         items = sets.values.to(torch.promote_types(sets.dtype, self.dtype))
         items = (items - self.mean.to(items.dtype)) / self.deviation.to(items.dtype)
-        if bool(self.compressed.any()):
-            items = torch.where(self.compressed, compress(items), items)
+        # Without a question to the host, which a captured CUDA graph could not ask.
+        items = torch.where(self.compressed, compress(items), items)
         pieces = [items]
         relative = None if self.relative is None else self.relative(sets)
         if relative is not None:
