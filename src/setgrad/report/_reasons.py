@@ -109,8 +109,12 @@ def pair_tables(selector: SubsetSelector, evaluation: Evaluation) -> list[TextTa
         return []
     sets, picks = choices.sets.take(numbers), evaluation.picks.take(numbers)
     found = second_differences(selector.function_, _precise(sets), picks, picks)
-    names = np.array([name for number in numbers.tolist() for name in names_of_items(choices, number)])
-    ends = np.sort(np.stack([names[found.first.numpy()], names[found.second.numpy()]], 1), axis=1)
+    names = [name for number in numbers.tolist() for name in names_of_items(choices, number)]
+    # By their ids: long names that are shown may be cut to the same text.
+    offsets = choices.sets.layout.host_offsets
+    own = np.concatenate([np.arange(*offsets[number : number + 2]) for number in numbers])
+    _, item, place = np.unique(np.asarray(choices.item_ids)[own].astype(str), return_index=True, return_inverse=True)
+    ends = np.sort(np.stack([place[found.first.numpy()], place[found.second.numpy()]], 1), axis=1)
     pairs, rows, counts = np.unique(ends, axis=0, return_inverse=True, return_counts=True)
     means = np.bincount(rows.ravel(), found.values.numpy(), len(pairs)) / counts
     order = np.argsort(-means, kind="stable")
@@ -118,7 +122,11 @@ def pair_tables(selector: SubsetSelector, evaluation: Evaluation) -> list[TextTa
     titles = ("items that go together", "items that replace each other")
     columns = ("item", "other item", "interaction, mean", "sets")
     return [
-        TextTable(title, columns, tuple((*map(str, pairs[k]), signed(means[k]), str(counts[k])) for k in listed))
+        TextTable(
+            title,
+            columns,
+            tuple((*(names[item[end]] for end in pairs[k]), signed(means[k]), str(counts[k])) for k in listed),
+        )
         for title, listed in zip(titles, (together, instead), strict=True)
         if len(listed)
     ]
