@@ -22,9 +22,8 @@ import argparse
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,6 +38,7 @@ from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from benchmarks.selection.baselines import popularity
 from benchmarks.selection.models import describe, make_selector
 from benchmarks.selection.scores import SCORES
+from benchmarks.tables.trial import Trial, options_of
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, Task, load_task
 from setgrad.selector import jaccard, pick_top
 from setgrad.selector.sizes import calibrate
@@ -59,25 +59,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 }
 MODELS = (*_COLUMNS, POPULARITY)
 _FOLDER, _CONTENT = "amazon_baby_registry", "the Amazon registries"
-_QUICK = {"dim": 16, "max_epochs": 2}
 _QUICK_SETS = 20
-
-
-@final
-@dataclass(frozen=True)
-class Trial:
-    """One fit; the seed draws the products of a set too."""
-
-    task: str
-    model: str
-    seed: int
-    options: str
-    quick: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name that is printed while it runs."""
-        return f"{self.task}, {self.model}, seed {self.seed}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +78,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             f"amazon:{category}:{protocol}",
             model,
             seed,
-            describe(_options(options.quick)) if model in _COLUMNS else "rival",
+            describe(options_of(options.quick)) if model in _COLUMNS else "rival",
             options.quick,
         )
         for seed in range(min(options.seeds, 2) if options.quick else options.seeds)
@@ -154,7 +136,7 @@ def as_table(choices: Choices, names: Sequence[str]) -> pa.Table:
 
 def _fitted(task: Task, names: Sequence[str], trial: Trial, device: str | None) -> tuple[Sets, Sets]:
     train, validation, test = (as_table(part, names) for part in (task.train, task.validation, task.test))
-    selector = make_selector(_options(trial.quick), seed=trial.seed, device=device)
+    selector = make_selector(options_of(trial.quick), seed=trial.seed, device=device)
     with warnings.catch_warnings():
         # The columns that a model does not have, and unknown products, are meant to be so.
         warnings.simplefilter("ignore", UserWarning)
@@ -208,10 +190,6 @@ def task_table(records: Sequence[Record]) -> str:
         seconds = summarise([record["seconds"] for record in found]).mean
         rows.append([model, str(len(found)), *cells, f"{seconds:.0f}"])
     return table(["columns", "seeds", "true size", "vs vectors", "own size", "vs vectors", "fit (s)"], rows)
-
-
-def _options(quick: bool) -> dict[str, Any]:
-    return dict(_QUICK) if quick else {}
 
 
 REPORT = Report.of_module(__doc__, "Baby registries as tables", show, "amazon-tables --device cpu --jobs 1")

@@ -32,8 +32,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
@@ -44,27 +43,10 @@ from benchmarks.selection.models import describe
 from benchmarks.selection.scores import SCORES
 from benchmarks.tables.methods import DEFAULT, METHODS, OURS, fit_method, score_method, true_sizes
 from benchmarks.tables.shop import VARIANTS, draw_shop
+from benchmarks.tables.trial import Trial, options_of
 
 SEEDS = 10
 _SESSIONS, _QUICK_SESSIONS = (240, 200), (40, 20)
-_QUICK = {"dim": 16, "max_epochs": 2}
-
-
-@final
-@dataclass(frozen=True)
-class Trial:
-    """One fit; the seed draws the table too."""
-
-    task: str
-    model: str
-    seed: int
-    options: str
-    quick: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name that is printed while it runs."""
-        return f"{self.task}, {self.model}, seed {self.seed}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the fits that have no record, and show the page."""
     trials = [
-        Trial(task, model, seed, describe(_options(options.quick)) if model in OURS else "rival", options.quick)
+        Trial(task, model, seed, describe(options_of(options.quick)) if model in OURS else "rival", options.quick)
         for model in parse_names(options.models, METHODS, "model")
         for task in parse_names(options.tables, VARIANTS, "table")
         for seed in range(min(options.seeds, 2) if options.quick else options.seeds)
@@ -90,7 +72,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     n_train, n_test = _QUICK_SESSIONS if trial.quick else _SESSIONS
     shop = draw_shop(trial.task, seed=trial.seed, n_train=n_train, n_test=n_test)
     started = time.perf_counter()
-    predict = fit_method(trial.model, shop, seed=trial.seed, options=_options(trial.quick), device=context.device)
+    predict = fit_method(trial.model, shop, seed=trial.seed, options=options_of(trial.quick), device=context.device)
     fitted = time.perf_counter()
     own_size = score_method(predict, shop.test, None)
     predicted = time.perf_counter()
@@ -136,10 +118,6 @@ def task_table(records: Sequence[Record]) -> str:
         seconds = [summarise(list(by_seed[name][model].values())).mean for name in ("seconds", "predict_seconds")]
         rows.append([model, str(len(by_seed["seconds"][model])), *cells, *(f"{value:.2f}" for value in seconds)])
     return table(["method", "seeds", "true size", "ahead", "own size", "ahead", "fit (s)", "predict (s)"], rows)
-
-
-def _options(quick: bool) -> dict[str, Any]:
-    return dict(_QUICK) if quick else {}
 
 
 REPORT = Report.of_module(__doc__, "Mixed tables of a shop", show, "shop-tables --device cpu --jobs 1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from setgrad.cli._columns import TABLE_HELP, column_names, declare_columns, open
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._output import printed_warnings
 from setgrad.cli._paths import check_output
-from setgrad.cli._predict import declare_model
+from setgrad.cli._predict import declare_formulas, declare_model
 from setgrad.errors import DataError, OptionError
 from setgrad.explain import Importance
 from setgrad.explain._explain import ExplainOptions
@@ -36,12 +36,7 @@ def _declare(parser: ArgumentParser) -> None:
         help="file for the result: .json has all tables, .csv, .parquet and the other endings have one row for each "
         "explained item",
     )
-    parser.add_argument(
-        "--formulas",
-        action=BooleanOptionalAction,
-        default=False,
-        help="write ids as they are to a CSV file, also those that a spreadsheet would run as formulas",
-    )
+    declare_formulas(parser)
     parser.add_argument(
         "--set", dest="sets", metavar="ID", action="append", default=[], help="a set to explain; may be given again"
     )

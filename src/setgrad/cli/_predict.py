@@ -48,13 +48,7 @@ def _declare(parser: ArgumentParser) -> None:
         type=Path,
         help="file for the picks, one row for each item: .parquet, .csv, .csv.gz, .jsonl or .feather",
     )
-    parser.add_argument(
-        "--formulas",
-        action=BooleanOptionalAction,
-        default=False,
-        help="write ids as they are to a CSV file, also those that a spreadsheet would run as formulas; by default an "
-        "apostrophe comes before them",
-    )
+    declare_formulas(parser)
     parser.add_argument(
         "--carry",
         metavar="COL,...",
@@ -108,6 +102,17 @@ def _declare(parser: ArgumentParser) -> None:
     )
     declare_stream(parser)
     declare_columns(parser, required=False, chosen=False)
+
+
+def declare_formulas(parser: ArgumentParser) -> None:
+    """Add to a command whether cells of a CSV file may be formulas."""
+    parser.add_argument(
+        "--formulas",
+        action=BooleanOptionalAction,
+        default=False,
+        help="write ids as they are to a CSV file, also those that a spreadsheet would run as formulas; by default an "
+        "apostrophe comes before them",
+    )
 
 
 def declare_model(parser: ArgumentParser) -> None:

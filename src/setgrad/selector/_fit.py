@@ -220,10 +220,9 @@ def _warn_stopped(training: Training) -> None:
 
 def _load_weights(model: ChoiceModel, start: ChoiceModel) -> None:
     """Load the weights of another model, and the scale of the features that they were trained with."""
-    architecture = "method function dim layers heads relation pairs relative trees members standardize scale"
-    names = architecture.split()
+    names = ("method", "function", "dim", "layers", "heads", "relation", "pairs", "relative", "trees", "members")
     ours, theirs = (
-        {name: getattr(config.options, name) for name in names}
+        {name: getattr(config.options, name) for name in (*names, "standardize", "scale")}
         | {"item_shape": config.item_shape, "phi": config.phi, "slots": config.slots, "hidden": config.hidden}
         for config in (model.config, start.config)
     )

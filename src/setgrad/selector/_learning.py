@@ -136,12 +136,7 @@ class AbstractLearning(abc.ABC):
         self._show(read.description)
         held_out = self._separate(validation, read.schema) if read.validation is None else read.validation
         data = TrainingData(read.train, held_out, None, read.validation_indices, training)
-        parts = None if read.schema.columns is None else read.schema.columns.parts
-        model = None if start is None else start.model_
-        names = read.schema.number_names
-        self._set_fitted(fit_selector(self.validate(), data, read.seed, model, parts, names, _checked(callback)))
-        self.table_ = read.schema
-        return self
+        return self._train(self.validate(), data, read.seed, start, read.schema, callback)
 
     def _separate(self, validation: Any, schema: TableSchema) -> Choices:
         """Return the validation sets that were passed to a fit on a streamed table."""
@@ -174,16 +169,22 @@ class AbstractLearning(abc.ABC):
         trivial = describe_trivial(data.train.layout.host_lengths, data.train.sizes) if schema is None else None
         if trivial is not None:
             warnings.warn(trivial, UserWarning, stacklevel=3)
+        return self._train(options, data, seed, start, schema, callback)
+
+    def _train(
+        self,
+        options: SelectorOptions,
+        data: TrainingData,
+        seed: int,
+        start: AbstractLearning | None,
+        schema: TableSchema | None,
+        callback: Callback | None,
+    ) -> Self:
+        if callback is not None and not callable(callback):
+            raise OptionError(f"{parameter('callback')} must be a function of the record of an epoch, not {callback!r}")
         parts = None if schema is None or schema.columns is None else schema.columns.parts
         names = None if schema is None else schema.number_names
-        self._set_fitted(
-            fit_selector(options, data, seed, None if start is None else start.model_, parts, names, _checked(callback))
-        )
+        model = None if start is None else start.model_
+        self._set_fitted(fit_selector(options, data, seed, model, parts, names, callback))
         self.table_ = schema
         return self
-
-
-def _checked(callback: Callback | None) -> Callback | None:
-    if callback is not None and not callable(callback):
-        raise OptionError(f"{parameter('callback')} must be a function of the record of an epoch, not {callback!r}")
-    return callback

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -23,16 +24,17 @@ _MOST_KEPT = 2**28
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class Folds:
     """The folds whose trees score the sets of a fit, -1 for all.
 
-    Args:
+    Attributes:
         train: Those of the training sets, `(sets,)`.
         held_out: Those of the validation sets; None if trees did not learn from these.
     """
 
-    def __init__(self, train: Tensor, held_out: Tensor | None) -> None:
-        self.train, self.held_out = train, held_out
+    train: Tensor
+    held_out: Tensor | None
 
 
 @torch.no_grad()

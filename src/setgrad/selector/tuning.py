@@ -110,7 +110,7 @@ def tune(
         trials: How many trials there are in the end, with those of an interrupted search; None is 30 without
             `max_time`, else no limit.
         max_time: Seconds for the search, which ends within an epoch after it; the last fit is kept as it is then.
-        jobs: Processes that search together. They are started anew, so a script needs `if __name__ == "__main__":`.
+        jobs: Processes that search together. Each imports the script, which needs `if __name__ == "__main__":`.
         search: Names of the options to search, or a dictionary of their values: a list, or the ends `(low, high)` of a
             range, which is searched on a logarithmic scale. None is dim, layers, relation, pairs, half and
             learning_rate, without those that the selector has set, or that do not apply.
