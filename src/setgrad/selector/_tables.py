@@ -36,6 +36,7 @@ ESTIMATORS: dict[str, Callable[[int, fn.NoiseSource], fn.ExtensionEstimator]] = 
     "bernoulli": fn.Bernoulli,
     "gaussian": fn.Gaussian,
     "pathwise": fn.Pathwise,
+    "second-difference": fn.SecondDifference,
     "relaxed": lambda samples, noise: fn.Relaxed(),
     "exact": lambda samples, noise: fn.Exact(),
 }

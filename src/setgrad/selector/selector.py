@@ -81,8 +81,9 @@ class SubsetSelector(
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
             method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
-            enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
-            which needs a smooth one, else "bernoulli".
+            enumeration, "relaxed", F at fractional masks in its place, or "second-difference": random subsets with an
+            unbiased derivative, for small sets. None is "gaussian" for the implicit method, which needs a smooth one,
+            else "bernoulli".
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
             the empty one among them, and on a CPU with 2,000 training sets or more it is 2.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
