@@ -16,7 +16,7 @@ from setgrad.inference import ConstantScale, ImplicitMeanField
 from setgrad.inference.mean_field import MeanFieldSolver
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._tables import CONDITIONAL, SOLVERS, UMBC, implicit_mean_field
+from setgrad.selector._tables import CHUNKED_METHODS, SOLVERS, UMBC, implicit_mean_field
 from setgrad.sets import Sets
 
 Value = TypeVar("Value")
@@ -90,7 +90,7 @@ class ModelConfig:
     def largest_whole(self) -> float:
         """Number of items above which a set is read in chunks; infinity if no set is."""
         options = self.options
-        can_be_split = self.phi == UMBC and options.method == CONDITIONAL and options.function == "deepset"
+        can_be_split = self.phi == UMBC and options.method in CHUNKED_METHODS and options.function == "deepset"
         return options.chunk_size if can_be_split else math.inf
 
     def reads_in_chunks(self, sets: Sets) -> bool:
