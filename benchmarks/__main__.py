@@ -25,6 +25,7 @@ from benchmarks.implicit import estimator_error, implicit_gradient, implicit_mem
 from benchmarks.selection import (
     ablation,
     constrained,
+    copula,
     demo_scores,
     given,
     grid,
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "predict-sizes": predict_sizes,
     "table2": table2,
     "grid": grid,
+    "copula": copula,
     "ablation": ablation,
     "demo-scores": demo_scores,
     "constrained-training": constrained,
