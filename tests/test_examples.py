@@ -194,6 +194,14 @@ def test_hidden_markov_agrees_with_enumeration_and_fits_the_maximum() -> None:
     assert float(slope.abs().max()) < 1e-6
 
 
+def test_one_system_learns_within_its_budget() -> None:
+    numbers = _numbers("one_system")
+    assert numbers["worth of the picks, of the best"] > 0.7
+    assert numbers["worth of the picks, of the best"] > numbers["worth, budget in predict alone"]
+    assert 0.9 < numbers["largest share of a budget that was spent"] <= 1
+    assert numbers["sets whose inference converged"] == 1
+
+
 PICTURES = ("unit_circle", "softmax_series", "schur_complement", "hidden_markov")
 
 

@@ -188,9 +188,10 @@ def test_fit_reads_sets_in_chunks(gradient, tmp_path):
     assert torch.equal(loaded.predict(new.sets).values, mapped.predict(new.sets).values)
 
 
-def test_large_sets_are_trained_on_one_by_one(choices):
-    assert fit(choices, chunk_size=SIZE).options_.batch_size > 1
-    assert fit(choices, chunk_size=SIZE - 1).options_.batch_size == 1
+def test_large_sets_are_trained_on_one_by_one_unless_their_features_are_kept(choices):
+    assert fit(choices, chunk_size=SIZE, max_epochs=1).options_.batch_size > 1
+    assert fit(choices, chunk_size=SIZE - 1, max_epochs=1).options_.batch_size == 1
+    assert fit(choices, chunk_size=SIZE - 1, max_epochs=1, method="one-step").options_.batch_size > 1
 
 
 @pytest.mark.parametrize("count", [0, 5])
@@ -233,30 +234,28 @@ def mean_field(request, choices):
 
 
 def inference_gradients(selector, choices):
-    """Return a loss of the inferred logits of one set and its gradient for all weights."""
+    """Return a loss of the inferred logits of sets and its gradient for all weights."""
     model = copy.deepcopy(selector.model_).double()
     model.config = selector.model_.config
-    sets, (member,) = choices.sets[:1].to(torch.float64), model.each()
+    sets, (member,) = choices.sets.to(torch.float64), model.each()
     chunked = model.config.reads_in_chunks(sets)
     bound = bind_in_chunks(model, member, sets) if chunked else member.bind(model.prepare(sets))
     logits = member.infer(model.config, bound, FreshNoise(1)).logits
-    loss = AllItems()(logits, choices.subsets[:1], None, None)
+    loss = AllItems()(logits, choices.subsets, None, None)
     return [loss.detach(), *torch.autograd.grad(loss, list(member.parameters()), materialize_grads=True)]
 
 
 @pytest.mark.parametrize("size", [7, 49])
-def test_mean_field_on_chunks_is_that_of_the_whole_set(mean_field, choices, size):
-    chunked, sets = with_chunks(mean_field, size), choices.sets[:3].to(torch.float64)
-    for kwargs in ({}, {"given": [[3, 8]] * 3}):
-        # One set at a time, because several that share a batch are read whole.
-        expected, found = (
-            torch.cat(
-                [s.decision_function(sets[i : i + 1], **{k: v[:1] for k, v in kwargs.items()}).values for i in range(3)]
-            )
-            for s in (mean_field, chunked)
-        )
+def test_mean_field_on_chunks_is_that_of_whole_sets(mean_field, choices, size):
+    """Also in a batch, with a small and an empty set in it."""
+    few = Choices(choices.sets[:3], choices.subsets[:3])
+    sets = Sets.from_list([*few.sets, few.sets[0][:5], few.sets[0][:0]])
+    batch = Choices(sets, Sets.from_list([*few.subsets, few.subsets[0][:5], few.subsets[0][:0]]))
+    chunked, wide = with_chunks(mean_field, size), sets.to(torch.float64)
+    for kwargs in ({}, {"given": [[3], [8], [0, 1], [2], []]}):
+        expected, found = (s.decision_function(wide, **kwargs).values for s in (mean_field, chunked))
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
-    found, expected = (inference_gradients(with_chunks(mean_field, n), choices) for n in (size, None))
+    found, expected = (inference_gradients(with_chunks(mean_field, n), batch) for n in (size, None))
     assert sum(bool(g.abs().max() > 1e-6) for g in expected) > 0.8 * len(expected)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
@@ -264,12 +263,13 @@ def test_mean_field_on_chunks_is_that_of_the_whole_set(mean_field, choices, size
 
 def test_the_expected_sampled_gradient_of_mean_field_is_the_exact_one(mean_field, choices, monkeypatch):
     """Over all draws of a chunk in both passes."""
+    first = Choices(choices.sets[:1], choices.subsets[:1])
     sampled, draws, gradients = with_chunks(mean_field, 25, "sample"), [0], []
     monkeypatch.setattr(Chunks, "_draw", lambda chunks, count: draws.pop())
     for pair in ((0, 0), (0, 1), (1, 0), (1, 1)):
         draws[:] = pair
-        gradients.append(inference_gradients(sampled, choices))
-    exact = inference_gradients(with_chunks(mean_field, None), choices)
+        gradients.append(inference_gradients(sampled, first))
+    exact = inference_gradients(with_chunks(mean_field, None), first)
     for parts, expected in zip(zip(*gradients, strict=True), exact, strict=True):
         torch.testing.assert_close(torch.stack(parts).mean(0), expected, rtol=1e-6, atol=1e-8)
 
@@ -279,7 +279,7 @@ def test_all_parts_of_the_system_work_together(tmp_path):
     choices = make_choices(8, size=20)
     np.save(tmp_path / "items.npy", choices.sets.values.numpy())
     sets = Sets.from_npy(tmp_path / "items.npy", choices.sets.lengths)
-    options = {"method": "implicit", "tol": 1e-5, "batch_size": 1, "samples": 2, "max_epochs": 1}
+    options = {"method": "implicit", "tol": 1e-5, "batch_size": 4, "samples": 2, "max_epochs": 1}
     histories = []
     for items, size in ((sets, 8), (choices.sets, 50)):
         budget = sg.Budget(items.with_values(torch.ones(len(items.values))), 12)

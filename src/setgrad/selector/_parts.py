@@ -50,26 +50,30 @@ def bind_in_chunks(
     generator: torch.Generator | None = None,
     context: Tensor | None = None,
 ) -> BoundSetFunction:
-    """Return F of a member for one set that is read in chunks.
+    """Return F of a member for sets that are read in chunks.
 
-    With the method "conditional" nothing of an item stays in memory. Mean field asks for gains so often that the
-    features of all items stay, without what computed them.
+    With the method "conditional" it is one set, and nothing of an item stays in memory. Mean field asks for gains so
+    often that the features of all items stay, without what computed them.
 
     Args:
         model: The model.
         member: The member.
-        sets: The set.
+        sets: The sets.
         generator: Draws the chunks that a sampled gradient is of.
-        context: What was gathered from the set already; None to gather it now.
+        context: What was gathered from one set already; None to gather it now.
     """
     check_parts(member)
-    prepare, chunks = partial(_prepare, model, member), _chunks(model, sets, generator)
+    prepare = partial(_prepare, model, member)
     if model.config.options.method == CONDITIONAL:
-        bind = partial(bind_part, member)
+        bind, chunks = partial(bind_part, member), _chunks(model, sets, generator)
         return ChunkedBoundFunction(sets, chunks, gatherer(member), prepare, bind, context)
-    function = member.function
+    function, keep_items = member.function, member.pairs is not None
     assert isinstance(function, DeepSetFunction) and isinstance(function.phi, UMBCItems)
-    features, items = encode(function.phi, prepare, chunks, context, keep_items=member.pairs is not None)
+    encoded = [
+        encode(function.phi, prepare, _chunks(model, sets[n : n + 1], generator), context, keep_items=keep_items)
+        for n in range(len(sets))
+    ]
+    features, items = (torch.cat(parts) for parts in zip(*encoded, strict=True))
     bound = BoundDeepSetFunction(function, sets.with_values(features.detach()), features)
     return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(sets.with_values(items))])
 
