@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.attack import attack
-from benchmarks.discrete import dvae, explain, gradients, knapsack, matching, paths, ranking, relations, tsp
+from benchmarks.discrete import dvae, explain, gradients, knapsack, matching, paths, ranking, relations, tsp, tsp_noise
 from benchmarks.encoders import (
     activations,
     clustering,
@@ -86,6 +86,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "relations": relations,
     "paths": paths,
     "tsp": tsp,
+    "tsp-noise": tsp_noise,
     "matching": matching,
     "knapsack": knapsack,
     "implicit-gradient": implicit_gradient,
