@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     fits = [replace(base, activation=name, seed=seed, rate=r) for seed in seeds for name in names for r in rates]
     with results_file(options, RESULTS) as (results, page):
         records, failed = run_fits(fits, options, results)
-        # The file also has the fits of `clustering`: only fits that differ in nothing but activation, rate and seed compare.
+        # The file also has the fits of `clustering`: others than activation, rate and seed must be equal.
         compared = {_same(fit) for fit in records if fit.activation != Fit.activation and fit.gradient == base.gradient}
         records = {fit: record for fit, record in records.items() if _same(fit) in compared}
         bound = true_nll(base, resolve_device(options.device))

@@ -198,13 +198,10 @@ def tables(records: Mapping[Fit, Record], limits: Mapping[str, float]) -> list[s
         # Peaks of a process on the CPU and of tensors on a GPU cannot be compared.
         mark = " (CPU)" if runs[0]["device"].startswith("cpu") else ""
         peak = format_bytes(statistics.fmean(record["peak_memory"] for record in runs)) + mark
-        if (
-            fit in shown
-            and fit.points == usual
-            and (fit.gradient == "full" or (fit.gradient == "subset" and not contender.consistent))
-        ):
-            how = "mean of codes" if fit.gradient == "subset" else READS[min(contender.passes, 2)]
-            published = contender.published if contender.consistent or fit.gradient == "subset" else None
+        in_chunks = fit.gradient == "subset" and not contender.consistent
+        if fit in shown and fit.points == usual and (fit.gradient == "full" or in_chunks):
+            how = "mean of codes" if in_chunks else READS[min(contender.passes, 2)]
+            published = contender.published if contender.consistent or in_chunks else None
             cost = [f"{fit.rate:g}", str(runs[0]["parameters"]), peak]
             rows.append(
                 (mean, [contender.title, how, *numbers, "" if published is None else f"{published:.2f}", *cost])
