@@ -10,7 +10,19 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.attack import attack
-from benchmarks.discrete import dvae, explain, gradients, knapsack, matching, paths, ranking, relations, tsp, tsp_noise
+from benchmarks.discrete import (
+    dvae,
+    explain,
+    gradients,
+    graph_matching,
+    knapsack,
+    matching,
+    paths,
+    ranking,
+    relations,
+    tsp,
+    tsp_noise,
+)
 from benchmarks.encoders import (
     activations,
     clustering,
@@ -88,6 +100,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "tsp": tsp,
     "tsp-noise": tsp_noise,
     "matching": matching,
+    "graph-matching": graph_matching,
     "knapsack": knapsack,
     "implicit-gradient": implicit_gradient,
     "implicit-memory": implicit_memory,
