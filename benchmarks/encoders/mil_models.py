@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from setgrad.encoders import ABMIL, DSMIL, UMBC, DeepSets, MaxPool, SetTransformer, TransformerHead
+from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax
 from setgrad.sets import Sets
 
 SLOTS = 8
@@ -55,9 +56,9 @@ def _last(count: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(1), nn.Linear(count, 1))
 
 
-def _umbc(dim: int, *, transformer: bool) -> UMBC:
+def _umbc(dim: int, *, transformer: bool, activation: Activation = Softmax()) -> UMBC:  # noqa: B008 -- a frozen value
     head = nn.Sequential(TransformerHead(dim), _last(dim)) if transformer else _last(SLOTS * dim)
-    return UMBC(dim, dim=dim, slots=SLOTS, head=head)
+    return UMBC(dim, dim=dim, slots=SLOTS, activation=activation, head=head)
 
 
 def _best(dim: int) -> nn.Module:
@@ -74,4 +75,11 @@ POOLS: dict[str, Callable[[int], list[nn.Module]]] = {
     "umbc linear": lambda dim: [_umbc(dim, transformer=False)],
     "umbc transformer": lambda dim: [_umbc(dim, transformer=True)],
     "umbc two streams": lambda dim: [_best(dim), _umbc(dim, transformer=True)],
+}
+# UMBC with the other activations, for the table of activations.
+USUAL = "umbc transformer"
+ACTIVATED: dict[str, Callable[[int], list[nn.Module]]] = {
+    f"{USUAL} {name}": lambda dim, kind=kind: [_umbc(dim, transformer=True, activation=kind)]
+    for name, kind in ACTIVATIONS.items()
+    if kind != Softmax()
 }
