@@ -155,7 +155,8 @@ def fit(
         adam.step()
         if number % steps == 0:
             curve.append(bound(model, shown, trial.k, scale, drawn=1).tolist())
-            published.append(sum(as_published(model, sampler, shown)).tolist())
+            error, soft = as_published(model, sampler, shown)
+            published.append((error + soft).tolist())
     return curve, published
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ EDGES = tuple(itertools.combinations(range(POINTS), 2))
 OTHER_EDGES = tuple(itertools.permutations(range(OTHERS), 2))
 
 
-def make_solver(**options: str) -> GraphMatching:
+def make_solver(**options: Any) -> GraphMatching:
     """Return the solver, which compares all matchings."""
     return GraphMatching(POINTS, OTHERS, EDGES, OTHER_EDGES, exact_up_to=math.perm(OTHERS, POINTS), **options)
 
@@ -66,6 +67,7 @@ def pairs_of(nodes: Tensor) -> Tensor:
     return nodes[:, a][:, :, p] * nodes[:, b][:, :, q]
 
 
+@final
 class ShapeMatcher(nn.Module):
     """Scores pairs of points, and with `pairs` also pairs of edges.
 
@@ -107,6 +109,7 @@ class ShapeMatcher(nn.Module):
         return self.out(torch.cat([own, heard], -1)), pairs
 
 
+@final
 class Likelihood(Criterion):
     """The exact negative log-likelihood of the right matching among all of them. No solver is called."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 import torch
@@ -76,10 +77,14 @@ POOLS: dict[str, Callable[[int], list[nn.Module]]] = {
     "umbc transformer": lambda dim: [_umbc(dim, transformer=True)],
     "umbc two streams": lambda dim: [_best(dim), _umbc(dim, transformer=True)],
 }
+
+
+def _activated(kind: Activation, dim: int) -> list[nn.Module]:
+    return [_umbc(dim, transformer=True, activation=kind)]
+
+
 # UMBC with the other activations, for the table of activations.
 USUAL = "umbc transformer"
 ACTIVATED: dict[str, Callable[[int], list[nn.Module]]] = {
-    f"{USUAL} {name}": lambda dim, kind=kind: [_umbc(dim, transformer=True, activation=kind)]
-    for name, kind in ACTIVATIONS.items()
-    if kind != Softmax()
+    f"{USUAL} {name}": partial(_activated, kind) for name, kind in ACTIVATIONS.items() if kind != Softmax()
 }

@@ -40,7 +40,6 @@ class RelaxedChoice(NoisyLayer, GradientEstimator):
     def solve(self, theta: Tensor) -> Tensor:
         """Return hard points for theta, which includes the noise."""
 
-    @final
     def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return soft points, or with `hard` the best hard ones.
 
