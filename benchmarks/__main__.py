@@ -10,13 +10,26 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.attack import attack
-from benchmarks.discrete import dvae, explain, gradients, knapsack, matching, paths, ranking, relations, tsp
+from benchmarks.discrete import (
+    dvae,
+    explain,
+    gradients,
+    graph_matching,
+    knapsack,
+    matching,
+    paths,
+    ranking,
+    relations,
+    tsp,
+    tsp_noise,
+)
 from benchmarks.encoders import (
     activations,
     clustering,
     completion,
     documents,
     encoder_memory,
+    gradient_noise,
     mil,
     partition_variance,
     streaming,
@@ -79,6 +92,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "encoder-memory": encoder_memory,
     "clustering": clustering,
     "activations": activations,
+    "gradient-noise": gradient_noise,
     "streaming": streaming,
     "partition-variance": partition_variance,
     "completion": completion,
@@ -92,7 +106,9 @@ BENCHMARKS: dict[str, ModuleType] = {
     "relations": relations,
     "paths": paths,
     "tsp": tsp,
+    "tsp-noise": tsp_noise,
     "matching": matching,
+    "graph-matching": graph_matching,
     "knapsack": knapsack,
     "implicit-gradient": implicit_gradient,
     "implicit-memory": implicit_memory,
