@@ -25,7 +25,8 @@ _SLOTS = 32
 # If an epoch has few steps, the score stays the same for many epochs before it improves again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
-# With many steps in an epoch the conditional method needs less patience, on vectors; on compounds it stopped too early.
+# With many steps in an epoch the conditional method needs less patience on items with few features; on compounds and on
+# the 384 numbers of a text it stopped too early.
 _LEAST_PATIENCE, _MANY_STEPS = 5, 200
 # Chosen by validation on four Amazon categories: 0.3 points above four members, which take hardly less time.
 MEMBERS = 8
@@ -42,9 +43,10 @@ _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
 _BATCH, _SMALL_BATCH, _SMALL_BATCH_SETS = 64, 32, 1200
 # A CPU takes small batches as fast as large ones, and needs fewer epochs with them.
 _SMALL_BATCH_SETS_ON_CPU = 10000
-# Subsets of a step on a CPU, where each costs about as much as the encoder does: with many sets fewer are enough, and
-# larger steps. On 5,000 sets of 30 items the score is better in a third of the time (test 65.5 for 63.3, one seed); on
-# digits (1,000 sets) neither was.
+# Subsets of a step on a CPU, where each costs about as much as the encoder does: with many sets and few features fewer
+# are enough, and larger steps. On 5,000 sets of 30 items with 20 features the score is better in a third of the time
+# (test 65.5 for 63.3, one seed). On digits (1,000 sets) neither was; with the 384 features of an Amazon category both
+# cost a point, and with the pixels of faces five (one to two splits each, by validation).
 _FEW_SUBSETS, _MANY_SETS = 2, 2000
 _RATE, _LARGE_RATE = 1e-3, 2e-3
 # A subset of items with few features needs no wide perceptron: on 20 features the same score for half of the time; on
@@ -96,7 +98,7 @@ def resolve_model(
         **_mean_field(options),
         batch_size=batch_size,
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),
-        patience=options.patience or default_patience(options, steps_per_epoch),
+        patience=options.patience or default_patience(options, steps_per_epoch, sets),
         device=str(device),
         random_state=seed,
     )
@@ -134,19 +136,24 @@ def default_learning_rate(options: SelectorOptions, sets: Sets | AbstractExample
 
 
 def _has_many_sets(options: SelectorOptions, sets: Sets | AbstractExamples) -> bool:
-    return options.method == CONDITIONAL and sets.device.type == "cpu" and len(sets) >= _MANY_SETS
+    is_on_cpu = sets.device.type == "cpu"
+    return _has_few_features(options, sets) and is_on_cpu and len(sets) >= _MANY_SETS
+
+
+def _has_few_features(options: SelectorOptions, sets: Sets | AbstractExamples) -> bool:
+    is_conditional = options.method == CONDITIONAL and options.phi in (CONTEXT, UMBC)
+    return is_conditional and math.prod(sets.item_shape) < _FEW_FEATURES
 
 
 def default_hidden(options: SelectorOptions, sets: Sets | AbstractExamples) -> tuple[int, ...]:
     """Return the units of the hidden layers for `hidden=None`."""
-    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi in (CONTEXT, UMBC)
-    return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
+    return _NARROW if _has_few_features(options, sets) else _HIDDEN
 
 
-def default_patience(options: SelectorOptions, steps: int) -> int:
+def default_patience(options: SelectorOptions, steps: int, sets: Sets | AbstractExamples) -> int:
     """Return the patience for `patience=None` and this number of steps in an epoch."""
     usual = _PATIENCE
-    if options.method == CONDITIONAL and options.phi in (CONTEXT, UMBC):
+    if _has_few_features(options, sets):
         usual = min(usual, max(_LEAST_PATIENCE, math.ceil(_MANY_STEPS / steps)))
     return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 

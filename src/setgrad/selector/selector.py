@@ -84,7 +84,7 @@ class SubsetSelector(
             enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
             which needs a smooth one, else "bernoulli".
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
-            the empty one among them, and on a CPU with 2,000 training sets or more it is 2.
+            the empty one among them, and 2 on a CPU with 2,000 training sets or more and fewer than 32 features.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         chunk_size: With phi="umbc" and method="conditional", a larger set is read in chunks of so many items, so that
             it need not fit into memory. It changes results by rounding only.
@@ -99,7 +99,7 @@ class SubsetSelector(
         loss: Cross-entropy over "all" items (None), or over the chosen items and as many sampled "negatives". For
             method="conditional": over "all" items, of the next item in a "list" with a stop, or "all+list" (None).
         learning_rate: Learning rate of AdamW after a short warm-up. None is 0.001, and 0.002 for method="conditional"
-            with 2,000 training sets or more on a CPU.
+            with 2,000 training sets or more and fewer than 32 features on a CPU.
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
             sets, on a CPU fewer than 10,000.
@@ -109,7 +109,8 @@ class SubsetSelector(
             on the machine.
         patience: Epochs after which training stops if the validation score has not gained 0.1 points and the validation
             loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more; with many steps in
-            an epoch, 5 are enough for method="conditional". From a score of 99.5 on, a quarter of it is.
+            an epoch and fewer than 32 features, 5 are enough for method="conditional". From a score of 99.5 on, a
+            quarter of it is.
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
