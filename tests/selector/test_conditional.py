@@ -485,10 +485,8 @@ def test_options_in_use(choices):
     assert default_samples(SelectorOptions(method="unrolled"), empty_sets(2000)) == 5
     assert [default_hidden(SelectorOptions(), empty_sets(1, d)) for d in (31, 32)] == [(256, 128), (512, 256)]
     assert default_hidden(SelectorOptions(method="direct"), empty_sets(1, 2)) == (512, 256)
-    few, many = empty_sets(1), empty_sets(1, 32)
-    assert [default_patience(SelectorOptions(), steps, few) for steps in (2, 20, 30, 100)] == [30, 10, 7, 5]
-    assert [default_patience(SelectorOptions(), steps, many) for steps in (2, 100)] == [30, 10]
-    assert [default_patience(SelectorOptions(phi="pair"), steps, few) for steps in (2, 100)] == [30, 10]
+    assert [default_patience(SelectorOptions(), steps) for steps in (2, 20, 30, 100)] == [30, 10, 7, 5]
+    assert [default_patience(SelectorOptions(phi="pair"), steps) for steps in (2, 100)] == [30, 10]
     assert (options.batch_size, fit(choices, max_epochs=1, batch_size=8).options_.batch_size) == (32, 8)
 
 

@@ -25,8 +25,7 @@ _SLOTS = 32
 # If an epoch has few steps, the score stays the same for many epochs before it improves again.
 _EPOCHS, _EPOCH_STEPS = 100, 400
 _PATIENCE, _PATIENCE_STEPS = 10, 60
-# With many steps in an epoch the conditional method needs less patience on items with few features; on compounds and on
-# the 384 numbers of a text it stopped too early.
+# With many steps in an epoch the conditional method needs less patience, on vectors; on compounds it stopped too early.
 _LEAST_PATIENCE, _MANY_STEPS = 5, 200
 # Chosen by validation on four Amazon categories: 0.3 points above four members, which take hardly less time.
 MEMBERS = 8
@@ -98,7 +97,7 @@ def resolve_model(
         **_mean_field(options),
         batch_size=batch_size,
         max_epochs=options.max_epochs or max(_EPOCHS, math.ceil(_EPOCH_STEPS / steps_per_epoch)),
-        patience=options.patience or default_patience(options, steps_per_epoch, sets),
+        patience=options.patience or default_patience(options, steps_per_epoch),
         device=str(device),
         random_state=seed,
     )
@@ -150,10 +149,10 @@ def default_hidden(options: SelectorOptions, sets: Sets | AbstractExamples) -> t
     return _NARROW if _has_few_features(options, sets) else _HIDDEN
 
 
-def default_patience(options: SelectorOptions, steps: int, sets: Sets | AbstractExamples) -> int:
+def default_patience(options: SelectorOptions, steps: int) -> int:
     """Return the patience for `patience=None` and this number of steps in an epoch."""
     usual = _PATIENCE
-    if _has_few_features(options, sets):
+    if options.method == CONDITIONAL and options.phi in (CONTEXT, UMBC):
         usual = min(usual, max(_LEAST_PATIENCE, math.ceil(_MANY_STEPS / steps)))
     return max(usual, math.ceil(_PATIENCE_STEPS / steps))
 

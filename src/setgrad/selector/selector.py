@@ -109,8 +109,7 @@ class SubsetSelector(
             on the machine.
         patience: Epochs after which training stops if the validation score has not gained 0.1 points and the validation
             loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more; with many steps in
-            an epoch and fewer than 32 features, 5 are enough for method="conditional". From a score of 99.5 on, a
-            quarter of it is.
+            an epoch, 5 are enough for method="conditional". From a score of 99.5 on, a quarter of it is.
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
