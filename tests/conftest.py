@@ -43,6 +43,29 @@ def seeded() -> Callable[..., AbstractContextManager[None]]:
     return _seeded
 
 
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`torch.compile` that has compiled nothing yet, and does not measure its guards for a log that nobody reads."""
+    # For the measurement it empties the caches of the processor, which takes longer than to compile a small function.
+    monkeypatch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0)
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@contextmanager
+def _few_trees(most: int = 8) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setgrad.trees._grow.TREES", most)
+        yield
+
+
+@pytest.fixture(scope="session")
+def few_trees() -> Callable[..., AbstractContextManager[None]]:
+    """`with few_trees():` lets fits on tables grow few boosted trees, on which they spend most of their time."""
+    return _few_trees
+
+
 @pytest.fixture(autouse=True)
 def no_global_state() -> Iterator[None]:
     """Fail a test that draws from torch's global generator or leaves another default dtype behind."""

@@ -356,10 +356,10 @@ class FixedSizes(nn.Module):
 
 # Torch reads .grad of every input, and silences that warning only where it is not an error.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_encoders_compile_to_one_graph(case, seeded):
     encoder = build(case, seeded)
-    torch.compiler.reset()
     compiled = torch.compile(FixedSizes(encoder), backend="eager", fullgraph=True)
     values = random_sets().values
     assert_close(compiled(values), encoder(random_sets()))

@@ -259,18 +259,17 @@ def test_noise_is_drawn_once_for_each_solution(make):
 
 # Dynamo uses deprecated parts of torch.
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 def test_compiled_inference_gives_the_same_results(make):
     function, sets = make(3.0), draw()
 
     def value(items: Tensor) -> Tensor:
         return mean_field(function, sets.with_values(items), estimator=Exact(), solver=ImplicitMeanField()).value
 
-    torch._dynamo.reset()
     result = torch.compile(value, backend="eager")(sets.values)
     torch.testing.assert_close(result, value(sets.values))
     slopes = [torch.autograd.grad(p.sum(), list(function.parameters())) for p in (result, value(sets.values))]
     torch.testing.assert_close(*slopes)
-    torch._dynamo.reset()
 
 
 def test_newton_finds_the_same_solution(make):
