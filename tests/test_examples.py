@@ -5,7 +5,9 @@ import functools
 import io
 import itertools
 import math
+import os
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -68,9 +70,17 @@ def test_is_short_listed_and_tested(path: Path) -> None:
 
 
 def test_shard_numbers() -> None:
-    """tests/encoders/test_distributed.py compares one process with three."""
-    losses = list(_numbers("sharded_set").values())
+    """One process, and three that torchrun starts, print the same numbers, as the docstring says."""
+    alone = _numbers("sharded_set")
+    losses = list(alone.values())
     assert losses[-1] < 0.02 * losses[0]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = str(EXAMPLES / "sharded_set.py")
+    done = subprocess.run([*torchrun, script], capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    together = [float(line.rsplit(maxsplit=1)[1]) for line in done.stdout.splitlines()]
+    torch.testing.assert_close(torch.tensor(together), torch.tensor(losses), rtol=1e-6, atol=0)
 
 
 def test_softmax_numbers() -> None:
