@@ -15,8 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
 
-# Tests are small. Several threads gain nothing there, and on a busy machine they wait for each other.
+# Tests are small. Several threads gain nothing there, and on a busy machine they wait for each other. Processes that
+# tests start, and libraries that they load, read these variables; the threads of a test that asks for some sleep while
+# they wait.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")
