@@ -357,8 +357,9 @@ def test_basket_numbers() -> None:
     assert numbers["largest sum within the budget:"] <= 15
 
 
-def test_ids_numbers() -> None:
-    numbers = _numbers("ids_alone")
+def test_ids_numbers(few_trees: Callable[..., AbstractContextManager[None]]) -> None:
+    with few_trees(40):
+        numbers = _numbers("ids_alone")
     assert numbers["columns that are read as ids:"] == 1
     right = numbers["share of the picks that was bought:"]
     assert right > numbers["share of the three most popular that was bought:"] + 0.25
@@ -366,9 +367,10 @@ def test_ids_numbers() -> None:
     assert 0 < numbers["probability of a product that no basket had:"] < 0.5
 
 
-def test_explanation_numbers() -> None:
+def test_explanation_numbers(few_trees: Callable[..., AbstractContextManager[None]]) -> None:
     """The rule behind the data is known: prices below 60, one product of a kind."""
-    numbers = _numbers("explain_picks")
+    with few_trees(40):
+        numbers = _numbers("explain_picks")
     lost = {name: numbers[f"score lost without {name}"] for name in ("price", "brand", "kind", "weight")}
     assert min(lost["price"], lost["brand"]) > 0.1 > abs(lost["weight"])
     assert lost["kind"] > lost["weight"]
@@ -398,8 +400,9 @@ def test_the_log_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path:
         runpy.run_path(str(EXAMPLES / "tensorboard_log.py"))["open_log"](tmp_path)
 
 
-def test_scikit_learn_numbers() -> None:
-    numbers = _numbers("scikit_learn_recipes")
+def test_scikit_learn_numbers(few_trees: Callable[..., AbstractContextManager[None]]) -> None:
+    with few_trees(40):
+        numbers = _numbers("scikit_learn_recipes")
     plain, grown = (numbers[f"grid search, {word} trees:"] for word in ("without", "with"))
     assert grown > max(plain, 0.7)
     # The same folds, options and seeds.
