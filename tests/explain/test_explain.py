@@ -1,6 +1,5 @@
 """Explanations of a fitted selector: gains, effects of columns, and their tables."""
 
-
 import numpy as np
 import pandas as pd
 import polars as pl
