@@ -16,6 +16,8 @@ from setgrad.functions.average import BoundAverage
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._processes import ALONE, Processes
+from setgrad.selector._rounds import LARGEST_WHOLE
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.sets import Choices, Sets
 
 # Padded items in one batch. A CPU is faster where intermediate results stay in its cache.
@@ -43,9 +45,17 @@ def plan_batches(sets: Sets, budget: int | None = None) -> Iterator[np.ndarray]:
     while start < len(order):
         # Sizes grow along the order, so the last set of a batch determines its padded size.
         sizes = np.maximum(lengths[order[start:]], 1) * np.arange(1, len(order) - start + 1)
+        # A large set is a batch by itself on every device, so that its results depend on no other.
+        sizes[1:][lengths[order[start + 1 :]] > LARGEST_WHOLE] = budget + 1
         count = max(1, int(np.searchsorted(sizes, budget, side="right")))
         yield order[start : start + count]
         start += count
+
+
+def is_large(model: ChoiceModel, batch: Sets) -> bool:
+    """Return whether a batch is one large set, which is predicted in single precision, and is not read in chunks."""
+    is_conditional = model.config.options.method == CONDITIONAL
+    return is_conditional and batch.layout.longest > LARGEST_WHOLE and not model.config.reads_in_chunks(batch)
 
 
 def padded_items(sets: Sets, batches: Sequence[np.ndarray]) -> np.ndarray:
@@ -138,6 +148,7 @@ def infer_logits(
     warn: bool = False,
     known: Known | None = None,
     processes: Processes = ALONE,
+    fast_model: ChoiceModel | None = None,
 ) -> Tensor:
     """Return the logits of all items `(total,)`.
 
@@ -151,16 +162,18 @@ def infer_logits(
         warn: Whether to warn if the inference did not converge on many of the sets.
         known: Items that are known to be in the subsets, or out of them.
         processes: The processes that share the batches.
+        fast_model: The same model in single precision, for large sets; None to use `model`.
     """
     converged: list[Tensor] = []
 
     def work(batch: Sets, indices: np.ndarray) -> Tensor:
-        bound = model.bind(batch, None if known is None else known.masks(indices, batch.device))
+        own = fast_model if fast_model is not None and is_large(model, batch) else model
+        bound = own.bind(batch, None if known is None else known.masks(indices, batch.device))
         # A method that reads a set in chunks uses no random numbers.
         noise = FreshNoise(seed) if bound.in_chunks else ItemNoise(batch, seed)
-        result = model.infer(bound, noise, samples=samples)
+        result = own.infer(bound, noise, samples=samples)
         converged.append(result.converged)
-        return result.logits
+        return result.logits.to(model.dtype)
 
     logits = map_sets(model, sets, work, processes=processes)
     if warn and converged and (share := float(torch.cat(converged).double().mean())) < CONVERGED_SHARE:
