@@ -21,7 +21,7 @@ from tests.selector.conftest import FITTED, TINY, make_choices
 
 # Exact in float32, in which stacked weights keep the rate.
 RATE = 2.0**-7
-STEP = {"weight_decay": 0.1, "clip": 0.05}
+STEP: dict[str, Any] = {"weight_decay": 0.1, "clip": 0.05}
 KINDS = {name: FITTED[name] for name in ("unrolled", "one-step", "direct", "paper", "gaussian", "horse")}
 KINDS["induced"] = {"attention": "induced"}
 for _function in ("deepset", "inset", "horse"):

@@ -17,7 +17,7 @@ TAU, END = 1.5, 0.7
 def enumerate_set(worth):
     """Return the probability of each subset, by adding up all orders in which its items may join."""
     odds, end = torch.tensor(worth, dtype=torch.float64).mul(TAU).exp(), torch.tensor(END).double().exp()
-    chances = {}
+    chances: dict[frozenset[int], float] = {}
     for size in range(len(worth) + 1):
         for order in permutations(range(len(worth)), size):
             chance, left = torch.tensor(1.0).double(), set(range(len(worth)))
