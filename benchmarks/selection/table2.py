@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--categories", default=",".join(AMAZON_CATEGORIES), help="Amazon categories (default: all)")
     parser.add_argument("--protocols", default=",".join(AMAZON_PROTOCOLS), help="farthest, random (default: both)")
     parser.add_argument("--splits", choices=SPLITS, default="folds", help="where both are sound (default: folds)")
-    add_trial_options(parser, seeds=FOLDS, unit="fit", checkpoints=True)
+    add_trial_options(parser, seeds=FOLDS, unit="fit", checkpoints=True, models=True)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

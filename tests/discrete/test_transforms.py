@@ -111,9 +111,9 @@ NOT_PART_OF_ANOTHER = [case for case in CASES if f"{case.name}-hard" not in {str
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", NOT_PART_OF_ANOTHER, ids=str)
 def test_compiled_layers_agree(case: Case) -> None:
-    torch.compiler.reset()
     theta = draws(4, N)
     plain, fast = case.build(), case.build()
     z, grad = run(plain, theta)
@@ -124,13 +124,13 @@ def test_compiled_layers_agree(case: Case) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", [lambda theta: KSubset(theta, 2), RandomSpanningTree])
 def test_compiled_distributions_agree(case: object) -> None:
     def loss(theta: Tensor) -> Tensor:
         q = case(theta)  # type: ignore[operator]
         return (q.marginals**2).sum() + q.entropy().sum()
 
-    torch.compiler.reset()
     theta = draws(3, 4, 4)
     result = []
     for function in (loss, torch.compile(loss, backend="aot_eager")):
