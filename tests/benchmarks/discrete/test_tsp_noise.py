@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.__main__ import main
 from benchmarks.discrete import decisions
@@ -30,7 +31,8 @@ def test_labels_change_with_the_given_probability() -> None:
 def test_noise_is_added_to_the_gradient_and_not_to_the_loss() -> None:
     points = torch.rand(400, 5, 5, generator=generator())
     batch = Examples(torch.zeros(400, 5), torch.zeros(400, 5, 5), torch.zeros(400, 5, 5))
-    losses, grads = [], []
+    losses: list[Tensor] = []
+    grads: list[Tensor] = []
     for loss in (decisions.l1, noisy(decisions.l1, 2.0, generator())):
         z = points.clone().requires_grad_()
         losses.append(loss(z, batch, TSP()))
