@@ -30,8 +30,8 @@ def test_the_worth_of_the_best_baskets_is_one_and_of_none_is_zero() -> None:
 
 
 def test_a_small_fit_is_shown_beside_the_whole() -> None:
-    trials = [Trial(name, 0, "", quick=True) for name in ("all", "no budget in training")]
+    trials = [Trial(name, 0, "", quick=True) for name in ("no chunks: whole sets", "no budget in training")]
     records = [{"variant": t.variant, "seed": t.seed, **fit(t, RunContext(device="cpu"))} for t in trials]
     assert all(-100 <= record[column] <= 100 for record in records for column in ("score", "worth"))
     lines = show(records).splitlines()
-    assert len(lines) == 4 and lines[2].split()[1] == "all"
+    assert len(lines) == 4 and lines[2].split()[1] == "no"
