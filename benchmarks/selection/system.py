@@ -61,7 +61,7 @@ class Variant:
 
 _THROUGH_SOLVER = (FENCHEL_YOUNG, "aimle")
 _AT_ONCE = _ALL | {"chunk_size": _WHOLE}
-WHOLE = "no chunks: whole sets"
+WHOLE, CHANCE = "no chunks: whole sets", "chance: random scores"
 VARIANTS: dict[str, Variant] = {
     "all": Variant(_ALL, _THROUGH_SOLVER),
     WHOLE: Variant(_AT_ONCE, _THROUGH_SOLVER),
@@ -73,6 +73,7 @@ VARIANTS: dict[str, Variant] = {
     "IMLE for AIMLE": Variant(_AT_ONCE, (FENCHEL_YOUNG, "imle")),
     "Fenchel-Young alone": Variant(_AT_ONCE, (FENCHEL_YOUNG, FENCHEL_YOUNG)),
     "AIMLE alone": Variant(_AT_ONCE, ("aimle", "aimle")),
+    CHANCE: Variant({}, (None, None)),
     "the default method": Variant({"phi": "umbc", "chunk_size": _WHOLE}, (FENCHEL_YOUNG, FENCHEL_YOUNG)),
 }
 
@@ -114,9 +115,12 @@ def fit(trial: Trial, context: RunContext) -> Record:
     customers = (8, 8) if trial.quick else (TRAIN, TEST)
     train, test = (draw(count, 2 * trial.seed + part) for part, count in enumerate(customers))
     started = time.perf_counter()
-    selector = train_in_parts(trial, train, context.device)
+    selector = None if trial.variant == CHANCE else train_in_parts(trial, train, context.device)
     seconds = time.perf_counter() - started
-    picks = selector.predict(test.choices.sets, constraint=test.budget)
+    if selector is None:
+        picks = test.random_baskets(trial.seed)
+    else:
+        picks = selector.predict(test.choices.sets, constraint=test.budget)
     score = 100 * float(jaccard(picks, test.choices.subsets).mean())
     worth = 100 * test.worth_of(picks)
     return {

@@ -38,6 +38,13 @@ class Customers:
         )
         return float((got / most).mean())
 
+    def random_baskets(self, seed: int) -> Sets:
+        """Return the baskets that are best for random positive scores."""
+        count, items = self.worth.shape
+        scores = torch.rand(count, items, generator=torch.Generator().manual_seed(seed))
+        baskets = self.budget.solver(np.arange(count), items)(scores).bool()
+        return self.choices.subsets.with_values(baskets.flatten())
+
 
 def draw(count: int, seed: int) -> Customers:
     """Return customers; an item is worth more the closer it is to the middle of its set."""

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.lib.records import RunContext
 from benchmarks.selection import system_task
-from benchmarks.selection.system import Trial, fit, show
+from benchmarks.selection.system import CHANCE, Trial, fit, show
 from benchmarks.selection.system_task import draw
 
 
@@ -30,7 +30,7 @@ def test_the_worth_of_the_best_baskets_is_one_and_of_none_is_zero() -> None:
 
 
 def test_a_small_fit_is_shown_beside_the_whole() -> None:
-    trials = [Trial(name, 0, "", quick=True) for name in ("no chunks: whole sets", "no budget in training")]
+    trials = [Trial(name, 0, "", quick=True) for name in ("no chunks: whole sets", CHANCE)]
     records = [{"variant": t.variant, "seed": t.seed, **fit(t, RunContext(device="cpu"))} for t in trials]
     assert all(-100 <= record[column] <= 100 for record in records for column in ("score", "worth"))
     lines = show(records).splitlines()
