@@ -1,6 +1,7 @@
 """One system: sets read in chunks, F learned by implicit inference, and a choice under a budget; and without each part.
 
 Claims checked: each part of the system is worth its place: without it the score falls, or memory grows with the set.
+It holds for the budget in training; see docs/results/coverage.md for the others.
 
 A customer looks at 24 items and buys those close to the middle of what is on offer, for an amount that differs from
 customer to customer and is no feature. So what is good depends on the whole set V, and a good item may be left out
