@@ -1,8 +1,7 @@
 """Why EquiVSet with a copula is below its published scores: its entropy, its correlation, or where mean field starts.
 
-Claims checked: with the entropy estimated well the score stays the same, so the estimate from five draws is not the
-cause. The closer to 1/2 mean field starts, the higher the score, whatever the network has learned; the published code
-computes a free copula, whose start stays near 1/2.
+Claims checked: an entropy from five draws costs points; the closer to 1/2 mean field starts, the higher the score. The
+published code computes a free copula, whose start stays near 1/2. Neither claim has been measured yet.
 
 Every variant is a preset, with the options of `table2`, and one change. "copula" has the entropy estimated from the
 five draws of a step, "copula-64-draws" from 64 others too; "copula-marginal" has the published entropy with unit
