@@ -11,6 +11,7 @@ ALLOWED = {
     "tables/table_reading.py": "times the reading of a table without a fit",
     "selection/models.py": "the ablation changes values of the default that only the selector knows",
     "selection/inference.py": "tests a fitted model with another inference than it was trained with",
+    "speed/processes.py": "times the reading of ids alone, which every process does",
     "speed/members_speed.py": "compares ways to train that the trainer chooses by itself",
 }
 
