@@ -16,6 +16,8 @@ from setgrad.selector._trainer import Trainer
 from tests.selector.conftest import TINY
 from tests.selector.streams import ROLES, make_rows, write_parts
 
+# Ray warns of its own open files and processes.
+pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {**TINY, "max_epochs": 4, "patience": 50, "dim": 8, "hidden": (8,), "trees": False}
 TOLERANCE = 1e-5
@@ -84,7 +86,6 @@ def workers():
         ray.shutdown()
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_killed_worker_is_replaced_and_the_fit_goes_on(workers, data, tmp_path, monkeypatch):
     one = SubsetSelector(**OPTIONS).fit(data, **ROLES, weight="weight", stream=True)
     monkeypatch.setattr(_fit, "_work", work_and_die)
@@ -113,7 +114,6 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(workers, data, tmp_path
     assert summary.items == expected.num_rows and summary.sizes.sum() == sum(expected["chosen"].to_pylist())
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_errors_of_a_fit_come_back_and_are_not_repeated(workers, data, tmp_path):
     selector = SubsetSelector(**OPTIONS)
     with pytest.raises(DataError, match="there is no column 'sett'"):

@@ -35,7 +35,7 @@ def fit(
     """Fit on a Ray cluster: every worker calls `fit(distributed=True)`, and the first one saves the model.
 
     If a worker is lost, all of them start again and go on from the checkpoint. So does the next call with the same
-    arguments after this program has ended. The losses are those of one process up to 1e-5.
+    arguments after this program has ended. The training losses are those of one process up to 1e-5.
 
     All machines need setgrad, and the same files under the same paths. Ray is the one that is running in this program
     or named by RAY_ADDRESS; without it Ray starts on this machine.

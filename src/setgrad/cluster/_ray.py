@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def check_resources(resources: Any) -> dict[str, float]:
     if resources is None:
         return {"CPU": 1}
     if not isinstance(resources, Mapping) or not all(
-        isinstance(name, str) and isinstance(number, Real) and number >= 0 for name, number in resources.items()
+        isinstance(name, str) and isinstance(number, int | float) and number >= 0 for name, number in resources.items()
     ):
         raise OptionError(f"{parameter('resources')} must be names with numbers, such as {{'CPU': 4, 'GPU': 1}}")
     return {"CPU": 1, **resources}
