@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyarrow import parquet
 
 from setgrad import cluster
 from setgrad.cluster import _fit, _picks
-from setgrad.errors import DataError, FileFormatError, OptionError
+from setgrad.errors import DataError, FileFormatError, MissingDependencyError, OptionError
 from setgrad.selector import SubsetSelector
 from setgrad.selector._trainer import Trainer
 from tests.selector.conftest import TINY
@@ -57,7 +58,7 @@ def write_and_die(*job: Any) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         return ask(self, *arguments)
 
-    SubsetSelector.ask = once  # type: ignore[method-assign]
+    SubsetSelector.ask = once  # type: ignore[method-assign, assignment]
     try:
         return _picks._write(*job)
     finally:
@@ -131,4 +132,14 @@ def test_what_cannot_be_sent_is_an_error(workers, data, tmp_path):
     with pytest.raises(OptionError, match="workers must be a whole number of at least 1, not 0"):
         cluster.fit(selector, data, place, workers=0, **ROLES)
     with pytest.raises(OptionError, match="resources must be names with numbers"):
-        cluster.write_picks(place, data, place, parts=1, resources={"CPU": "four"})
+        cluster.write_picks(place, data, place, parts=1, resources={"CPU": "four"})  # type: ignore[dict-item]
+
+
+def test_without_ray_an_error_names_the_extra(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.train.torch", None)
+    for call in (
+        lambda: cluster.fit(SubsetSelector(**OPTIONS), data, tmp_path / "model", workers=2, **ROLES),
+        lambda: cluster.write_picks(tmp_path / "model", data, tmp_path / "picks", parts=2),
+    ):
+        with pytest.raises(MissingDependencyError, match=r'pip install "setgrad\[cluster\]"'):
+            call()
