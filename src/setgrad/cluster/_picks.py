@@ -35,7 +35,7 @@ def write_picks(
         model: The folder of a model.
         table: What `write_picks` takes, as paths or addresses.
         folder: The folder for the picks.
-        parts: The number of parts. Each reads the ids of the whole table, and is written anew if its process is lost:
+        parts: The number of parts. Each reads the ids of the whole table, and is written again if its process is lost:
             take a few times as many as run at once.
         resources: What Ray sets aside for each part that runs, such as {"CPU": 4, "GPU": 1}; None for one CPU.
         retries: How often a part may start again.
