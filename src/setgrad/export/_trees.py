@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.trees import BoostedTrees
-from setgrad.trees._grow import DEPTH
+from setgrad.trees._tree import DEPTH
 
 
 @final

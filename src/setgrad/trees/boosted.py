@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.columns._part import Part
-from setgrad.trees._grow import DEPTH, TREES, Examples, Trees, grow, log_odds
+from setgrad.trees._grow import TREES, Examples, Trees, grow, log_odds
 from setgrad.trees._inputs import TreeInputs
 from setgrad.trees._mean_labels import mean_labels, mean_labels_before
+from setgrad.trees._tree import DEPTH
 
 _FOLDS = 5
 # Trees are grown on at most so many items: more take longer and teach them little that a network does not learn.
