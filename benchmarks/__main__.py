@@ -44,7 +44,7 @@ from benchmarks.speed import (
     speed_meanfield,
     speed_predict,
 )
-from benchmarks.tables import amazon_tables, shop_tables, table_reading
+from benchmarks.tables import amazon_tables, bundle_tables, shop_tables, table_reading
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -67,6 +67,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "utility": utility,
     "recall": recall,
     "amazon-tables": amazon_tables,
+    "bundle-tables": bundle_tables,
     "shop-tables": shop_tables,
     "table-reading": table_reading,
     "estimator-error": estimator_error,

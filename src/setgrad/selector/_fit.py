@@ -24,7 +24,7 @@ from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
-from setgrad.selector._examples import AbstractExamples
+from setgrad.selector._examples import AbstractExamples, Examples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Callback, Monitor
@@ -36,6 +36,7 @@ from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector._trainer import Trainer
 from setgrad.selector._training import Training
+from setgrad.selector._trees_alone import all_sets_out_of_fold, drop_useless_training
 from setgrad.selector.sizes import SizeRule
 from setgrad.sets import Choices, Sets
 
@@ -54,6 +55,7 @@ class FitResult:
     stop_logit: float
     history: list[dict[str, float]]
     best_epoch: int
+    validation_score: float
     stopped: bool = False
     origin: Origin | None = None
 
@@ -110,12 +112,13 @@ def fit_selector(
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        folds = None
+        folds, before = None, None
         if model.trees is not None and start is None:
             # Sets that the user holds out, or weighs, are not learned from.
             both = data.validation_indices is not None and not train.is_weighted
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
-        passed = held_out
+            before = copy.deepcopy(model.state_dict())
+        passed, passed_train = held_out, train
         train, held_out = prepare_sets(model, train, held_out, folds)
         monitor = Monitor(
             options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit, callback
@@ -126,6 +129,14 @@ def fit_selector(
             trainer.run(save)
     _warn_unconverged(trainer.history)
     model.eval()
+    best_epoch, score = trainer.best_epoch, trainer.history[trainer.best_epoch - 1]["validation_jaccard"]
+    if folds is not None and before is not None and data.constraints is None:
+        alone = drop_useless_training(model, before, held_out, seed)
+        if alone is not None:
+            best_epoch, score = 0, alone
+            # Sets that trees did not learn from have scores of another kind.
+            if folds.held_out is not None and isinstance(passed_train, Examples):
+                held_out = all_sets_out_of_fold(model, passed_train, held_out, folds)
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
     with showing("calibrating", options.verbose > 0):
         calibration = calibrate_model(model, train, held_out, data, seed, seconds)
@@ -135,7 +146,8 @@ def fit_selector(
         model,
         **vars(calibration),
         history=trainer.history,
-        best_epoch=trainer.best_epoch,
+        best_epoch=best_epoch,
+        validation_score=score,
         stopped=monitor.is_stopped,
         origin=Origin.of(data),
     )

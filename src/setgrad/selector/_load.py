@@ -18,7 +18,7 @@ from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
-from setgrad.selector._records import check_history, is_finite, is_number
+from setgrad.selector._records import check_history, is_finite, is_number, validation_score
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.selector import SubsetSelector
@@ -84,6 +84,7 @@ def load(
             float(config.get("stop_logit", 0.0)),
             config["history"],
             config["best_epoch"],
+            validation_score(config),
             # Models of earlier versions do not tell.
             origin=None if config.get("origin") is None else Origin.from_json(config["origin"]),
         )
@@ -181,8 +182,10 @@ def _check_records(config: dict[str, Any]) -> None:
         raise ValueError(f"slots is {slots!r:.80}")
     check_history(config["history"])
     best = config["best_epoch"]
-    if type(best) is not int or not 1 <= best <= len(config["history"]):
+    if type(best) is not int or not 0 <= best <= len(config["history"]):
         raise ValueError(f"best_epoch is {best!r:.80}, and history has {len(config['history'])} epochs")
+    if not is_number(validation_score(config)):
+        raise ValueError("validation_score is not a number")
     if (
         not isinstance(scores, dict)
         or not scores.keys() <= SIZE_RULES.keys()

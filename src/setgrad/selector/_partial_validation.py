@@ -69,15 +69,25 @@ def _some(choices: Choices, steps: int, budget: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).permutation(len(choices))[:count])
 
 
-@torch.no_grad()
 def validate_completion(
     model: ChoiceModel, choices: Choices, sizes: np.ndarray, loss: PartialSubsetLoss, seed: int
 ) -> tuple[float, float]:
     """Return the mean Jaccard score of choosing in a few steps, and the loss at random partial subsets.
 
+    The loss is NaN or infinity, and the score 0, if a gain is. The arguments are those of `score_sets`.
+    """
+    scores, value = score_sets(model, choices, sizes, loss, seed)
+    return float(scores.mean()), value
+
+
+@torch.no_grad()
+def score_sets(
+    model: ChoiceModel, choices: Choices, sizes: np.ndarray, loss: PartialSubsetLoss, seed: int
+) -> tuple[Tensor, float]:
+    """Return the Jaccard score of choosing in a few steps for each set, in a fixed order, and the mean loss.
+
     The score is the mean of two: from nothing, and from one random item of the true subset. Both have its size. The
-    random numbers are the same in every epoch, so that scores can be compared. The loss is NaN or infinity, and the
-    score 0, if a gain is.
+    random numbers are the same in every epoch, so that scores can be compared.
 
     Args:
         model: The model.
@@ -94,7 +104,7 @@ def validate_completion(
         one, partial = _draw_one(subsets, noise), draw_partial_subsets(subsets, _SAMPLES, noise)
         gains = bound.gains(partial)
         if not bool(gains.isfinite().all()):
-            return 0.0, float(gains.sum())
+            return torch.zeros(len(choices)), float(gains.sum())
         # The first part is empty.
         starts = ((None, gains[0]), (one, None))
         paths = [choose_item_by_item(bound, sizes=wanted, start=x, first=y, steps=_STEPS) for x, y in starts]
@@ -102,7 +112,7 @@ def validate_completion(
         losses.append(loss(gains, partial, subsets, None))
         counts.append(len(indices))
     weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
-    return float(torch.cat(scores).mean()), float((torch.stack(losses).double().cpu() * weights).sum())
+    return torch.cat(scores), float((torch.stack(losses).double().cpu() * weights).sum())
 
 
 def calibrate_from_nothing(
