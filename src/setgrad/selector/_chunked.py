@@ -76,10 +76,9 @@ class ChunkedBoundFunction(BoundSetFunction):
     Args:
         sets: One set, with raw items.
         chunks: Its chunks.
-        encoder: Gathers the context of V.
-        prepare: Makes the items that the encoder reads from raw items.
-        bind_part: Binds the function to some of the items, given the context.
-        context: What was gathered from V already; None to gather it now.
+        prepare: Prepares raw items.
+        bind_part: Binds the function to some of the prepared items, given the context.
+        context: What was gathered from V.
     """
 
     relaxed = False
@@ -89,13 +88,12 @@ class ChunkedBoundFunction(BoundSetFunction):
         self,
         sets: Sets,
         chunks: Chunks,
-        encoder: MergeableEncoder,
         prepare: Callable[[Sets], Sets],
         bind_part: Callable[[Sets, Tensor], AdditiveBoundFunction],
-        context: Tensor | None = None,
+        context: Tensor,
     ) -> None:
         self.sets, self.chunks, self.prepare, self.bind_part = sets, chunks, prepare, bind_part
-        self.context = encoder.finish(gather(encoder, prepare, chunks)) if context is None else context
+        self.context = context
 
     def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Return the gain of every item, or of the items `coordinates`, `(m, k)`."""

@@ -18,6 +18,7 @@ from setgrad._progress import showing
 from setgrad.columns._part import Part
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._batched_inference import CONVERGED_SHARE
+from setgrad.selector._beside_trees import all_sets_out_of_fold, drop_useless_training, start_beside_trees
 from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._checkpoint import checkpoint_of
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
@@ -36,7 +37,6 @@ from setgrad.selector._separate_members import SeparateMembers
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector._trainer import Trainer
 from setgrad.selector._training import Training
-from setgrad.selector._trees_alone import all_sets_out_of_fold, drop_useless_training
 from setgrad.selector.sizes import SizeRule
 from setgrad.sets import Choices, Sets
 
@@ -117,9 +117,11 @@ def fit_selector(
             # Sets that the user holds out, or weighs, are not learned from.
             both = data.validation_indices is not None and not train.is_weighted
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
-            before = copy.deepcopy(model.state_dict())
         passed, passed_train = held_out, train
         train, held_out = prepare_sets(model, train, held_out, folds)
+        if folds is not None and data.constraints is None:
+            start_beside_trees(model, held_out, seed)
+            before = copy.deepcopy(model.state_dict())
         monitor = Monitor(
             options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit, callback
         )
@@ -130,7 +132,7 @@ def fit_selector(
     _warn_unconverged(trainer.history)
     model.eval()
     best_epoch, score = trainer.best_epoch, trainer.history[trainer.best_epoch - 1]["validation_jaccard"]
-    if folds is not None and before is not None and data.constraints is None:
+    if folds is not None and before is not None:
         alone = drop_useless_training(model, before, held_out, seed)
         if alone is not None:
             best_epoch, score = 0, alone

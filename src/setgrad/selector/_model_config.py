@@ -45,6 +45,11 @@ class ModelConfig:
         return self.item_shape if self.all_parts is None else (count_features(self.all_parts),)
 
     @property
+    def compared_shape(self) -> tuple[int, ...]:
+        """Shape of the features by which pairs of items are compared."""
+        return self.item_shape if self.all_parts is None else (sum(part.compared_features for part in self.all_parts),)
+
+    @property
     def relative(self) -> tuple[Part, ...] | None:
         """What the numbers of an item are, if it also has features relative to its set."""
         if not self.options.relative:

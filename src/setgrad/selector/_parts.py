@@ -35,10 +35,7 @@ def bind_members(model: ChoiceModel, sets: Sets) -> list[BoundSetFunction]:
     if model.config.reads_in_chunks(sets):
         return [bind_chunks(model, member, sets, context=context) for member, context in members]
     items = model.prepare(sets)
-    return [
-        member.bind(items) if context is None else bind_part(member, member.featured(items), context)
-        for member, context in members
-    ]
+    return [member.bind(items) if context is None else bind_part(member, items, context) for member, context in members]
 
 
 def bind_chunks(
@@ -58,21 +55,24 @@ def bind_chunks(
         context: What was gathered from the set already; None to gather it now.
     """
     check_parts(member)
-    prepare, bind = partial(_prepare, model, member), partial(bind_part, member)
-    return ChunkedBoundFunction(sets, _chunks(model, sets, generator), gatherer(member), prepare, bind, context)
+    chunks, encoder = _chunks(model, sets, generator), gatherer(member)
+    if context is None:
+        context = encoder.finish(gather(encoder, partial(_features, model, member), chunks))
+    return ChunkedBoundFunction(sets, chunks, model.prepare, partial(bind_part, member), context)
 
 
 def gather_set(model: ChoiceModel, member: Member, sets: Sets) -> State:
     """Return the state of the items of one set, read in chunks."""
-    return gather(gatherer(member), partial(_prepare, model, member), _chunks(model, sets))
+    return gather(gatherer(member), partial(_features, model, member), _chunks(model, sets))
 
 
 def bind_part(member: Member, items: Sets, context: Tensor) -> AdditiveBoundFunction:
-    """Return F of a member for featured items of sets of which its encoder gathered the context."""
+    """Return F of a member for prepared items of sets of which its encoder gathered the context."""
     check_parts(member)
     assert isinstance(member.function, DeepSetFunction)
-    bound = member.function.bind_in(items, context)
-    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(items)])
+    featured = member.featured(items)
+    bound = member.function.bind_in(featured, context)
+    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(member.compared(items, featured))])
 
 
 def gatherer(member: Member) -> MergeableEncoder:
@@ -100,7 +100,7 @@ def check_parts(member: Member) -> None:
         )
 
 
-def _prepare(model: ChoiceModel, member: Member, items: Sets) -> Sets:
+def _features(model: ChoiceModel, member: Member, items: Sets) -> Sets:
     """Return raw items as the encoder of a member reads them."""
     return member.featured(model.prepare(items))
 
