@@ -43,12 +43,14 @@ def start_beside_trees(model: ChoiceModel, validation: Choices, seed: int) -> No
     if not terms:
         return
     watched = _Watched.of(model, validation, seed)
+    model.use_function(False)
     found = [(0.0, watched.scores(model))]
     for weight in _PAIR_WEIGHTS:
         _set_weight(model, validation.sets, weight)
         found.append((weight, watched.scores(model)))
     weight, scores = max(found, key=lambda entry: float(entry[1].mean()))
     _set_weight(model, validation.sets, weight if is_clear(scores, found[0][1]) else 0.0)
+    model.use_function(True)
 
 
 def drop_useless_training(
@@ -68,10 +70,12 @@ def drop_useless_training(
     watched, after = _Watched.of(model, validation, seed), copy.deepcopy(model.state_dict())
     trained = watched.scores(model)
     model.load_state_dict(before)
+    model.use_function(False)
     untrained = watched.scores(model)
     if not is_clear(trained, untrained):
         return float(untrained.mean())
     model.load_state_dict(after)
+    model.use_function(True)
     return None
 
 

@@ -119,7 +119,7 @@ def fit_selector(
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
         passed, passed_train = held_out, train
         train, held_out = prepare_sets(model, train, held_out, folds)
-        if folds is not None and data.constraints is None:
+        if folds is not None and data.constraints is None and config.options.method == CONDITIONAL:
             start_beside_trees(model, held_out, seed)
             before = copy.deepcopy(model.state_dict())
         monitor = Monitor(

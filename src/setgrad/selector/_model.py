@@ -57,7 +57,7 @@ class Member(nn.Module):
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
         self.columns = None if config.all_parts is None else ColumnItems(config.all_parts)
-        self.reads_scores = config.trees
+        self.reads_scores, self.is_function_used = config.trees, config.is_function_used
         encoder = make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
@@ -80,7 +80,8 @@ class Member(nn.Module):
         if self.reads_scores:
             terms, items = [BoundModular(items, items.values[:, -1])], items.with_values(items.values[:, :-1])
         featured = self.featured(items)
-        terms.insert(0, self.function.bind(featured))
+        if self.is_function_used:
+            terms.insert(0, self.function.bind(featured))
         terms += [] if self.pairs is None else [self.pairs.bind(self.compared(items, featured))]
         return BoundSum(terms) if len(terms) > 1 else terms[0]
 
@@ -226,6 +227,12 @@ class ChoiceModel(nn.Module):
             start_at_zero(member.function)
             if member.pairs is not None:
                 member.pairs.start(0.0)
+
+    def use_function(self, is_used: bool) -> None:
+        """Use all of F, or the score of the trees and the term for pairs alone."""
+        self.config = replace(self.config, is_function_used=is_used)
+        for member in self.each():
+            member.is_function_used = is_used
 
     def alone(self, number: int) -> ChoiceModel:
         """Return a model with one of the members, which shares all weights with this one."""

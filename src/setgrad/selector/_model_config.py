@@ -32,12 +32,14 @@ class ModelConfig:
         item_shape: Shape of an item.
         slots: Number of induced points of the attention; None for full attention.
         parts: What the numbers of an item are, if they come from the columns of a table; None for quantities.
+        is_function_used: Whether F has more than the score of the trees and the term for pairs.
     """
 
     options: SelectorOptions
     item_shape: tuple[int, ...]
     slots: int | None
     parts: tuple[Part, ...] | None = None
+    is_function_used: bool = True
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
