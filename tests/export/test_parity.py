@@ -64,12 +64,13 @@ def model(request):
     return stir(SubsetSelector(**{**TINY, **MODELS[request.param], "max_epochs": 1}).fit(*make_choices(30)))
 
 
-@pytest.fixture(scope="module")
-def from_table():
+@pytest.fixture(scope="module", params=[True, False], ids=["F", "trees alone"])
+def from_table(request):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         fitted = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(make_table(), set_id="visit", chosen="bought")
     selector = stir(fitted)
+    selector.model_.use_function(request.param)
     assert selector.model_.relative is not None and selector.model_.relative.groups and selector.model_.trees
     return selector
 

@@ -78,7 +78,9 @@ class PaddedPredictor(nn.Module):
         results = []
         for member in self.model.each():
             x = numbers if member.columns is None else _by_rows(member.columns, numbers)
-            logits = _gains(member.function, x, mask, inside)
+            logits = torch.zeros_like(inside)
+            if member.is_function_used:
+                logits = _gains(member.function, x, mask, inside)
             if member.pairs is not None:
                 compared = x if member.columns is None else _by_rows(member.columns.compared, numbers, x)
                 logits = logits + _pair_gains(member.pairs, compared, mask, inside)

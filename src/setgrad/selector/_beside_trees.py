@@ -19,7 +19,7 @@ from setgrad.inference import PartialSubsetLoss
 from setgrad.selector._examples import Examples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
-from setgrad.selector._partial_validation import score_sets, sets_to_validate
+from setgrad.selector._partial_validation import score_sets, sets_to_validate, take_choices
 from setgrad.selector._prepared import Folds
 from setgrad.selector._tables import PARTIAL_LOSSES
 from setgrad.sets import Choices, Sets, subset_sizes
@@ -29,6 +29,8 @@ from setgrad.sets import Choices, Sets, subset_sizes
 _CLEAR = 2.0
 # Weights of the term for pairs that are tried.
 _PAIR_WEIGHTS = (1.0, 3.0, 10.0, 30.0)
+# Of more training sets than this, so many random ones tell how many items to choose.
+_MOST_SETS = 2_000
 
 
 def start_beside_trees(model: ChoiceModel, validation: Choices, seed: int) -> None:
@@ -87,17 +89,20 @@ def is_clear(scores: Tensor, others: Tensor) -> bool:
 
 
 @torch.no_grad()
-def all_sets_out_of_fold(model: ChoiceModel, train: Examples, validation: Choices, folds: Folds) -> Choices:
-    """Return the validation sets and the training sets, each scored by trees that have not seen it, in float64.
+def all_sets_out_of_fold(model: ChoiceModel, train: Examples, validation: Choices, folds: Folds, seed: int) -> Choices:
+    """Return the validation sets and training sets, each scored by trees that have not seen it, in float64.
 
     Args:
         model: The model.
         train: The training sets as they were passed.
         validation: The validation sets, prepared.
         folds: The folds of the sets.
+        seed: Seed of the choice of training sets, if there are many.
     """
-    sets, subsets = train.choices
-    prepared = copy.deepcopy(model).double().prepare(sets, folds.train[sets.layout.ids])
+    rows = np.sort(np.random.default_rng(seed).permutation(len(train))[:_MOST_SETS])
+    sets, subsets = take_choices(train.choices, rows)
+    of_items = folds.train[torch.as_tensor(rows, device=sets.device)][sets.layout.ids]
+    prepared = copy.deepcopy(model).double().prepare(sets, of_items)
     return Choices(Sets.cat([validation.sets, prepared]), Sets.cat([validation.subsets, subsets]))
 
 

@@ -13,7 +13,6 @@ _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _USE = """\
 ```python
 import setgrad as sg
-from setgrad.selector._records import validation_score
 
 selector = sg.load({arguments})
 picks = selector.predict({new})

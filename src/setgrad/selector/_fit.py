@@ -138,7 +138,7 @@ def fit_selector(
             best_epoch, score = 0, alone
             # Sets that trees did not learn from have scores of another kind.
             if folds.held_out is not None and isinstance(passed_train, Examples):
-                held_out = all_sets_out_of_fold(model, passed_train, held_out, folds)
+                held_out = all_sets_out_of_fold(model, passed_train, held_out, folds, seed)
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
     with showing("calibrating", options.verbose > 0):
         calibration = calibrate_model(model, train, held_out, data, seed, seconds)

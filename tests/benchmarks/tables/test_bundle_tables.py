@@ -1,0 +1,40 @@
+"""Tables of bundles, and the command."""
+
+import csv
+import html
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.lib.records import read_records
+from benchmarks.tables.bundle_tables import as_table, read_products
+from setgrad.datasets import load_task
+
+
+def test_rows_have_the_texts_and_the_numbers_of_their_product(data_dir: Path) -> None:
+    task = load_task("bundles:food", data_dir=data_dir, n_train=3, n_validation=1, n_test=1)
+    folder = data_dir / "bundle_sun2022" / "food"
+    rows = as_table(task.train, read_products(folder)).to_pylist()
+    assert len(rows) == task.train.sets.layout.total and len({row["bundle"] for row in rows}) == 3
+    with (folder / "item_titles.csv").open(encoding="utf-8", newline="") as file:
+        titles = {row[0]: html.unescape(row[1]) for row in csv.reader(file)}
+    for row, vector, product in zip(rows, task.train.sets.values.tolist(), task.train.item_ids, strict=True):
+        assert row["vector"] == vector and row["product"] == product
+        assert row["title"] == titles[str(product)] and "Grocery" in row["categories"]
+    assert [row["chosen"] for row in rows] == task.train.subsets.values.tolist()
+
+
+def test_command_runs_and_resumes(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "a.jsonl"
+    run = ["bundle-tables", "--quick", "--device", "cpu", "--seeds", "1", "--data-dir", str(data_dir)]
+    run += ["--results", str(results)]
+    assert main([*run, "--models", "text"]) == 0
+    assert main(run) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 2 trials" in shown and "## bundles:food" in shown
+    records = read_records(results)
+    assert [record["model"] for record in records] == ["text", "numbers"]
+    # An item that is given is one that is right.
+    assert all(0 <= record[score] <= 100 for record in records for score in ("nothing", "one", "own_size"))
+    assert all(record["one"] > 20 for record in records)
