@@ -51,12 +51,6 @@ def test_trees_are_used_alone_where_training_gains_nothing(cheap):
     assert model.relative is not None and model.trees is not None
     scores = model.trees(sets.values, model.relative(sets))
     torch.testing.assert_close(cheap.decision_function(new).values.double(), scores.double())
-    # Training that F uses would have changed them.
-    model.use_function(True)
-    try:
-        assert not torch.allclose(cheap.decision_function(new).values.double(), scores.double())
-    finally:
-        model.use_function(False)
 
 
 def test_all_sets_tell_how_many_items_to_choose(cheap):
@@ -80,6 +74,6 @@ def test_only_a_clear_gain_counts():
     error = float(noise.std()) / 50**0.5
     assert not is_clear(scores, scores)
     assert is_clear(scores + 0.01, scores)
-    assert is_clear(scores + noise + 2.1 * error, scores) and not is_clear(scores + noise + 1.9 * error, scores)
+    assert is_clear(scores + noise + 3.1 * error, scores) and not is_clear(scores + noise + 2.9 * error, scores)
     # One set shows no chance.
     assert is_clear(scores[:1] + 0.1, scores[:1]) and not is_clear(scores[:1], scores[:1])

@@ -61,7 +61,7 @@ def hashed(codes: Tensor) -> Tensor:
     """
     numbers, known = codes.long(), codes > 0
     signs = (1 - 2 * (numbers // HASHED % 2)) * known
-    counts = codes.new_zeros(len(codes), HASHED).scatter_add(1, numbers % HASHED, signs.to(codes.dtype))
+    counts = codes.new_zeros(codes.shape[0], HASHED).scatter_add(1, numbers % HASHED, signs.to(codes.dtype))
     return _LENGTH * counts / known.sum(1, keepdim=True).clamp(min=1).to(codes.dtype).sqrt()
 
 

@@ -82,7 +82,8 @@ class PaddedPredictor(nn.Module):
             if member.is_function_used:
                 logits = _gains(member.function, x, mask, inside)
             if member.pairs is not None:
-                compared = x if member.columns is None else _by_rows(member.columns.compared, numbers, x)
+                has_texts = member.columns is not None and any(member.columns.are_texts)
+                compared = _by_rows(member.columns.compared, numbers, x) if has_texts else x
                 logits = logits + _pair_gains(member.pairs, compared, mask, inside)
             results.append(logits)
         mean = results[0] if len(results) == 1 else torch.stack(results).mean(0)
@@ -92,7 +93,7 @@ class PaddedPredictor(nn.Module):
 
 def _by_rows(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
     result = function(*(part.flatten(0, 1) for part in parts))
-    return result.unflatten(0, parts[0].shape[:2])
+    return result.unflatten(0, (parts[0].shape[0], parts[0].shape[1]))
 
 
 def _encode(phi: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
