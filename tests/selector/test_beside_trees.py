@@ -34,10 +34,11 @@ def cheap() -> SubsetSelector:
     return SubsetSelector(**SMALL).fit(make_frame("price"), **ROLES)
 
 
-def test_items_like_the_given_ones_are_found():
+def test_items_like_the_given_ones_are_found(few_trees):
     """Nothing tells which kind is chosen, until one item is given; two epochs are too few to learn that."""
     new = make_frame("kind", seed=1)
-    selector = SubsetSelector(**SMALL).fit(make_frame("kind"), **ROLES)
+    with few_trees():
+        selector = SubsetSelector(**SMALL).fit(make_frame("kind"), **ROLES)
     given = new["y"] & ~new.duplicated(["s", "y"])
     picks = selector.predict(new, size=SIZE // 3, given=given.to_numpy())
     assert (picks["chosen"] == new["y"]).mean() > 0.99

@@ -2,6 +2,8 @@
 
 import csv
 import html
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,20 +19,28 @@ def test_rows_have_the_texts_and_the_numbers_of_their_product(data_dir: Path) ->
     folder = data_dir / "bundle_sun2022" / "food"
     rows = as_table(task.train, read_products(folder)).to_pylist()
     assert len(rows) == task.train.sets.layout.total and len({row["bundle"] for row in rows}) == 3
-    with (folder / "item_titles.csv").open(encoding="utf-8", newline="") as file:
-        titles = {row[0]: html.unescape(row[1]) for row in csv.reader(file)}
+    texts = {}
+    for name in ("titles", "categories"):
+        with (folder / f"item_{name}.csv").open(encoding="utf-8", newline="") as file:
+            texts[name] = {row[0]: html.unescape(row[1]) for row in csv.reader(file)}
     for row, vector, product in zip(rows, task.train.sets.values.tolist(), task.train.item_ids, strict=True):
         assert row["vector"] == vector and row["product"] == product
-        assert row["title"] == titles[str(product)] and "Grocery" in row["categories"]
+        assert (row["title"], row["categories"]) == tuple(texts[name][str(product)] for name in texts)
     assert [row["chosen"] for row in rows] == task.train.subsets.values.tolist()
 
 
-def test_command_runs_and_resumes(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_runs_and_resumes(
+    data_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    few_trees: Callable[[], AbstractContextManager[None]],
+) -> None:
     results = tmp_path / "a.jsonl"
     run = ["bundle-tables", "--quick", "--device", "cpu", "--seeds", "1", "--data-dir", str(data_dir)]
     run += ["--results", str(results)]
-    assert main([*run, "--models", "text"]) == 0
-    assert main(run) == 0
+    with few_trees():
+        assert main([*run, "--models", "text"]) == 0
+        assert main(run) == 0
     shown = capsys.readouterr().out
     assert "1 of 2 trials" in shown and "## bundles:food" in shown
     records = read_records(results)
