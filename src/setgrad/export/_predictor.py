@@ -82,8 +82,9 @@ class PaddedPredictor(nn.Module):
             if member.is_function_used:
                 logits = _gains(member.function, x, mask, inside)
             if member.pairs is not None:
-                has_texts = member.columns is not None and any(member.columns.are_texts)
-                compared = _by_rows(member.columns.compared, numbers, x) if has_texts else x
+                compared = x
+                if member.columns is not None and any(member.columns.are_texts):
+                    compared = _by_rows(member.columns.compared, numbers, x)
                 logits = logits + _pair_gains(member.pairs, compared, mask, inside)
             results.append(logits)
         mean = results[0] if len(results) == 1 else torch.stack(results).mean(0)
