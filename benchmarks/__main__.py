@@ -62,7 +62,7 @@ from benchmarks.speed import (
     speed_meanfield,
     speed_predict,
 )
-from benchmarks.tables import amazon_tables, shop_tables, table_reading
+from benchmarks.tables import amazon_tables, bundle_tables, shop_tables, table_reading
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -90,6 +90,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "recall": recall,
     "size-limit": size_limit,
     "amazon-tables": amazon_tables,
+    "bundle-tables": bundle_tables,
     "shop-tables": shop_tables,
     "table-reading": table_reading,
     "estimator-error": estimator_error,
