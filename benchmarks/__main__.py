@@ -56,12 +56,13 @@ from benchmarks.speed import (
     huge_set,
     members_speed,
     method_speed,
+    processes,
     scale,
     speed_fit,
     speed_meanfield,
     speed_predict,
 )
-from benchmarks.tables import amazon_tables, shop_tables, table_reading
+from benchmarks.tables import amazon_tables, bundle_tables, shop_tables, table_reading
 from setgrad.errors import SetgradError
 
 # Each module has a docstring that names the claim, `configure(parser)` and `run(options) -> results`.
@@ -74,6 +75,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "explain-time": explain_time,
     "huge-set": huge_set,
     "scale": scale,
+    "processes": processes,
     "time-to-score": time_to_score,
     "predict-sizes": predict_sizes,
     "table2": table2,
@@ -88,6 +90,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "recall": recall,
     "size-limit": size_limit,
     "amazon-tables": amazon_tables,
+    "bundle-tables": bundle_tables,
     "shop-tables": shop_tables,
     "table-reading": table_reading,
     "estimator-error": estimator_error,

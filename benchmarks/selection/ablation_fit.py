@@ -125,7 +125,7 @@ def attempt(trial: Trial, context: RunContext) -> Record:
     return {
         "true_size": score,
         "own_size": 100 * selector.score(*task.test),
-        "validation": 100 * selector.history_[max(0, selector.best_epoch_ - 1)]["validation_jaccard"],
+        "validation": 100 * selector.validation_score_,
         "best_epoch": selector.best_epoch_,
         "epochs": len(selector.history_),
         "summary": f"true size {score:.2f}",

@@ -84,7 +84,7 @@ def fit(job: Job, context: RunContext) -> Record:
     return {
         "tuned": job.tuned,
         **test_scores,
-        "validation": 100 * best["validation_jaccard"],
+        "validation": 100 * selector.validation_score_,
         "seconds": round(seconds, 2),
         "test_seconds": round(time.perf_counter() - fitted, 2),
         "peak_memory": peak,

@@ -32,12 +32,10 @@ from torch import Tensor
 from benchmarks.lib.data import data_folder
 from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
-from benchmarks.lib.summary import compare, summarise
-from benchmarks.lib.tables import table
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from benchmarks.selection.baselines import popularity
 from benchmarks.selection.models import describe, make_selector
-from benchmarks.selection.scores import SCORES
+from benchmarks.tables.pages import sections
 from benchmarks.tables.trial import Trial, options_of
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS, Task, load_task
 from setgrad.selector import jaccard, pick_top
@@ -58,6 +56,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     "vectors+id": {"features": ["vector"], "embed": ["product"]},
 }
 MODELS = (*_COLUMNS, POPULARITY)
+_SCORES = {"true_size": "true size", "own_size": "own size"}
 _FOLDER, _CONTENT = "amazon_baby_registry", "the Amazon registries"
 _QUICK_SETS = 20
 
@@ -164,32 +163,7 @@ def _score(picks: Sets, choices: Choices) -> float:
 
 def show(records: Sequence[Record]) -> str:
     """Return a section for each task, with a row for each model."""
-    tasks = dict.fromkeys(record["task"] for record in records)
-    return "\n\n".join(
-        f"## {task}\n\n{task_table([r for r in records if r['task'] == task])}" for task in sorted(tasks)
-    )
-
-
-def task_table(records: Sequence[Record]) -> str:
-    """Return the scores of the models on one task."""
-    by_seed = {s: {m: {r["seed"]: r[s] for r in records if r["model"] == m} for m in MODELS} for s in SCORES}
-    rows = []
-    for model in MODELS:
-        found = [record for record in records if record["model"] == model]
-        if not found:
-            continue
-        cells = []
-        for score in SCORES:
-            ours, theirs = by_seed[score][model], by_seed[score][VECTORS]
-            summary = summarise(list(ours.values()))
-            is_compared = model != VECTORS and bool(ours.keys() & theirs.keys())
-            cells += [
-                f"{summary.mean:.1f}" + (f" ± {summary.error:.1f}" if summary.count > 1 else ""),
-                str(compare(ours, theirs, paired=True)) if is_compared else "-",
-            ]
-        seconds = summarise([record["seconds"] for record in found]).mean
-        rows.append([model, str(len(found)), *cells, f"{seconds:.0f}"])
-    return table(["columns", "seeds", "true size", "vs vectors", "own size", "vs vectors", "fit (s)"], rows)
+    return sections(records, MODELS, _SCORES, VECTORS)
 
 
 REPORT = Report.of_module(__doc__, "Baby registries as tables", show, "amazon-tables --device cpu --jobs 1")

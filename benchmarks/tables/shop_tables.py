@@ -53,16 +53,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--models", default=",".join(METHODS), help=f"default: {', '.join(METHODS)}")
     parser.add_argument("--tables", default=",".join(VARIANTS), help=f"default: {', '.join(VARIANTS)}")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="seeds from this one on (default: 0; design choices: 100)"
+    )
     add_trial_options(parser, seeds=SEEDS, unit="fit")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the fits that have no record, and show the page."""
+    count = min(options.seeds, 2) if options.quick else options.seeds
     trials = [
         Trial(task, model, seed, describe(options_of(options.quick)) if model in OURS else "rival", options.quick)
         for model in parse_names(options.models, METHODS, "model")
         for task in parse_names(options.tables, VARIANTS, "table")
-        for seed in range(min(options.seeds, 2) if options.quick else options.seeds)
+        for seed in range(options.first_seed, options.first_seed + count)
     ]
     return run_and_show(options, trials, attempt, REPORT)
 

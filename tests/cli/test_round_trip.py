@@ -53,7 +53,7 @@ def test_fit_reports_its_result(run: Callable, table: Path, tiny: list[str], tmp
     assert data["features"] == ["price", "stars"]
     assert data["sets"] == 20
     assert data["epochs"] == 2
-    assert data["validation_jaccard_true_size"] == selector.history_[selector.best_epoch_ - 1]["validation_jaccard"]
+    assert data["validation_jaccard_true_size"] == selector.validation_score_
     assert data["validation_jaccard"] == max(data["size_scores"].values())
 
 

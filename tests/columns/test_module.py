@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from setgrad.columns._module import CodeVectors, ColumnItems
-from setgrad.columns._part import Part, compared_scales, count_features
+from setgrad.columns._module import CodeVectors, ColumnItems, hashed
+from setgrad.columns._part import HASHED, Part, compared_scales, count_features
 
 
 @pytest.mark.parametrize("codes", [2, 5, 9, 40])
@@ -66,3 +66,24 @@ def test_context_is_not_compared_and_vectors_count_fully():
     expected = [0.5, 0.25, 1.0, 1.0, 1.0, 0.0, 3.0, 1.0]
     assert compared_scales(parts, scales).tolist() == [*expected[:6], 1.0, 1.0]
     assert compared_scales(parts, torch.cat([scales, torch.tensor([1.0])])).tolist() == expected
+
+
+def test_texts_are_compared_by_the_words_that_they_share(seeded):
+    with seeded(0):
+        module = ColumnItems((Part(1, compared=1), Part(4, 500, 8, words=4)))
+    items = torch.tensor([[0.5, 3, 7, 300, 0], [1.5, 300, 3, 0, 0], [2.5, 9, 11, 0, 0], [3.5, 0, 0, 0, 0]])
+    features = module(items)
+    compared = module.compared(items, features)
+    assert compared.shape == (4, 1 + HASHED) and compared[:, :1].equal(features[:, :1])
+    words = compared[:, 1:] / 2
+    # Words that two texts share, over the root of the product of their numbers.
+    torch.testing.assert_close(words @ words[0], torch.tensor([1, 2 / 6**0.5, 0, 0]))
+    assert not words[3].any()
+    assert words[:1].equal(hashed(items[:1, [4, 3, 2, 1]]) / 2)
+
+
+def test_collisions_of_words_cancel_on_average():
+    rng = np.random.default_rng(0)
+    codes = torch.tensor(rng.permutation(20_000)[:16_000] + 1).reshape(1000, 2, 8).double()
+    products = (hashed(codes[:, 0]) * hashed(codes[:, 1])).sum(1) / 4
+    assert products.count_nonzero() > 100 and abs(float(products.mean())) < 3 * float(products.std()) / 1000**0.5

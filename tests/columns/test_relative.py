@@ -78,8 +78,8 @@ def features_by_hand(sets, training):
                 position = int(group[:row].sum())
                 features += [ranks_by_hand(among[:, 0])[position], ranks_by_hand(among[:, 1])[position]]
                 features += [distances_by_hand(among[:, 0])[position], distances_by_hand(among[:, 1])[position]]
-            for name in ("code", "text"):
-                features += [*largest[name][row], largest[name][row, 0] - largest[name][:, 0].max()]
+            for found in (largest["code"], largest["text"], np.maximum(largest["code"], largest["text"])[:, :1]):
+                features += [*found[row], found[row, 0] - found[:, 0].max(), found[:, 0].max()]
             rows.append(features)
     return torch.tensor(np.array(rows), dtype=torch.float32).reshape(len(items), -1)
 
@@ -144,9 +144,11 @@ def test_context_and_many_quantities_are_not_compared():
     assert RelativeFeatures([Part.vector(32)]).out_dim == 1 + 2 * 32
     assert RelativeFeatures([Part.vector(33)]).out_dim == 1
     # Within groups up to 16 quantities, and in all up to 64.
-    assert RelativeFeatures([Part.vector(16), CODE]).out_dim == 1 + 2 * 2 * 16 + 2
-    assert RelativeFeatures([Part.vector(17), CODE]).out_dim == 1 + 2 * 17 + 2
+    assert RelativeFeatures([Part.vector(16), CODE]).out_dim == 1 + 2 * 2 * 16 + 3
+    assert RelativeFeatures([Part.vector(17), CODE]).out_dim == 1 + 2 * 17 + 3
     assert RelativeFeatures([Part.vector(32), Part.vector(32), QUANTITY]).out_dim == 1
+    # Columns are compared with each other from two on.
+    assert RelativeFeatures([CODE, TEXT]).out_dim == 1 + 3 + 5 + 3
 
 
 def test_rates_count_codes_of_training_items():

@@ -12,7 +12,7 @@ import torch
 
 from setgrad.errors import NotFittedError, OptionError
 from setgrad.export import PaddedPredictor, encode_table, export_model
-from setgrad.selector import SubsetSelector
+from setgrad.selector import SubsetSelector, load
 from setgrad.selector.sizes import StopBelow
 from setgrad.sets import Choices, Sets
 from tests.selector.conftest import TINY, make_choices
@@ -70,6 +70,7 @@ def from_table(few_trees):
         warnings.simplefilter("ignore", UserWarning)
         fitted = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(make_table(), set_id="visit", chosen="bought")
     selector = stir(fitted)
+    selector.model_.use_function(True)
     assert selector.model_.relative is not None and selector.model_.relative.groups and selector.model_.trees
     return selector
 
@@ -166,6 +167,16 @@ def test_padding_does_not_matter(from_table):
     beside = predictor(items, mask & (torch.arange(5) != 2)[:, None], given)
     torch.testing.assert_close(beside[[0, 1, 3, 4]], plain[[0, 1, 3, 4]], rtol=1e-5, atol=1e-6)
     assert torch.isneginf(beside[2]).all()
+
+
+def test_a_model_of_trees_alone_is_exported_without_the_rest_of_f(from_table, tmp_path):
+    from_table.save(tmp_path / "model")
+    alone, table = load(tmp_path / "model", device="cpu"), make_table(5)
+    assert alone.best_epoch_ == 0
+    items, mask = (torch.as_tensor(part) for part in encode_table(alone, table))
+    logits, others = (PaddedPredictor(each)(items, mask, torch.zeros_like(mask))[mask] for each in (alone, from_table))
+    np.testing.assert_allclose(logits, alone.decision_function(table).values, rtol=1e-4, atol=2e-5)
+    assert not torch.allclose(logits, others, atol=0.01)
 
 
 def choose(run, items, mask, *, size=None, cut=None, min_size=0):

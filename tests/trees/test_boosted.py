@@ -50,12 +50,20 @@ def own_scores(trees, folds, numbers, relative, ids):
     return trees(numbers, relative, folds[ids])
 
 
+def labels_by_hand(labels, codes, singles):
+    """Mean labels of combinations, then mean, least and largest of the words that are there."""
+    words = [float(labels[code]) for code in codes[singles:] if code >= 0] or [0.0]
+    return [*labels[codes[:singles]].tolist(), sum(words) / len(words), min(words), max(words)]
+
+
 def score_by_hand(trees, numbers, relative):
     """Scores by loops over folds, items, trees and levels."""
     features = trees.inputs.features(numbers, relative)
     scores = np.zeros((len(trees.counts), len(numbers)))
+    codes = trees.inputs.codes(numbers)
     for fold, count in enumerate(trees.counts.tolist()):
-        table = torch.cat([features, trees.labels[fold][trees.inputs.codes(numbers)]], 1)
+        labels = [labels_by_hand(trees.labels[fold], item, len(trees.inputs.combinations)) for item in codes]
+        table = torch.cat([features, torch.tensor(labels)], 1)
         # Lists, because a loop over tensors takes seconds.
         columns, thresholds, values = (
             part[fold, :count].tolist() for part in (trees.columns, trees.thresholds, trees.values)
@@ -187,12 +195,26 @@ def test_values_that_are_not_finite_are_not_sound(fitted):
 
 def test_what_trees_read():
     inputs = BoostedTrees(PARTS, 3).inputs
-    # A long vector, words and missing values are left out.
+    # A long vector and missing values are left out; words have mean labels alone.
     assert inputs.quantities == [0, 1] and inputs.flags == [(2, code) for code in range(1, 6)] + [
         (3, code) for code in range(1, 4)
     ]
-    assert [place.starts for place in inputs.combinations] == [(2,), (2, 3)]
-    assert inputs.buckets == 6 + 6 * 4 and inputs.width == 2 + 8 + 3 + 2
+    assert [place.starts for place in inputs.combinations] == [(2,), (4, 5, 6), (2, 3)]
+    assert inputs.buckets == 6 + 9**3 + 6 * 4 + 9 and inputs.width == 2 + 8 + 3 + 3 + 3
+
+
+def test_texts_are_told_apart_by_their_mean_labels():
+    """Each of 300 products has a text of its own, and a fifth of them are always chosen."""
+    rng = np.random.default_rng(0)
+    products = np.concatenate([rng.integers(1, 400, (300, 3)), np.zeros((300, 1))], 1)
+    popular, rows = rng.random(300), rng.integers(0, 300, (120, 10))
+    chosen = torch.tensor((popular[rows] > 0.8).ravel())
+    trees = BoostedTrees([Part(4, 400, 4, words=3)], 0)
+    ids = torch.arange(120).repeat_interleave(10)
+    folds = trees.fit(torch.tensor(products[rows.ravel()]), None, chosen, ids, seed=0)
+    assert roc_auc_score(chosen, trees(torch.tensor(products[rows.ravel()]), None, folds[ids])) > 0.8
+    # A text of known words in another order is not a known text, and its words tell.
+    assert roc_auc_score(popular > 0.8, trees(torch.tensor(products[:, [2, 0, 1, 3]]), None)) > 0.7
 
 
 def test_pairs_of_columns_with_many_values_share_mean_labels():

@@ -210,7 +210,6 @@ def _result(
     """Return what to say about a fit; `counts` are the numbers of sets and of items."""
     assert selector.table_ is not None
     (sets, items), features = counts, selector.table_.features
-    best = selector.history_[selector.best_epoch_ - 1]
     rule = next(name for name, kind in SIZE_RULES.items() if isinstance(selector.size_rule_, kind))
     data = {
         "model": str(folder),
@@ -219,7 +218,7 @@ def _result(
         "features": list(features),
         "epochs": len(selector.history_),
         "best_epoch": selector.best_epoch_,
-        f"validation_jaccard_{'limited' if has_limits else 'true_size'}": best["validation_jaccard"],
+        f"validation_jaccard_{'limited' if has_limits else 'true_size'}": selector.validation_score_,
         "validation_jaccard": selector.size_scores_[rule],
         "size_rule": rule,
         "size_scores": selector.size_scores_,
@@ -228,10 +227,11 @@ def _result(
         "description": None if description is None else asdict(description),
     }
     condition = "within the limits" if has_limits else "true size given"
+    used = f"at epoch {selector.best_epoch_}" if selector.best_epoch_ else "by boosted trees alone"
     parts: tuple[TextTable | str, ...] = (
         f"fitted on {sets} sets with {items} items, {len(features)} features: "
         f"{len(selector.history_)} epochs in {seconds:.1f} s",
-        f"validation Jaccard, {condition}: {100 * best['validation_jaccard']:.2f} at epoch {selector.best_epoch_}",
+        f"validation Jaccard, {condition}: {100 * selector.validation_score_:.2f} {used}",
         size_rule_table(selector),
         f"saved to {folder}",
         f"next: setgrad predict {folder} NEW_TABLE -o picks.parquet",

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from setgrad.columns._part import Part, count_features
+from setgrad.columns._part import HASHED, Part, count_features
 
 # Length of the vector of a category before training, in standard deviations of a number. One-hot features that are
 # scaled like numbers have a similar length.
@@ -28,7 +28,8 @@ class ColumnItems(nn.Module):
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()
-        self.widths = [part.width for part in parts]
+        self.widths, self.dims = [part.width for part in parts], [part.features for part in parts]
+        self.are_texts = [part.words > 0 for part in parts]
         self.tables = nn.ModuleList([CodeVectors(part) if part.codes else nn.Identity() for part in parts])
         self.out_dim = count_features(parts)
 
@@ -36,6 +37,32 @@ class ColumnItems(nn.Module):
         """Return the features of items."""
         pieces = items.split(self.widths, 1)
         return torch.cat([table(piece) for table, piece in zip(self.tables, pieces, strict=True)], 1)
+
+    def compared(self, items: Tensor, features: Tensor) -> Tensor:
+        """Return the features by which pairs of items are compared, `(total, d)`.
+
+        These are the features of the items, but for texts: vectors of words are learned for other purposes, and are too
+        short to tell how many words two texts share.
+
+        Args:
+            items: The numbers of the items.
+            features: Their features.
+        """
+        if not any(self.are_texts):
+            return features
+        pieces = zip(self.are_texts, items.split(self.widths, 1), features.split(self.dims, 1), strict=True)
+        return torch.cat([hashed(codes).to(own.dtype) if is_text else own for is_text, codes, own in pieces], 1)
+
+
+def hashed(codes: Tensor) -> Tensor:
+    """Return signed counts of codes in `HASHED` places, over the root of their number; code 0 does not count.
+
+    The product of two items is about the number of codes that they share. Signs let collisions cancel on average.
+    """
+    numbers, known = codes.long(), codes > 0
+    signs = (1 - 2 * (numbers // HASHED % 2)) * known
+    counts = codes.new_zeros(codes.shape[0], HASHED).scatter_add(1, numbers % HASHED, signs.to(codes.dtype))
+    return _LENGTH * counts / known.sum(1, keepdim=True).clamp(min=1).to(codes.dtype).sqrt()
 
 
 @final

@@ -12,6 +12,8 @@ from torch import Tensor
 
 # Longer vectors have no axes that mean something by themselves.
 _MOST_COMPARED = 32
+# Numbers by which two texts are compared: their words and groups of letters, hashed.
+HASHED = 256
 
 
 @final
@@ -48,6 +50,11 @@ class Part:
         """Number of features that the model makes of the numbers."""
         return self.dim if self.codes else self.width
 
+    @property
+    def compared_features(self) -> int:
+        """Number of features by which a pair of items is compared."""
+        return HASHED if self.words else self.features
+
 
 def count_features(parts: Sequence[Part]) -> int:
     """Return the number of features of an item."""
@@ -55,7 +62,7 @@ def count_features(parts: Sequence[Part]) -> int:
 
 
 def compared_scales(parts: Sequence[Part], scales: Tensor) -> Tensor:
-    """Return a factor for each feature, for comparing items of a set: 0 for context, 1 for vectors of codes.
+    """Return a factor for each feature by which items are compared: 0 for context, 1 for vectors of codes.
 
     Args:
         parts: What the numbers of an item are.
@@ -64,6 +71,6 @@ def compared_scales(parts: Sequence[Part], scales: Tensor) -> Tensor:
     pieces, start = [], 0
     for part in parts:
         own, start = scales[start : start + part.width], start + part.width
-        factor = own if len(own) == part.width and not part.codes else scales.new_ones(part.features)
+        factor = own if len(own) == part.width and not part.codes else scales.new_ones(part.compared_features)
         pieces.append(torch.zeros_like(factor) if part.context else factor)
     return torch.cat(pieces)

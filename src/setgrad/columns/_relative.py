@@ -43,6 +43,8 @@ class RelativeFeatures(nn.Module):
       items of the set that have the same category, for each column of categories.
     - For each category: how much more often it occurs among the other items of the set than in all sets, in standard
       deviations of a draw; for a text the same for its words, the three largest.
+    - What the set is about: that number of the value that stands out most in the set, of each column and of all
+      columns, and of the value of the item that stands out most, beside it.
     - The logarithm of the size of the set.
 
     Args:
@@ -70,7 +72,7 @@ class RelativeFeatures(nn.Module):
         self.groups = [place.start for place in self.codes if place.width == 1 and is_grouped]
         # How often each code occurs among all items.
         self.register_buffer("rates", torch.zeros(offset))
-        of_codes = sum(min(LARGEST, place.width) + 1 for place in self.codes)
+        of_codes = sum(min(LARGEST, place.width) + 2 for place in self.codes) + 3 * (len(self.codes) > 1)
         self.out_dim = 2 * len(self.quantities) * (1 + len(self.groups)) + of_codes + 1
 
     def count(self, sets: Sets) -> Tensor:
@@ -94,12 +96,16 @@ class RelativeFeatures(nn.Module):
             for group in (None, *self.groups):
                 keys = ids if group is None else ids * _CODES + items[:, group].long()
                 features += compare_within(quantities.double(), keys)
+        best: list[Tensor] = []
         for place in self.codes:
             codes = items[:, place.start : place.start + place.width].long()
             excess = self._excess(codes, place.offset, sets).masked_fill(codes == 0, 0)
             largest = excess.topk(min(LARGEST, place.width), 1).values
-            top = segment_max(largest[:, 0], sets)
-            features += [largest, largest[:, :1] - top[ids, None]]
+            features += [largest, *_beside_largest(largest[:, :1], sets)]
+            best.append(largest[:, 0])
+        if len(best) > 1:
+            own = torch.stack(best, 1).amax(1, keepdim=True)
+            features += [own, *_beside_largest(own, sets)]
         return torch.cat([feature.double() for feature in features], 1)
 
     def _excess(self, codes: Tensor, offset: int, sets: Sets) -> Tensor:
@@ -110,6 +116,12 @@ class RelativeFeatures(nn.Module):
         rates = self.rates[codes + offset].double()
         expected = (sets.lengths[ids] - 1) * rates
         return (others - expected) / (expected * (1 - rates) + 1).sqrt()
+
+
+def _beside_largest(values: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
+    """Return how far each value `(total, 1)` is from the largest one of its set, and that one."""
+    largest = segment_max(values[:, 0], sets)[sets.layout.ids, None]
+    return values - largest, largest
 
 
 def compare_within(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -77,16 +78,23 @@ class PaddedPredictor(nn.Module):
         results = []
         for member in self.model.each():
             x = numbers if member.columns is None else _by_rows(member.columns, numbers)
-            logits = _gains(member.function, x, mask, inside)
-            results.append(logits if member.pairs is None else logits + _pair_gains(member.pairs, x, mask, inside))
+            logits = torch.zeros_like(inside)
+            if member.is_function_used:
+                logits = _gains(member.function, x, mask, inside)
+            if member.pairs is not None:
+                compared = x
+                if member.columns is not None and any(member.columns.are_texts):
+                    compared = _by_rows(member.columns.compared, numbers, x)
+                logits = logits + _pair_gains(member.pairs, compared, mask, inside)
+            results.append(logits)
         mean = results[0] if len(results) == 1 else torch.stack(results).mean(0)
         mean = mean if scores is None else mean + scores
         return mean.masked_fill(~mask, -torch.inf)
 
 
-def _by_rows(module: nn.Module, x: Tensor) -> Tensor:
-    result: Tensor = module(x.flatten(0, 1))
-    return result.unflatten(0, (x.shape[0], x.shape[1]))
+def _by_rows(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+    result = function(*(part.flatten(0, 1) for part in parts))
+    return result.unflatten(0, (parts[0].shape[0], parts[0].shape[1]))
 
 
 def _encode(phi: nn.Module, x: Tensor, mask: Tensor) -> Tensor:

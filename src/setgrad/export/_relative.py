@@ -28,13 +28,23 @@ def relative_features(relative: RelativeFeatures, items: Tensor, mask: Tensor) -
         for group in relative.groups:
             kinds = items[..., group]
             features += _compare(quantities, together & (kinds[:, :, None] == kinds[:, None, :]))
+    best = []
     for start, width, offset in relative.codes:
         codes = items[..., start : start + width].long()
         excess = _excess(codes, relative.rates.double(), offset, mask)
         largest = excess.topk(min(LARGEST, width), 2).values
-        top = largest[..., :1].masked_fill(~mask[..., None], -torch.inf).amax(1, keepdim=True)
-        features += [largest, largest[..., :1] - top]
+        features += [largest, *_beside_largest(largest[..., :1], mask)]
+        best.append(largest[..., 0])
+    if len(best) > 1:
+        own = torch.stack(best, 2).amax(2, keepdim=True)
+        features += [own, *_beside_largest(own, mask)]
     return torch.cat(features, 2)
+
+
+def _beside_largest(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far each value `(b, n, 1)` is from the largest one of its set, and that one."""
+    largest = values.masked_fill(~mask[..., None], -torch.inf).amax(1, keepdim=True).expand_as(values)
+    return values - largest, largest
 
 
 def _compare(values: Tensor, together: Tensor) -> list[Tensor]:

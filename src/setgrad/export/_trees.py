@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.trees import BoostedTrees
-from setgrad.trees._grow import DEPTH
+from setgrad.trees._tree import DEPTH
 
 
 @final
@@ -48,7 +48,7 @@ class _Fold(nn.Module):
 
     def __init__(self, trees: BoostedTrees, fold: int) -> None:
         super().__init__()
-        self.count = int(trees.counts[fold])
+        self.inputs, self.count = trees.inputs, int(trees.counts[fold])
         self.register_buffer("columns", trees.columns[fold, : self.count].flatten().long())
         self.register_buffer("thresholds", trees.thresholds[fold, : self.count].flatten().float())
         first = torch.arange(self.count)[:, None] * 2**DEPTH
@@ -60,7 +60,8 @@ class _Fold(nn.Module):
     def forward(self, features: Tensor, codes: Tensor) -> Tensor:
         if not self.count:
             return torch.zeros_like(features[:, 0])
-        table = torch.cat([features, self.means[codes]], 1)
+        labels = self.inputs.of_labels(self.means[codes], codes)
+        table = torch.cat([features, labels], 1)
         is_above = (table.index_select(1, self.columns) > self.thresholds).unflatten(1, (self.count, DEPTH))
         leaves = (is_above * self.bits).sum(2) + self.first_leaves
         return self.values[leaves].sum(1)

@@ -51,6 +51,11 @@ class PairScores(nn.Module, SetFunction):
         self.weights = nn.Parameter(torch.full((math.prod(self.shape),), weight / _UNIT))
         self.constant = nn.Parameter(torch.zeros(1))
 
+    def start(self, weight: float, constant: float = 0.0) -> None:
+        """Set the weight of every feature and the constant, as before training."""
+        nn.init.constant_(self.weights, weight / _UNIT)
+        nn.init.constant_(self.constant, constant)
+
     @property
     def all_weights(self) -> Tensor:
         """The weight of each feature, and the constant."""

@@ -18,11 +18,11 @@ def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> list
     epochs = [record["epoch"] for record in history]
     loss = [record["loss"] for record in history]
     score = [100 * record["validation_jaccard"] for record in history]
-    best = score[epochs.index(best_epoch)] if best_epoch in epochs else max(score)
     first = f"Training loss over {len(epochs)} epochs: from {loss[0]:.4f} to {loss[-1]:.4f}."
-    second = (
-        f"Validation Jaccard over {len(epochs)} epochs: from {score[0]:.2f} to {score[-1]:.2f}, best {best:.2f} at "
-        f"epoch {best_epoch}, whose weights are used."
+    second = f"Validation Jaccard over {len(epochs)} epochs: from {score[0]:.2f} to {score[-1]:.2f}, " + (
+        f"best {score[epochs.index(best_epoch)]:.2f} at epoch {best_epoch}, whose weights are used."
+        if best_epoch in epochs
+        else f"best {max(score):.2f}; boosted trees alone were as good, and are used."
     )
     return [
         _chart(epochs, loss, "training loss", _LOSS, best_epoch, first),

@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from setgrad.selector._records import validation_score
+
 _LONGEST_TEXT, _MOST_COLUMNS = 80, 200
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _USE = """\
@@ -99,9 +101,8 @@ def _columns(config: dict[str, Any]) -> str:
 
 
 def _scores(config: dict[str, Any]) -> str:
-    best = config["history"][config["best_epoch"] - 1]
     rule = config["size_rule"]["name"]
-    rows = [("number of items known", _score(best["validation_jaccard"]))]
+    rows = [("number of items known", _score(validation_score(config)))]
     for name, score in config["size_scores"].items():
         rows.append((f"number of items by `{name}`{', which is used' if name == rule else ''}", _score(score)))
     return "\n".join(

@@ -77,10 +77,9 @@ class ChunkedBoundFunction(BoundSetFunction):
     Args:
         sets: One set, with raw items.
         chunks: Its chunks.
-        encoder: Gathers the context of V.
-        prepare: Makes the items that the encoder reads from raw items.
-        bind_part: Binds the function to some of the items, given the context.
-        context: What was gathered from V already; None to gather it now.
+        prepare: Prepares raw items.
+        bind_part: Binds the function to some of the prepared items, given the context.
+        context: What was gathered from V.
     """
 
     relaxed = False
@@ -90,13 +89,12 @@ class ChunkedBoundFunction(BoundSetFunction):
         self,
         sets: Sets,
         chunks: Chunks,
-        encoder: MergeableEncoder,
         prepare: Callable[[Sets], Sets],
         bind_part: Callable[[Sets, Tensor], AdditiveBoundFunction],
-        context: Tensor | None = None,
+        context: Tensor,
     ) -> None:
         self.sets, self.chunks, self.prepare, self.bind_part = sets, chunks, prepare, bind_part
-        self.context = encoder.finish(gather(encoder, prepare, chunks)) if context is None else context
+        self.context = context
 
     def gains(self, masks: Tensor, coordinates: Tensor | None = None) -> Tensor:
         """Return the gain of every item, or of the items `coordinates`, `(m, k)`."""
@@ -158,26 +156,25 @@ def gather(encoder: MergeableEncoder, prepare: Callable[[Sets], Sets], chunks: C
 
 
 def encode(
-    phi: UMBCItems, prepare: Callable[[Sets], Sets], chunks: Chunks, context: Tensor | None, *, keep_items: bool
+    phi: UMBCItems, read: Callable[[Sets], tuple[Sets, Tensor]], chunks: Chunks, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the features of all items of a set, and the items as the encoder reads them, `(total, ...)` each.
+    """Return the features of all items of a set, and what else is read of them, `(total, ...)` each.
 
     Args:
         phi: The encoder.
-        prepare: Makes the items that it reads from raw items.
+        read: Makes the items that it reads from raw items, and what else is kept of them.
         chunks: The chunks of the set.
         context: What was gathered from the set already; None to gather it now.
-        keep_items: Whether the second result is needed; it is empty if not.
     """
 
     def work(items: Tensor, _: None, context: Tensor) -> tuple[Tensor, ...]:
-        part = prepare(one_set(items))
-        return phi.describe(part, context), part.values if keep_items else part.values[:0]
+        part, kept = read(one_set(items))
+        return phi.describe(part, context), kept
 
     if context is None:
-        context = phi.context.finish(gather(phi.context, prepare, chunks))
-    features, items = zip(*chunks.each(work, shared=(context,)), strict=True)
-    return torch.cat(features), torch.cat(items)
+        context = phi.context.finish(gather(phi.context, lambda items: read(items)[0], chunks))
+    features, kept = zip(*chunks.each(work, shared=(context,)), strict=True)
+    return torch.cat(features), torch.cat(kept)
 
 
 def one_set(items: Tensor) -> Sets:

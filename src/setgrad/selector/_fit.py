@@ -18,12 +18,13 @@ from setgrad._progress import showing
 from setgrad.columns._part import Part
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._batched_inference import CONVERGED_SHARE
+from setgrad.selector._beside_trees import all_sets_out_of_fold, drop_useless_training, start_beside_trees
 from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
-from setgrad.selector._examples import AbstractExamples
+from setgrad.selector._examples import AbstractExamples, Examples
 from setgrad.selector._fit_together import begin_together, check_together
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
@@ -54,6 +55,7 @@ class FitResult:
     stop_logit: float
     history: list[dict[str, float]]
     best_epoch: int
+    validation_score: float
     stopped: bool = False
     origin: Origin | None = None
 
@@ -112,13 +114,16 @@ def fit_selector(
                 model.start_as_pairs()
         else:
             _load_weights(model, start)
-        folds = None
+        folds, before = None, None
         if model.trees is not None and start is None:
             # Sets that the user holds out, or weighs, are not learned from.
             both = data.validation_indices is not None and not train.is_weighted
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
-        passed = held_out
+        passed, passed_train = held_out, train
         train, held_out = prepare_sets(model, train, held_out, folds)
+        if folds is not None and data.constraints is None and config.options.method == CONDITIONAL:
+            start_beside_trees(model, held_out, seed)
+            before = copy.deepcopy(model.state_dict())
         processes = data.processes
         monitor = Monitor(
             options.verbose,
@@ -135,6 +140,14 @@ def fit_selector(
             trainer.run(save)
     _warn_unconverged(trainer.history)
     model.eval()
+    best_epoch, score = trainer.best_epoch, trainer.history[trainer.best_epoch - 1]["validation_jaccard"]
+    if folds is not None and before is not None:
+        alone = drop_useless_training(model, before, held_out, seed)
+        if alone is not None:
+            best_epoch, score = 0, alone
+            # Sets that trees did not learn from have scores of another kind.
+            if folds.held_out is not None and isinstance(passed_train, Examples):
+                held_out = all_sets_out_of_fold(model, passed_train, held_out, folds, seed)
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
     with showing("calibrating", options.verbose > 0):
         calibration = calibrate_model(model, train, held_out, data, seed, seconds)
@@ -144,7 +157,8 @@ def fit_selector(
         model,
         **vars(calibration),
         history=trainer.history,
-        best_epoch=trainer.best_epoch,
+        best_epoch=best_epoch,
+        validation_score=score,
         stopped=monitor.is_stopped,
         origin=Origin.of(data),
     )

@@ -18,7 +18,7 @@ from setgrad.selector._model_files import read_model
 from setgrad.selector._options import SelectorOptions
 from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
-from setgrad.selector._records import check_history, is_finite, is_number
+from setgrad.selector._records import check_history, is_finite, is_number, validation_score
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.selector import SubsetSelector
@@ -65,7 +65,8 @@ def load(
         if config["table"] is not None:
             schema = TableSchema.from_json(config["table"], f"the table in {folder}")
         parts = None if schema is None or schema.columns is None else schema.columns.parts
-        model_config = ModelConfig(in_use, _item_shape(config["item_shape"]), config["slots"], parts)
+        shape, is_function_used = _item_shape(config["item_shape"]), config["best_epoch"] > 0
+        model_config = ModelConfig(in_use, shape, config["slots"], parts, is_function_used)
         recall = RecallCalibration.pop(tensors)
         # Models of earlier versions scaled all features by their standard deviation.
         tensors.setdefault("compressed", torch.zeros(model_config.item_shape, dtype=torch.bool))
@@ -84,6 +85,7 @@ def load(
             float(config.get("stop_logit", 0.0)),
             config["history"],
             config["best_epoch"],
+            validation_score(config),
             # Models of earlier versions do not tell.
             origin=None if config.get("origin") is None else Origin.from_json(config["origin"]),
         )
@@ -181,8 +183,12 @@ def _check_records(config: dict[str, Any]) -> None:
         raise ValueError(f"slots is {slots!r:.80}")
     check_history(config["history"])
     best = config["best_epoch"]
-    if type(best) is not int or not 1 <= best <= len(config["history"]):
+    if type(best) is not int or not 0 <= best <= len(config["history"]):
         raise ValueError(f"best_epoch is {best!r:.80}, and history has {len(config['history'])} epochs")
+    if best == 0 and not config["options_in_use"].get("trees"):
+        raise ValueError("best_epoch is 0, and there are no trees")
+    if not is_number(validation_score(config)):
+        raise ValueError("validation_score is not a number")
     if (
         not isinstance(scores, dict)
         or not scores.keys() <= SIZE_RULES.keys()

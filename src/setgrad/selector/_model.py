@@ -57,7 +57,7 @@ class Member(nn.Module):
     def __init__(self, config: ModelConfig, phi: nn.Module | None = None) -> None:
         super().__init__()
         self.columns = None if config.all_parts is None else ColumnItems(config.all_parts)
-        self.reads_scores = config.trees
+        self.reads_scores, self.is_function_used = config.trees, config.is_function_used
         encoder = make_phi(config) if phi is None else phi
         if config.relation and getattr(encoder, "reads_tokens", False):
             raise OptionError(f"{parameter('relation')} compares numbers, and these items are letters; leave it out")
@@ -67,7 +67,7 @@ class Member(nn.Module):
             self.function: LearnedFunction = ItemScores(config.feature_shape, encoder, relation=config.relation)
         else:
             self.function = FUNCTIONS[config.options.function](config, encoder)
-        self.pairs = PairScores(config.feature_shape) if config.pairs else None
+        self.pairs = PairScores(config.compared_shape) if config.pairs else None
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.
@@ -79,14 +79,23 @@ class Member(nn.Module):
         terms: list[BoundSetFunction] = []
         if self.reads_scores:
             terms, items = [BoundModular(items, items.values[:, -1])], items.with_values(items.values[:, :-1])
-        items = self.featured(items)
-        terms.insert(0, self.function.bind(items))
-        terms += [] if self.pairs is None else [self.pairs.bind(items)]
+        featured = self.featured(items)
+        if self.is_function_used:
+            terms.insert(0, self.function.bind(featured))
+        terms += [] if self.pairs is None else [self.pairs.bind(self.compared(items, featured))]
         return BoundSum(terms) if len(terms) > 1 else terms[0]
 
     def featured(self, items: Sets) -> Sets:
         """Return standardised items with vectors in place of codes."""
         return items if self.columns is None else items.with_values(self.columns(items.values))
+
+    def compared(self, items: Sets, featured: Sets) -> Sets:
+        """Return standardised items as the term for pairs reads them, from these and those with vectors."""
+        return (
+            featured
+            if self.columns is None
+            else items.with_values(self.columns.compared(items.values, featured.values))
+        )
 
     def infer(
         self,
@@ -217,7 +226,13 @@ class ChoiceModel(nn.Module):
         for member in self.each():
             start_at_zero(member.function)
             if member.pairs is not None:
-                nn.init.zeros_(member.pairs.weights)
+                member.pairs.start(0.0)
+
+    def use_function(self, is_used: bool) -> None:
+        """Use all of F, or the score of the trees and the term for pairs alone."""
+        self.config = replace(self.config, is_function_used=is_used)
+        for member in self.each():
+            member.is_function_used = is_used
 
     def alone(self, number: int) -> ChoiceModel:
         """Return a model with one of the members, which shares all weights with this one."""

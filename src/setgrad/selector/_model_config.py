@@ -32,17 +32,24 @@ class ModelConfig:
         item_shape: Shape of an item.
         slots: Number of induced points of the attention; None for full attention.
         parts: What the numbers of an item are, if they come from the columns of a table; None for quantities.
+        is_function_used: Whether F has more than the score of the trees and the term for pairs.
     """
 
     options: SelectorOptions
     item_shape: tuple[int, ...]
     slots: int | None
     parts: tuple[Part, ...] | None = None
+    is_function_used: bool = True
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
         """Shape of the features of an item: its numbers, with vectors in place of codes."""
         return self.item_shape if self.all_parts is None else (count_features(self.all_parts),)
+
+    @property
+    def compared_shape(self) -> tuple[int, ...]:
+        """Shape of the features by which pairs of items are compared."""
+        return self.item_shape if self.all_parts is None else (sum(part.compared_features for part in self.all_parts),)
 
     @property
     def relative(self) -> tuple[Part, ...] | None:

@@ -71,7 +71,6 @@ def _some(choices: Choices, steps: int, budget: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).permutation(len(choices))[:count])
 
 
-@torch.no_grad()
 def validate_completion(
     model: ChoiceModel,
     choices: Choices,
@@ -82,9 +81,26 @@ def validate_completion(
 ) -> tuple[float, float]:
     """Return the mean Jaccard score of choosing in a few steps, and the loss at random partial subsets.
 
+    The arguments are those of `score_sets`.
+    """
+    scores, value = score_sets(model, choices, sizes, loss, seed, processes)
+    return float(scores.mean()), value
+
+
+@torch.no_grad()
+def score_sets(
+    model: ChoiceModel,
+    choices: Choices,
+    sizes: np.ndarray,
+    loss: PartialSubsetLoss,
+    seed: int,
+    processes: Processes = ALONE,
+) -> tuple[Tensor, float]:
+    """Return the Jaccard score of choosing in a few steps for each set, in a fixed order, and the mean loss.
+
     The score is the mean of two: from nothing, and from one random item of the true subset. Both have its size. The
-    random numbers are the same in every epoch, so that scores can be compared. The loss is NaN, and the score 0, if a
-    gain is not finite.
+    random numbers are the same in every epoch, so that scores can be compared. The loss is NaN, and the scores are 0,
+    if a gain is not finite.
 
     Args:
         model: The model.
@@ -116,11 +132,11 @@ def validate_completion(
                 result[0] = torch.nan
         results.append(result)
     parts = processes.sum(torch.cat(results)).split([len(result) for result in results])
-    losses = torch.stack([part[0] for part in parts]).cpu()
+    losses, scores = torch.stack([part[0] for part in parts]).cpu(), torch.cat([part[1:] for part in parts])
     if not bool(losses.isfinite().all()):
-        return 0.0, math.nan
+        return torch.zeros_like(scores), math.nan
     counts = torch.tensor([len(indices) for indices in batches], dtype=torch.float64)
-    return float(torch.cat([part[1:] for part in parts]).mean()), float((losses * (counts / counts.sum())).sum())
+    return scores, float((losses * (counts / counts.sum())).sum())
 
 
 def calibrate_from_nothing(

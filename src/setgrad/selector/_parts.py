@@ -37,10 +37,7 @@ def bind_members(model: ChoiceModel, sets: Sets) -> list[BoundSetFunction]:
     if model.config.reads_in_chunks(sets):
         return [bind_in_chunks(model, member, sets, context=context) for member, context in members]
     items = model.prepare(sets)
-    return [
-        member.bind(items) if context is None else bind_part(member, member.featured(items), context)
-        for member, context in members
-    ]
+    return [member.bind(items) if context is None else bind_part(member, items, context) for member, context in members]
 
 
 def bind_in_chunks(
@@ -63,32 +60,34 @@ def bind_in_chunks(
         context: What was gathered from one set already; None to gather it now.
     """
     check_parts(member)
-    prepare = partial(_prepare, model, member)
     if model.config.options.method == CONDITIONAL:
-        bind, chunks = partial(bind_part, member), _chunks(model, sets, generator)
-        return ChunkedBoundFunction(sets, chunks, gatherer(member), prepare, bind, context)
-    function, keep_items = member.function, member.pairs is not None
+        chunks, encoder = _chunks(model, sets, generator), gatherer(member)
+        if context is None:
+            context = encoder.finish(gather(encoder, partial(_features, model, member), chunks))
+        return ChunkedBoundFunction(sets, chunks, model.prepare, partial(bind_part, member), context)
+    function = member.function
     assert isinstance(function, DeepSetFunction) and isinstance(function.phi, UMBCItems)
+    read = partial(_features_and_compared, model, member)
     encoded = [
-        encode(function.phi, prepare, _chunks(model, sets[n : n + 1], generator), context, keep_items=keep_items)
-        for n in range(len(sets))
+        encode(function.phi, read, _chunks(model, sets[n : n + 1], generator), context) for n in range(len(sets))
     ]
-    features, items = (torch.cat(parts) for parts in zip(*encoded, strict=True))
+    features, compared = (torch.cat(parts) for parts in zip(*encoded, strict=True))
     bound = BoundDeepSetFunction(function, sets.with_values(features.detach()), features)
-    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(sets.with_values(items))])
+    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(sets.with_values(compared))])
 
 
 def gather_set(model: ChoiceModel, member: Member, sets: Sets) -> State:
     """Return the state of the items of one set, read in chunks."""
-    return gather(gatherer(member), partial(_prepare, model, member), _chunks(model, sets))
+    return gather(gatherer(member), partial(_features, model, member), _chunks(model, sets))
 
 
 def bind_part(member: Member, items: Sets, context: Tensor) -> AdditiveBoundFunction:
-    """Return F of a member for featured items of sets of which its encoder gathered the context."""
+    """Return F of a member for prepared items of sets of which its encoder gathered the context."""
     check_parts(member)
     assert isinstance(member.function, DeepSetFunction)
-    bound = member.function.bind_in(items, context)
-    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(items)])
+    featured = member.featured(items)
+    bound = member.function.bind_in(featured, context)
+    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(member.compared(items, featured))])
 
 
 def gatherer(member: Member) -> MergeableEncoder:
@@ -116,9 +115,18 @@ def check_parts(member: Member) -> None:
         )
 
 
-def _prepare(model: ChoiceModel, member: Member, items: Sets) -> Sets:
+def _features(model: ChoiceModel, member: Member, items: Sets) -> Sets:
     """Return raw items as the encoder of a member reads them."""
     return member.featured(model.prepare(items))
+
+
+def _features_and_compared(model: ChoiceModel, member: Member, items: Sets) -> tuple[Sets, Tensor]:
+    """Return raw items as the encoder of a member reads them, and as its term for pairs does; none if it has none."""
+    prepared = model.prepare(items)
+    featured = member.featured(prepared)
+    if member.pairs is None:
+        return featured, featured.values[:0]
+    return featured, member.compared(prepared, featured).values
 
 
 def _chunks(model: ChoiceModel, sets: Sets, generator: torch.Generator | None = None) -> Chunks:

@@ -18,6 +18,12 @@ def check_history(history: Any) -> None:
         raise ValueError("history is not a list of epochs")
 
 
+def validation_score(config: dict[str, Any]) -> Any:
+    """Return the validation score of the weights that a saved model has."""
+    # Models of earlier versions have those of an epoch.
+    return config.get("validation_score", config["history"][config["best_epoch"] - 1]["validation_jaccard"])
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a number, and not True or False; it may be NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -168,7 +168,7 @@ def _run(search: Search, study: Any, fit: Callable[[SubsetSelector, Callback], S
         study.tell(trial, state=TrialState.FAIL)
         raise
     _check_data(study, selector, search)
-    score = selector.history_[selector.best_epoch_ - 1]["validation_jaccard"]
+    score = selector.validation_score_
     trial.set_user_attr(EPOCHS, len(selector.history_))
     done = [each for each in study.get_trials(deepcopy=False) if MODEL in each.user_attrs and each.value is not None]
     if all(score >= other.value for other in done):

@@ -133,6 +133,8 @@ class SubsetSelector(
             Of members that end apart it has the mean, where one that has ended counts with its best epoch.
         stopped_: Whether Ctrl-C or the callback ended the fit, so that more training may make the model better.
         best_epoch_: The epoch whose weights are used, counted from 1; of members that end apart, the last of theirs.
+            0 if boosted trees alone were as good on the validation sets, and are used without the rest of F.
+        validation_score_: The validation score of these weights, with the true size.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
@@ -156,6 +158,7 @@ class SubsetSelector(
     model_: ChoiceModel = field(init=False)
     history_: list[dict[str, float]] = field(init=False)
     best_epoch_: int = field(init=False)
+    validation_score_: float = field(init=False)
     size_rule_: SizeRule = field(init=False)
     completion_rule_: SizeRule = field(init=False)
     size_scores_: dict[str, float] = field(init=False)
@@ -352,6 +355,7 @@ class SubsetSelector(
                 "stop_logit": self.stop_logit_,
                 "history": self.history_,
                 "best_epoch": self.best_epoch_,
+                "validation_score": self.validation_score_,
                 "origin": None if self.origin_ is None else asdict(self.origin_),
             },
         )
@@ -368,6 +372,7 @@ class SubsetSelector(
         config = result.model.config
         self.model_, self.options_ = result.model, config.options
         self.history_, self.best_epoch_ = result.history, result.best_epoch
+        self.validation_score_ = result.validation_score
         self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
         self.size_scores_, self.min_size_ = result.size_scores, result.min_size
         self.recall_, self.stop_logit_ = result.recall, result.stop_logit

@@ -19,6 +19,8 @@ _LONGEST = 32
 _FLAGS = 64
 # Columns of codes that are combined in pairs and in threes, and the most mean labels of a combination.
 _IN_PAIRS, _IN_THREES, _BUCKETS = 8, 5, 2**14
+# What trees read of the mean labels of the words of a text: mean, smallest, largest.
+_OF_WORDS = 3
 
 
 @final
@@ -46,8 +48,8 @@ class Combination:
         """Return the bucket of each item, `(total,)`."""
         joint = torch.zeros_like(numbers[:, 0], dtype=torch.long)
         for start, size in zip(self.starts, self.sizes, strict=True):
-            joint = joint * size + numbers[:, start].long()
-        return joint % self.buckets
+            joint = (joint * size + numbers[:, start].long()) % self.buckets
+        return joint
 
 
 @final
@@ -66,7 +68,8 @@ class TreeInputs:
     @property
     def width(self) -> int:
         """How many columns trees read, mean labels included."""
-        return len(self.quantities) + len(self.flags) + self.relative + len(self.combinations)
+        of_labels = len(self.combinations) + _OF_WORDS * len(self.texts)
+        return len(self.quantities) + len(self.flags) + self.relative + of_labels
 
     @cached_property
     def quantities(self) -> list[int]:
@@ -85,8 +88,9 @@ class TreeInputs:
 
     @cached_property
     def combinations(self) -> list[Combination]:
-        """One to three columns whose values have a mean label; facts of a set only together with others."""
+        """One to three columns whose values have a mean label, and whole texts; facts of a set only with others."""
         groups: list[Sequence[tuple[int, Part]]] = [[place] for place in self._codes]
+        groups += [[(start + word, part) for word in range(part.words)] for start, part in self.texts]
         # Columns with few values occur together often enough to be learned from.
         by_size = sorted(self._codes, key=lambda place: place[1].codes)
         for size, most in ((2, _IN_PAIRS), (3, _IN_THREES)):
@@ -97,10 +101,15 @@ class TreeInputs:
             if not all(part.context for _, part in group)
         ]
 
+    @cached_property
+    def texts(self) -> list[tuple[int, Part]]:
+        """Where texts are whose words have mean labels."""
+        return [(start, part) for start, part in self._places if part.words and not part.context]
+
     @property
     def buckets(self) -> int:
-        """Number of mean labels of all combinations."""
-        return sum(combination.buckets for combination in self.combinations)
+        """Number of mean labels of all combinations and words."""
+        return sum(each.buckets for each in self.combinations) + sum(part.codes for _, part in self.texts)
 
     def features(self, numbers: Tensor, relative: Tensor | None) -> Tensor:
         """Return what is known without labels, `(total, d)`, in single precision.
@@ -119,12 +128,38 @@ class TreeInputs:
         return torch.cat(pieces, 1).float()
 
     def codes(self, numbers: Tensor) -> Tensor:
-        """Return the index of the mean label of each item for each combination, `(total, combinations)`."""
-        columns, start = [], 0
+        """Return the indices of the mean labels of each item, `(total, c)`: of each combination, then of each word.
+
+        The index of a word that is not there is -1.
+        """
+        columns, start = [numbers[:, :0].long()], 0
         for combination in self.combinations:
-            columns.append(combination.of(numbers) + start)
+            columns.append(combination.of(numbers)[:, None] + start)
             start += combination.buckets
-        return torch.stack(columns, 1) if columns else numbers[:, :0].long()
+        for first, part in self.texts:
+            words = numbers[:, first : first + part.words].long()
+            columns.append(torch.where(words > 0, words + start, -1))
+            start += part.codes
+        return torch.cat(columns, 1)
+
+    def of_labels(self, means: Tensor, codes: Tensor) -> Tensor:
+        """Return what trees read of mean labels: those of combinations, and mean, smallest and largest of each text.
+
+        Args:
+            means: The mean labels of each item, `(total, c)`.
+            codes: Their indices, from `codes`.
+        """
+        start = len(self.combinations)
+        pieces = [means[:, :start]]
+        for _, part in self.texts:
+            own, is_there = (whole[:, start : start + part.words] for whole in (means, codes >= 0))
+            counts = is_there.sum(1, keepdim=True)
+            mean = (own * is_there).sum(1, keepdim=True) / counts.clamp(min=1)
+            # A text without words is as its mean, 0.
+            low, high = torch.where(is_there, own, mean).aminmax(dim=1, keepdim=True)
+            pieces += [mean, low, high]
+            start += part.words
+        return torch.cat(pieces, 1)
 
     @property
     def _codes(self) -> list[tuple[int, Part]]:

@@ -16,7 +16,7 @@ def mean_labels(codes: np.ndarray, labels: np.ndarray, weights: np.ndarray, buck
     """Return the mean label of every bucket, `(buckets,)`, pulled to the mean of all where there are few items.
 
     Args:
-        codes: The buckets of each item, `(total, combinations)`.
+        codes: The buckets of each item, `(total, c)`; -1 for none.
         labels: Whether each item was chosen, `(total,)`.
         weights: Weight of each item, `(total,)`.
         buckets: Number of buckets.
@@ -24,18 +24,19 @@ def mean_labels(codes: np.ndarray, labels: np.ndarray, weights: np.ndarray, buck
     prior = (weights @ labels) / weights.sum()
     sums, counts = np.zeros(buckets), np.zeros(buckets)
     for column in codes.T:
-        sums += np.bincount(column, labels * weights, buckets)
-        counts += np.bincount(column, weights, buckets)
+        rows = column >= 0
+        sums += np.bincount(column[rows], (labels * weights)[rows], buckets)
+        counts += np.bincount(column[rows], weights[rows], buckets)
     return (sums + _PRIOR * prior) / (counts + _PRIOR)
 
 
 def mean_labels_before(
     codes: np.ndarray, labels: np.ndarray, weights: np.ndarray, ids: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the mean label of the bucket of each item over the sets before its own, `(total, combinations)`.
+    """Return the mean label of the buckets of each item over the sets before its own, `(total, c)`.
 
     Args:
-        codes: The buckets of each item, `(total, combinations)`.
+        codes: The buckets of each item, `(total, c)`; -1 for none.
         labels: Whether each item was chosen, `(total,)`.
         weights: Weight of each item, `(total,)`.
         ids: The set of each item, `(total,)`.
@@ -45,21 +46,11 @@ def mean_labels_before(
     _, ids = np.unique(ids, return_inverse=True)
     count = int(ids.max()) + 1
     turns = rng.permutation(count)[ids]
-    means = np.empty(codes.shape)
-    for number, column in enumerate(codes.T):
-        means[:, number] = _mean_before(column, labels, weights, turns, count, prior)
-    return means
-
-
-def _mean_before(
-    codes: np.ndarray, labels: np.ndarray, weights: np.ndarray, turns: np.ndarray, count: int, prior: float
-) -> np.ndarray:
     # One entry for each bucket and set, buckets first, sets in their order.
-    entries, places = np.unique(codes * count + turns, return_inverse=True)
-    sums, counts = np.bincount(places, labels * weights), np.bincount(places, weights)
-    before_sums, before_counts = (np.cumsum(part) - part for part in (sums, counts))
-    buckets = entries // count
-    starts = np.flatnonzero(np.diff(buckets, prepend=-1))
+    entries, places = np.unique(codes * count + turns[:, None], return_inverse=True)
+    chosen, all_weights = (np.repeat(part, codes.shape[1]) for part in (labels * weights, weights))
+    sums, counts = (np.bincount(places.ravel(), part, len(entries)) for part in (chosen, all_weights))
+    starts = np.flatnonzero(np.diff(entries // count, prepend=-2))
     first = np.repeat(starts, np.diff(starts, append=len(entries)))
-    sums, counts = before_sums - before_sums[first], before_counts - before_counts[first]
-    return ((sums + _PRIOR * prior) / (counts + _PRIOR))[places]
+    sums, counts = ((before := np.cumsum(part) - part) - before[first] for part in (sums, counts))
+    return ((sums + _PRIOR * prior) / (counts + _PRIOR))[places].reshape(codes.shape)

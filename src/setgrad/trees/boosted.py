@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from setgrad.columns._part import Part
-from setgrad.trees._grow import DEPTH, TREES, Examples, Trees, grow, log_odds
+from setgrad.trees._grow import TREES, Examples, Trees, grow, log_odds
 from setgrad.trees._inputs import TreeInputs
 from setgrad.trees._mean_labels import mean_labels, mean_labels_before
+from setgrad.trees._tree import DEPTH
 
 _FOLDS = 5
 # Trees are grown on at most so many items: more take longer and teach them little that a network does not learn.
@@ -125,7 +126,7 @@ class BoostedTrees(nn.Module):
         of_sets = _deal(ids.cpu().numpy(), rng)
         folds = torch.as_tensor(of_sets, device=ids.device)[ids]
         learned = (folds >= 0).nonzero()[:, 0]
-        weight = torch.ones_like(features[:, 0]) if weights is None else weights
+        weight = features.new_ones(len(features)) if weights is None else weights
         known = (
             part[learned].cpu().numpy() for part in (features, codes, chosen.double(), weight.double(), ids, folds)
         )
@@ -146,7 +147,11 @@ class BoostedTrees(nn.Module):
             return
         means = mean_labels(items.codes, items.labels, items.weights, self.inputs.buckets).astype(np.float32)
         own_means = mean_labels_before(items.codes, items.labels, items.weights, items.ids, rng).astype(np.float32)
-        trees = grow(items.with_columns(own_means), held_out.with_columns(means[held_out.codes]), rng)
+        examples, others = (
+            part.with_columns(self.inputs.of_labels(torch.from_numpy(own), torch.from_numpy(part.codes)).numpy())
+            for part, own in ((items, own_means), (held_out, means[held_out.codes]))
+        )
+        trees = grow(examples, others, rng)
         self._keep(fold, means, trees)
 
     def _keep(self, fold: int, means: np.ndarray, trees: Trees) -> None:
@@ -170,7 +175,8 @@ class BoostedTrees(nn.Module):
         scores = []
         for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
             # The columns of the mean labels follow those of the features.
-            table = torch.cat([features[rows], means[codes[rows]]], 1).T.contiguous()
+            labels = self.inputs.of_labels(means[codes[rows]], codes[rows])
+            table = torch.cat([features[rows], labels], 1).T.contiguous()
             # The number of a leaf fits into a byte.
             leaves = torch.zeros(count, len(rows), dtype=torch.uint8, device=table.device)
             for level, limits in zip(columns, thresholds.float(), strict=True):

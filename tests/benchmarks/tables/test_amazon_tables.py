@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.lib.records import read_records
-from benchmarks.tables.amazon_tables import as_table, read_names, task_table
+from benchmarks.tables.amazon_tables import as_table, read_names, show
 from setgrad.datasets import load_task
 
 
@@ -40,12 +40,12 @@ def test_command_runs_and_resumes(data_dir: Path, tmp_path: Path, capsys: pytest
 
 def test_differences_are_paired_by_seed() -> None:
     def record(model: str, seed: int, score: float) -> dict[str, object]:
-        return {"model": model, "seed": seed, "true_size": score, "own_size": score - 1, "seconds": 2.0}
+        return {"task": "a", "model": model, "seed": seed, "true_size": score, "own_size": score - 1, "seconds": 2.0}
 
     vectors = [record("vectors", seed, score) for seed, score in enumerate((40.0, 54.0))]
     texts = [record("text", seed, score) for seed, score in enumerate((50.0, 60.0, 10.0))]
     first, second = (
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in task_table([*texts, *vectors]).splitlines()[2:]
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in show([*texts, *vectors]).splitlines()[4:]
     )
     assert first == ["vectors", "2", "47.0 ± 7.0", "-", "46.0 ± 7.0", "-", "2"]
     assert second[3] == second[5] == "+8.0 = +4.0 se"
