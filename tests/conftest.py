@@ -15,8 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
 
-# Tests are small. Several threads gain nothing there, and on a busy machine they wait for each other.
+# Tests are small. Several threads gain nothing there, and on a busy machine they wait for each other. Processes that
+# tests start, and libraries that they load, read these variables; the threads of a test that asks for some sleep while
+# they wait.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +45,29 @@ def _seeded(seed: int = 0) -> Iterator[None]:
 def seeded() -> Callable[..., AbstractContextManager[None]]:
     """`with seeded(3):` draws the weights of new modules from a seed and puts the global state back."""
     return _seeded
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`torch.compile` that has compiled nothing yet, and does not measure its guards for a log that nobody reads."""
+    # For the measurement it empties the caches of the processor, which takes longer than to compile a small function.
+    monkeypatch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0)
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@contextmanager
+def _few_trees(most: int = 8) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setgrad.trees._grow.TREES", most)
+        yield
+
+
+@pytest.fixture(scope="session")
+def few_trees() -> Callable[..., AbstractContextManager[None]]:
+    """`with few_trees():` lets fits on tables grow few boosted trees, on which they spend most of their time."""
+    return _few_trees
 
 
 @pytest.fixture(autouse=True)

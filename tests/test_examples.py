@@ -5,7 +5,9 @@ import functools
 import io
 import itertools
 import math
+import os
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -70,9 +72,17 @@ def test_is_short_listed_and_tested(path: Path) -> None:
 
 
 def test_shard_numbers() -> None:
-    """tests/encoders/test_distributed.py compares one process with three."""
-    losses = list(_numbers("sharded_set").values())
+    """One process, and three that torchrun starts, print the same numbers, as the docstring says."""
+    alone = _numbers("sharded_set")
+    losses = list(alone.values())
     assert losses[-1] < 0.02 * losses[0]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = str(EXAMPLES / "sharded_set.py")
+    done = subprocess.run([*torchrun, script], capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    together = [float(line.rsplit(maxsplit=1)[1]) for line in done.stdout.splitlines()]
+    torch.testing.assert_close(torch.tensor(together), torch.tensor(losses), rtol=1e-6, atol=0)
 
 
 def test_softmax_numbers() -> None:
@@ -349,8 +359,9 @@ def test_basket_numbers() -> None:
     assert numbers["largest sum within the budget:"] <= 15
 
 
-def test_ids_numbers() -> None:
-    numbers = _numbers("ids_alone")
+def test_ids_numbers(few_trees: Callable[..., AbstractContextManager[None]]) -> None:
+    with few_trees(40):
+        numbers = _numbers("ids_alone")
     assert numbers["columns that are read as ids:"] == 1
     right = numbers["share of the picks that was bought:"]
     assert right > numbers["share of the three most popular that was bought:"] + 0.25
@@ -358,9 +369,10 @@ def test_ids_numbers() -> None:
     assert 0 < numbers["probability of a product that no basket had:"] < 0.5
 
 
-def test_explanation_numbers() -> None:
+def test_explanation_numbers(few_trees: Callable[..., AbstractContextManager[None]]) -> None:
     """The rule behind the data is known: prices below 60, one product of a kind."""
-    numbers = _numbers("explain_picks")
+    with few_trees(40):
+        numbers = _numbers("explain_picks")
     lost = {name: numbers[f"score lost without {name}"] for name in ("price", "brand", "kind", "weight")}
     assert min(lost["price"], lost["brand"]) > 0.1 > abs(lost["weight"])
     assert lost["kind"] > lost["weight"]
@@ -399,8 +411,9 @@ def test_the_log_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path:
         runpy.run_path(str(EXAMPLES / "tensorboard_log.py"))["open_log"](tmp_path)
 
 
-def test_scikit_learn_numbers() -> None:
-    numbers = _numbers("scikit_learn_recipes")
+def test_scikit_learn_numbers(few_trees: Callable[..., AbstractContextManager[None]]) -> None:
+    with few_trees(40):
+        numbers = _numbers("scikit_learn_recipes")
     plain, grown = (numbers[f"grid search, {word} trees:"] for word in ("without", "with"))
     assert grown > max(plain, 0.7)
     # The same folds, options and seeds.

@@ -4,7 +4,8 @@ import functools
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,10 @@ def _table(baskets: int, items: int = 6) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in an empty folder, with few sets and epochs: the pages must run, not learn."""
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_trees: Callable[..., AbstractContextManager[None]]
+) -> Iterator[Path]:
+    """Work in an empty folder, with few sets, epochs and trees: the pages must run, not learn."""
     monkeypatch.chdir(tmp_path)
     fit, fit_read = sg.SubsetSelector.fit, sg.SubsetSelector.fit_read
     load_task, load_table = sg.datasets.load_task, sg.datasets.load_table
@@ -89,7 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ):
             if name.startswith("setgrad") and vars(module).get(attribute) is original:
                 monkeypatch.setattr(module, attribute, small)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), few_trees():
         yield tmp_path
 
 

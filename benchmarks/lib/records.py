@@ -22,13 +22,14 @@ _RENAMED |= {"settled": "share_converged", "settled_test": "share_converged_test
 @final
 @dataclass(frozen=True)
 class RunContext:
-    """Where a run takes place: device, data, checkpoints of unfinished fits, and the origin that records state."""
+    """Where a run takes place: device, data, unfinished fits, fitted models, and the origin that records state."""
 
     device: str | None = None
     data_dir: str | None = None
     commit: str = ""
     command: str = ""
     checkpoints: Path | None = None
+    models: Path | None = None
 
 
 def current_commit() -> str:

@@ -37,7 +37,7 @@ Settings = Callable[[Any], Record]
 
 
 def add_trial_options(
-    parser: argparse.ArgumentParser, *, seeds: int, unit: str = "trial", checkpoints: bool = False
+    parser: argparse.ArgumentParser, *, seeds: int, unit: str = "trial", checkpoints: bool = False, models: bool = False
 ) -> None:
     """Add the options that every benchmark of trials has; `unit` is the word for a trial in the help."""
     parser.add_argument("--seeds", type=int, default=seeds, help=f"folds or seeds 0, 1, ... (default: {seeds})")
@@ -49,6 +49,10 @@ def add_trial_options(
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the page of this file and run nothing")
     if checkpoints:
         parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="where unfinished fits are saved")
+    if models:
+        parser.add_argument(
+            "--models-dir", type=Path, metavar="FOLDER", help="where fitted models are saved, for other benchmarks too"
+        )
 
 
 def parse_names(text: str, known: Collection[str], kind: str) -> list[str]:
@@ -149,10 +153,11 @@ def answers(trials: Sequence[Any], records: Sequence[Record], *, settings: Setti
 
 def run_context(options: argparse.Namespace) -> RunContext:
     """Return the context that the options describe."""
-    checkpoints = getattr(options, "checkpoints", None)
-    if checkpoints is not None:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-    return RunContext(options.device, options.data_dir, current_commit(), command_line(options), checkpoints)
+    folders = [getattr(options, name, None) for name in ("checkpoints", "models_dir")]
+    for folder in folders:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    return RunContext(options.device, options.data_dir, current_commit(), command_line(options), *folders)
 
 
 def command_line(options: argparse.Namespace) -> str:

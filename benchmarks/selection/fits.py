@@ -16,6 +16,7 @@ from benchmarks.lib.machine import describe as describe_machine
 from benchmarks.lib.machine import memory_peak, reset_peak, synchronize
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.selection.baselines import BASELINES, score_baseline
+from benchmarks.selection.fitted import model_folder
 from benchmarks.selection.inference import score_selector
 from benchmarks.selection.models import cost_of, describe, make_selector, options_of
 from benchmarks.selection.tasks import load_split, work_of
@@ -75,6 +76,9 @@ def fit(job: Job, context: RunContext) -> Record:
     fitted = time.perf_counter()
     seconds = fitted - started if checkpoint is None else sum(epoch["seconds"] for epoch in selector.history_)
     peak = memory_peak(device)
+    folder = model_folder(options, f"{job.task}-{job.splits}", seed=job.seed, context=context)
+    if folder is not None:
+        selector.save(folder)
     best = selector.history_[max(0, selector.best_epoch_ - 1)]
     test_scores = score_selector(selector, task.test)
     return {

@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     models = (*MODELS, *RIVALS)
     parser.add_argument("--models", default=",".join(models), help=f"default: {', '.join(models)}")
     parser.add_argument("--tasks", help=f"names of tasks or families of vectors (default: {TASKS})")
-    add_trial_options(parser, seeds=FOLDS, unit="fit")
+    add_trial_options(parser, seeds=FOLDS, unit="fit", models=True)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--study", type=Path, metavar="FILE", help="journal of the search (default: beside the records)"
     )
-    add_trial_options(parser, seeds=FOLDS, unit="fit", checkpoints=True)
+    add_trial_options(parser, seeds=FOLDS, unit="fit", checkpoints=True, models=True)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--models", default=",".join(MODELS), help=f"default: {', '.join(MODELS)}")
     parser.add_argument("--tasks", help=f"names of tasks or families (default: {TASKS})")
-    add_trial_options(parser, seeds=FOLDS, unit="fit")
+    add_trial_options(parser, seeds=FOLDS, unit="fit", models=True)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import final
 
 from benchmarks.lib.records import RunContext
 from benchmarks.lib.trials import parse_names
-from benchmarks.selection.models import Options, cost_of, describe, make_selector, options_of
+from benchmarks.selection.fitted import fit_or_load
+from benchmarks.selection.models import Options, cost_of, describe, options_of
 from benchmarks.selection.tasks import expand, load_split, splits_of, work_of
 from setgrad import SubsetSelector
 from setgrad.datasets import AMAZON_CATEGORIES, Task
@@ -65,8 +66,7 @@ class Trial:
     def fit(self, task: Task, context: RunContext) -> SubsetSelector:
         """Return the variant, fitted to the data."""
         options = variant_options(self.model, self.task, quick=self.quick)
-        selector = make_selector(options, seed=self.seed, device=context.device)
-        return selector.fit(*task.train, validation=task.validation)
+        return fit_or_load(task, options, f"{self.task}-{self.splits}", seed=self.seed, context=context)
 
 
 def make_trial(task: str, model: str, seed: int, *, quick: bool) -> Trial:

@@ -89,7 +89,7 @@ def make_weights(count: int, way: str, device: torch.device) -> TrainableWeights
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = ChoiceModel(config).to(device)
-    descent = {"weight_decay": options.weight_decay, "clip": options.clip}
+    descent: dict[str, Any] = {"weight_decay": options.weight_decay, "clip": options.clip}
     if way == APART:
         return SeparateWeights(model, **descent)
     weights = StackedWeights(model, **descent)

@@ -1,11 +1,15 @@
 """Data larger than memory: fit and predict on Parquet files that are streamed, killed and resumed.
 
 Claims checked: a fit of two epochs and a prediction of 50 million rows, in sets of 10 to 100,000 items, stay within 6
-GB; and a fit that is killed three times at random moments gives the model of one that was not, bit for bit.
+GB; and a fit that is killed at random moments and resumed gives the same model, bit for bit.
 
 The table has six numbers, a category and a fact of the set; up to 20 items of a set are chosen. `setgrad fit --stream`
 and `setgrad predict --stream` run in processes of their own, whose time of the processor and peak of memory the system
-reports. The rate of a fit counts the rows of every epoch, and all that a fit does beside training.
+reports. The rate of a fit counts the rows of every epoch, and all that it does beside training, again after each kill.
+
+Without --seconds the first of two fits is not killed, and the second one three times. With --seconds a call ends after
+about so long, and the next call with the same folder goes on: both fits are then killed in every call, at moments that
+are drawn for each.
 """
 
 from __future__ import annotations
@@ -13,47 +17,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
 from benchmarks.lib.machine import announce
 from benchmarks.lib.tables import table
 from benchmarks.speed.scale_data import write_parts
+from benchmarks.speed.scale_runs import Runs
 
 # What a run with the default sizes must stay within, in bytes.
 LIMIT = 6e9
 _COLUMNS = ("--set-id", "set", "--chosen", "chosen")
-
-
-@final
-@dataclass(frozen=True)
-class Run:
-    """What one command took.
-
-    Attributes:
-        seconds: Time from start to end, all of its processes together.
-        cpu: Time of the processor.
-        peak: Peak of memory of the largest process, in bytes.
-        kills: How often it was killed.
-        result: What it printed as JSON.
-    """
-
-    seconds: float
-    cpu: float
-    peak: int
-    kills: int
-    result: dict[str, Any]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dim", type=int, default=128, help="features of an item in the model (default: 128)")
     parser.add_argument("--largest", type=int, default=100_000, help="items of the largest sets (default: 100,000)")
     parser.add_argument("--held-out", type=float, default=0.2, help="share of the sets to validate on (default: 0.2)")
+    parser.add_argument("--parts", type=int, default=1, help="parts in which the picks are written (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the table, the fit and the kills (default: 0)")
     parser.add_argument("--threads", type=int, default=1, help="threads (default: 1)")
+    parser.add_argument("--seconds", type=float, help="end after about so many seconds; the next call goes on")
     parser.add_argument("--folder", type=Path, help="folder for the table and the models (default: a temporary one)")
 
 
@@ -80,101 +61,75 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     machine = announce(torch.device("cpu"), options.threads)
-    rows, largest = (4000, 300) if options.quick else (options.rows, options.largest)
-    started = time.perf_counter()
-    data = folder / "data"
-    sets = write_parts(data, rows, largest=largest, seed=options.seed, part_rows=1500 if options.quick else 2**20)
-    size = sum(path.stat().st_size for path in data.iterdir())
-    print(
-        f"{rows:,} rows in {sets:,} sets, {size / 1e9:.2f} GB of Parquet, written in "
-        f"{time.perf_counter() - started:.0f} s",
-        flush=True,
-    )
-    fit = ["fit", str(data), "--stream", *_COLUMNS, "--dim", str(8 if options.quick else options.dim)]
+    runs = Runs(folder / "runs.jsonl", options.threads, options.seconds, random.Random(f"{time.time_ns()}"))
+    rows = 4000 if options.quick else options.rows
+    sets, size = _table(folder, rows, options)
+    data = str(folder / "data")
+    fit = ["fit", data, "--stream", *_COLUMNS, "--dim", str(8 if options.quick else options.dim)]
     fit += ["--max-epochs", str(options.epochs), "--patience", str(options.epochs), "--random-state", str(options.seed)]
     fit += ["--device", "cpu", "--verbose", "0", "--validation-fraction", str(options.held_out)]
-    plain = _measure([*fit, "-o", str(folder / "model")], options.threads)
-    _tell("fit", plain)
-    resumed = _measure(
-        [*fit, "-o", str(folder / "resumed"), "--checkpoint", str(folder / "run.ckpt"), "--checkpoint-minutes", "0.05"],
-        options.threads,
-        kills=options.kills,
-        within=plain.seconds,
-        rng=random.Random(options.seed),
-    )
-    _tell(f"fit, killed {resumed.kills} times", resumed)
-    same = _digest(folder / "model") == _digest(folder / "resumed")
-    picks = folder / "picks.parquet"
-    predict = _measure(["predict", str(folder / "model"), str(data), "--stream", "-o", str(picks)], options.threads)
-    _tell("predict", predict)
+    models = [folder / "model", folder / "resumed"]
+    for number, (name, model) in enumerate(zip(("fit", "fit again"), models, strict=True)):
+        # The states of a fit that is not killed are not saved, and cost no time.
+        saved = ["--checkpoint", str(folder / f"{number}.ckpt"), "--checkpoint-minutes", "0.05" if number else "2"]
+        more = saved if number or options.seconds else []
+        runs.finish(name, [*fit, *more, "-o", str(model)], kills=options.kills if number else 0)
+    for part in range(options.parts):
+        shares = ["--part", f"{part + 1}/{options.parts}"] if options.parts > 1 else []
+        out = folder / ("picks" if shares else "picks.parquet")
+        runs.finish(f"predict {part}", ["predict", str(models[0]), data, "--stream", *shares, "-o", str(out)])
+    if runs.is_over:
+        print("the next call with this folder goes on")
+        return {"machine": machine, "rows": rows, "failed": False, "finished": False}
+    same = _digest(models[0]) == _digest(models[1])
+    predicted = [f"predict {part}" for part in range(options.parts)]
     done = {
-        "fit": (plain, options.epochs * rows),
-        f"fit, killed {resumed.kills} times": (resumed, options.epochs * rows),
-        "predict": (predict, rows),
+        "fit": (runs.total("fit"), options.epochs * rows),
+        "fit again": (runs.total("fit again"), options.epochs * rows),
+        "predict": (runs.total(*predicted), rows),
     }
     lines = [
-        [name, f"{one.seconds:.0f} s", f"{one.cpu:.0f} s", f"{work / one.cpu:,.0f}", f"{one.peak / 1e9:.2f} GB"]
-        for name, (one, work) in done.items()
+        [
+            name,
+            f"{total.kills}",
+            f"{total.seconds:.0f} s",
+            f"{total.cpu:.0f} s",
+            f"{work / total.cpu:,.0f}",
+            f"{total.peak / 1e9:.2f} GB",
+        ]
+        for name, (total, work) in done.items()
     ]
-    print(table(["command", "time", "of the processor", "rows a second of it", "peak"], lines))
+    print(table(["command", "killed", "time", "of the processor", "rows a second of it", "peak"], lines))
     print(f"the models of both fits are {'the same, bit for bit' if same else 'DIFFERENT'}")
-    runs = {"fit": plain, "resumed": resumed, "predict": predict}
-    is_small = max(one.peak for one in runs.values()) <= LIMIT
+    is_small = all(total.peak <= LIMIT for total, _ in done.values())
+    items = sum(runs.total(name).items for name in predicted)
     return {
         "machine": machine,
         "rows": rows,
         "sets": sets,
         "bytes": size,
-        "runs": {name: asdict(one) for name, one in runs.items()},
+        "runs": {name: total.to_json() for name, (total, _) in done.items()},
         "same": same,
-        "failed": not (same and is_small and predict.result["items"] == rows),
+        "finished": True,
+        "failed": not (same and is_small and items == rows),
     }
 
 
-def _tell(name: str, one: Run) -> None:
-    print(f"{name}: {one.seconds:.0f} s, {one.cpu:.0f} of the processor, peak {one.peak / 1e9:.2f} GB", flush=True)
-
-
-def _measure(
-    arguments: Sequence[str],
-    threads: int,
-    *,
-    kills: int = 0,
-    within: float = 0.0,
-    rng: random.Random | None = None,
-) -> Run:
-    """Run a command of setgrad to its end.
-
-    Args:
-        arguments: Its arguments.
-        threads: Its threads.
-        kills: How often it is killed and started again.
-        within: About how many seconds it takes in all; kills come at random moments of it.
-        rng: Where these are drawn from.
-    """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    seconds, cpu, peak, done = 0.0, 0.0, 0, 0
-    while True:
+def _table(folder: Path, rows: int, options: argparse.Namespace) -> tuple[int, int]:
+    """Write the table, unless it is there, and return its number of sets and of bytes."""
+    data, note = folder / "data", folder / "data.json"
+    if not note.exists():
         started = time.perf_counter()
-        with tempfile.TemporaryFile("w+") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "setgrad", *arguments, "--json"], stdout=output, env=environment
-            )
-            if done < kills and rng is not None:
-                time.sleep(within * rng.uniform(0.1, 0.9) / kills)
-                # If it has ended before, it waits to be asked how, and the signal does nothing.
-                os.kill(process.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            seconds, peak = seconds + time.perf_counter() - started, max(peak, usage.ru_maxrss * 1024)
-            cpu += usage.ru_utime + usage.ru_stime
-            if process.returncode == -signal.SIGKILL:
-                done += 1
-                continue
-            if process.returncode:
-                raise SystemExit(f"{' '.join(arguments)} failed")
-            output.seek(0)
-            return Run(seconds, cpu, peak, done, json.load(output))
+        largest, part_rows = (300, 1500) if options.quick else (options.largest, 2**20)
+        sets = write_parts(data, rows, largest=largest, seed=options.seed, part_rows=part_rows)
+        size = sum(path.stat().st_size for path in data.iterdir())
+        note.write_text(json.dumps({"rows": rows, "sets": sets, "bytes": size}))
+        print(f"written in {time.perf_counter() - started:.0f} s")
+    found = json.loads(note.read_text())
+    if found["rows"] != rows:
+        raise SystemExit(f"{folder} has a table of {found['rows']:,} rows; name another folder")
+    print(f"{rows:,} rows in {found['sets']:,} sets, {found['bytes'] / 1e9:.2f} GB of Parquet", flush=True)
+    return found["sets"], found["bytes"]
 
 
 def _digest(model: Path) -> str:

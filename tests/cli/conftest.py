@@ -1,7 +1,8 @@
 """A small table, a model that the command line fitted on it, and a function that calls the command."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         return Result(code, caught.out, caught.err)
 
     return call
+
+
+@pytest.fixture(scope="module", autouse=True)
+def grow_few_trees(few_trees: Callable[..., AbstractContextManager[None]]) -> Iterator[None]:
+    """Only tests/trees is about how much trees learn."""
+    with few_trees():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 import setgrad as sg
 
-QUICK = ["--sets", "12,6,8", "--dim", "8", "--heads", "1", "--max-epochs", "1", "--device", "cpu"]
+QUICK = ["--sets", "12,6,8", "--dim", "8", "--heads", "1", "--hidden", "16", "--max-epochs", "1", "--device", "cpu"]
 
 
 def test_demo_as_json(run: Callable, tmp_path: Path) -> None:

@@ -73,12 +73,6 @@ def test_numbers_are_aligned_on_the_right(run: Callable) -> None:
     assert len({len(line) for line in lines}) == 1
 
 
-def test_help_needs_no_optional_package() -> None:
-    code = "import sys; import setgrad.cli; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
-    assert not {"pyarrow", "rich", "sklearn", "matplotlib"} & set(done.stdout.split())
-
-
 def test_letters_that_the_terminal_cannot_show_are_no_error() -> None:
     code = "import sys; from setgrad.cli import main; sys.exit(main(['datasets', 'moons']))"
     narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -177,13 +177,13 @@ def test_large_steps_use_torch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", [_arcs(3), Case("grid", GridPath(), (3, 3)), Case("tour", TSP(), (4, 4))], ids=str)
 def test_compiled_solvers_use_torch_and_agree(case: Case) -> None:
     def answer(theta: Tensor) -> tuple[Tensor, bool]:
         return case.solver(theta), numpy_views(1, 8, theta) is None
 
     theta = draws(4, *case.shape).abs()
-    torch.compiler.reset()
     z, stays = torch.compile(answer, backend="eager")(theta)
     assert stays
     assert torch.equal(z, case.solver(theta))

@@ -61,6 +61,7 @@ def test_too_few_allowed_items_raise(case: Case, low: float) -> None:
         case.build()(theta)
 
 
+@pytest.mark.usefixtures("compiler")
 @looking
 def test_errors_under_transforms(case: Case) -> None:
     def total(layer: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -75,7 +76,6 @@ def test_errors_under_transforms(case: Case) -> None:
     theta[1, 2] = torch.nan
     with pytest.raises(DataError, match="NaN or plus infinity"):
         torch.func.grad(total(case.build()))(theta)
-    torch.compiler.reset()
     with pytest.raises(DataError, match="NaN or plus infinity"):
         torch.compile(case.build(), backend="eager")(theta)
 

@@ -107,9 +107,9 @@ def run(layer: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tenso
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_layers_agree(case: Case) -> None:
-    torch.compiler.reset()
     theta = draws(4, N)
     plain, fast = case.build(), case.build()
     z, grad = run(plain, theta)
@@ -120,13 +120,13 @@ def test_compiled_layers_agree(case: Case) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", [lambda theta: KSubset(theta, 2), RandomSpanningTree])
 def test_compiled_distributions_agree(case: object) -> None:
     def loss(theta: Tensor) -> Tensor:
         q = case(theta)  # type: ignore[operator]
         return (q.marginals**2).sum() + q.entropy().sum()
 
-    torch.compiler.reset()
     theta = draws(3, 4, 4)
     result = []
     for function in (loss, torch.compile(loss, backend="aot_eager")):

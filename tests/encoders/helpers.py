@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -42,8 +43,13 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 1e-12) -> None:
 
 def generator_drawing(orders: Sequence[Sequence[int]]) -> torch.Generator:
     """Return a generator from which `torch.randperm` draws these permutations, one after another."""
+    return torch.Generator().manual_seed(_seed_drawing(tuple(map(tuple, orders))))
+
+
+@functools.cache
+def _seed_drawing(orders: tuple[tuple[int, ...], ...]) -> int:
     for seed in itertools.count():
         generator = torch.Generator().manual_seed(seed)
-        if all(torch.randperm(len(order), generator=generator).tolist() == list(order) for order in orders):
-            return generator.manual_seed(seed)
+        if all(tuple(torch.randperm(len(order), generator=generator).tolist()) == order for order in orders):
+            return seed
     raise AssertionError

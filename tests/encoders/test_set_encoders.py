@@ -250,13 +250,14 @@ def test_items_get_a_gradient_from_the_full_graph(chunked):
 def test_the_mean_of_sampled_gradients_is_the_gradient_of_the_whole_set(case, seeded, samples):
     """Over all orders of the chunks in all passes, which are equally likely; chunks differ in size, some are empty."""
     encoder, sets = build(case, seeded), random_sets()
-    chunks, exact = split_sets(sets), gradients(encoder, encoder(sets))
+    whole = encoder(sets)
+    chunks, exact = split_sets(sets), gradients(encoder, whole)
     orders = list(itertools.product(itertools.permutations(range(3)), repeat=case.draws))
     total = [torch.zeros_like(g) for g in exact]
     for order in orders:
         generator, expected = generator_drawing(order), generator_drawing(order)
         code = encoder.stream(chunks, gradient="sample", samples=samples, generator=generator)
-        assert_close(code, encoder(sets))
+        assert_close(code, whole)
         total = [t + g / len(orders) for t, g in zip(total, gradients(encoder, code), strict=True)]
         for permutation in order:
             torch.randperm(len(permutation), generator=expected)
@@ -356,10 +357,10 @@ class FixedSizes(nn.Module):
 
 # Torch reads .grad of every input, and silences that warning only where it is not an error.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_encoders_compile_to_one_graph(case, seeded):
     encoder = build(case, seeded)
-    torch.compiler.reset()
     compiled = torch.compile(FixedSizes(encoder), backend="eager", fullgraph=True)
     values = random_sets().values
     assert_close(compiled(values), encoder(random_sets()))

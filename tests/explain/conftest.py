@@ -61,6 +61,7 @@ def shop():
 
 
 @pytest.fixture(scope="session")
-def fitted():
+def fitted(few_trees):
     selector = SubsetSelector(dim=16, hidden=(32,), layers=1, max_epochs=40, random_state=0, verbose=0, device="cpu")
-    return selector.fit(make_shop(), **COLUMNS)
+    with few_trees(20):
+        return selector.fit(make_shop(), **COLUMNS)

@@ -1,5 +1,6 @@
 """Set functions with known interactions, and explanations of them by enumeration."""
 
+import functools
 import itertools
 import math
 
@@ -37,10 +38,11 @@ def value(function, items, subset):
 def shapley_by_orders(function, items, players):
     """Return the mean gain of each player over all orders."""
     shares = dict.fromkeys(players, 0.0)
+    # The orders share their subsets.
+    worth = functools.cache(lambda subset: value(function, items, subset))
     for order in itertools.permutations(players):
         for place, player in enumerate(order):
-            before = value(function, items, order[:place])
-            shares[player] += value(function, items, order[: place + 1]) - before
+            shares[player] += worth(frozenset(order[: place + 1])) - worth(frozenset(order[:place]))
     return {player: share / math.factorial(len(players)) for player, share in shares.items()}
 
 

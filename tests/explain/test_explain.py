@@ -1,7 +1,5 @@
 """Explanations of a fitted selector: gains, effects of columns, and their tables."""
 
-import itertools
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -103,10 +101,14 @@ def test_tables_have_the_ids_and_the_columns_of_the_caller(fitted, shop):
     assert frame["chosen"].tolist() == picks.loc[frame["product"], "chosen"].tolist()
     # All items of a visit have the same value of this column.
     assert (frame["effect of member"] == 0).all()
-    for table, kind in itertools.product(("items", "swaps"), (pl.from_pandas(shop), pa.Table.from_pandas(shop))):
-        other = fitted.explain(kind).to_frame(table)
-        assert type(other) is type(kind)
-        assert pa.table(other).column("product").to_pylist() == found.to_frame(table)["product"].tolist()
+    few = shop[shop["visit"].isin(["v0", "v1", "v2"])]
+    for kind in (pl.from_pandas(few), pa.Table.from_pandas(few)):
+        others = fitted.explain(kind)
+        for table in ("items", "swaps"):
+            other, same = others.to_frame(table), found.to_frame(table)
+            assert type(other) is type(kind)
+            expected = same[same["visit"].isin(few["visit"])]["product"].tolist()
+            assert pa.table(other).column("product").to_pylist() == expected
     assert found.to_dict("pairs")["other"] == found.to_frame("pairs")["other"].tolist()
     with pytest.raises(OptionError, match="unknown table 'rows'"):
         found.to_frame("rows")

@@ -65,8 +65,8 @@ def model(request):
 
 
 @pytest.fixture(scope="module")
-def from_table():
-    with warnings.catch_warnings():
+def from_table(few_trees):
+    with warnings.catch_warnings(), few_trees():
         warnings.simplefilter("ignore", UserWarning)
         fitted = SubsetSelector(**{**TINY, "max_epochs": 1}).fit(make_table(), set_id="visit", chosen="bought")
     selector = stir(fitted)
@@ -91,19 +91,24 @@ def run_onnx(path: Path):
 RUNNERS = {".pt2": run_torch, ".onnx": run_onnx}
 
 
-@pytest.fixture(params=RUNNERS)
-def export(request, tmp_path):
+@pytest.fixture(scope="module", params=RUNNERS)
+def export(request, tmp_path_factory):
     """Return a function that exports a selector and returns what runs the program."""
     if request.param == ".onnx":
         for package in ("onnx", "onnxscript", "onnxruntime"):
             pytest.importorskip(package, reason='ONNX needs other packages: pip install "setgrad[export]" onnxruntime')
 
     def write(selector):
-        path = tmp_path / f"model{request.param}"
+        path = tmp_path_factory.mktemp("program") / f"model{request.param}"
         export_model(selector, path)
         return RUNNERS[request.param](path)
 
     return write
+
+
+@pytest.fixture(scope="module")
+def run_table(from_table, export):
+    return export(from_table)
 
 
 def padded(sets: Sets):
@@ -133,8 +138,8 @@ def test_sets_of_any_size(model, export):
     check(run, model, random_sets([3, 40, 1, 17]))
 
 
-def test_a_table_with_all_kinds_of_columns(from_table, export):
-    run = export(from_table)
+def test_a_table_with_all_kinds_of_columns(from_table, run_table):
+    run = run_table
     table = make_table()
     items, mask = encode_table(from_table, table)
     logits = run(items, mask, np.zeros_like(mask))
@@ -178,8 +183,8 @@ def choose(run, items, mask, *, size=None, cut=None, min_size=0):
     return chosen
 
 
-def test_the_loop_outside_chooses_as_predict(from_table, export):
-    run = export(from_table)
+def test_the_loop_outside_chooses_as_predict(from_table, run_table):
+    run = run_table
     table = make_table()
     items, mask = encode_table(from_table, table)
     picks = from_table.predict(table, size=2)

@@ -7,13 +7,7 @@ from setgrad.errors import ConvergenceError
 from setgrad.implicit import quadratic, root
 
 C = torch.tensor([[4.0], [9.0]], dtype=torch.float64)
-
-
-@pytest.fixture(autouse=True)
-def _reset_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def compiled(function):

@@ -237,8 +237,8 @@ def test_buffers_that_are_differentiated_raise(seeded):
 
 # Dynamo uses deprecated parts of torch.
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 def test_a_module_can_be_solved_under_compile(seeded):
-    torch._dynamo.reset()
     module, x = make(Scaled, seeded), draw(5, 3)
     weights = list(module.parameters())
     compiled = torch.compile(lambda x: fixed_point(module, START, x, **OPTIONS).value, backend="eager")
@@ -251,7 +251,6 @@ def test_a_module_can_be_solved_under_compile(seeded):
     module.c.mul_(3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
-    torch._dynamo.reset()
 
 
 def test_linearisation_and_preconditioner_get_no_buffers(seeded):

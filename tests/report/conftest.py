@@ -1,5 +1,7 @@
 """Tiny fitted selectors and their results, for pages to be about: of points, of a table, and of images."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +76,10 @@ def shop_table(seed: int, sets: int) -> pa.Table:
 
 
 @pytest.fixture(scope="session")
-def shop() -> Shop:
+def shop(few_trees: Callable[..., AbstractContextManager[None]]) -> Shop:
     train, test = shop_table(0, 40), shop_table(1, 20)
-    selector = SubsetSelector(**TINY | {"dim": 16, "max_epochs": 8}).fit(train, **ROLES)
+    with few_trees():
+        selector = SubsetSelector(**TINY | {"dim": 16, "max_epochs": 8}).fit(train, **ROLES)
     training = FittedTable.of(train, selector.table_, chosen=True).read_choices()
     return Shop(selector, training, evaluate(selector, test), sg.describe(test, **ROLES))
 

@@ -16,11 +16,12 @@ from tests.report.conftest import HOSTILE, Shop
 from tests.report.pages import Page, written
 
 
-@pytest.fixture
-def page(tmp_path: Path, selector: SubsetSelector, evaluation: Evaluation) -> Page:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, selector: SubsetSelector, evaluation: Evaluation) -> Page:
     summary = TextTable("all of it", ("task", "score"), (("moons", "12.00"),))
     section = Section("Moons", selector, evaluation, "a note")
-    return written(tmp_path / "deep" / "report.html", section, title="A title", summary=summary, sets=5)
+    path = tmp_path_factory.mktemp("page") / "deep" / "report.html"
+    return written(path, section, title="A title", summary=summary, sets=5)
 
 
 @pytest.fixture(scope="module")

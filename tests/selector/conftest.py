@@ -38,6 +38,13 @@ def first_member(selector: SubsetSelector) -> Any:
     return selector.model_.each()[0]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def grow_few_trees(few_trees):
+    """Only tests/trees is about how much trees learn."""
+    with few_trees():
+        yield
+
+
 @pytest.fixture(scope="session")
 def choices():
     return make_choices(60)

@@ -145,15 +145,21 @@ def test_steps_of_aimle_adapt_and_belong_to_one_fit(scores):
 BUDGETED = choices_within_budget(200, 0), choices_within_budget(100, 1)
 
 
-@pytest.mark.parametrize("loss", CHOICE_LOSSES)
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_every_gradient_learns_the_preference(name, loss):
+@pytest.fixture(scope="module")
+def untrained_score():
     (choices, budget), (new, other) = BUDGETED
     untrained = SubsetSelector(**{**LEARN, "max_epochs": 1, "learning_rate": 1e-9}).fit(*choices, constraint=budget)
+    return untrained.score(*new, constraint=other)
+
+
+@pytest.mark.parametrize("loss", CHOICE_LOSSES)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_gradient_learns_the_preference(untrained_score, name, loss):
+    (choices, budget), (new, other) = BUDGETED
     selector = SubsetSelector(**LEARN).fit(*choices, constraint=budget, gradient=name, choice_loss=loss)
     score = selector.score(*new, constraint=other)
     assert score > 0.85
-    assert score > untrained.score(*new, constraint=other) + 0.25
+    assert score > untrained_score + 0.25
 
 
 def test_without_limits_any_subset_can_be_learned():

@@ -75,7 +75,7 @@ def test_the_choice_holds_the_given_items_and_no_excluded_one(
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_what_is_known_gives_the_same_choice_alone(quick: SubsetSelector, options: dict[str, Any]) -> None:
-    sets = make_choices(15, seed=4).sets
+    sets = make_choices(10, seed=4).sets
     sets = sets.take(np.flatnonzero(sets.layout.host_lengths >= 5))
     inside, outside = draw_known(sets)
     together = quick.predict(sets, given=inside, excluded=outside, **options)

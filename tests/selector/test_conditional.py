@@ -189,11 +189,8 @@ def test_training_under_a_constraint(gradient):
     assert bool(BatchConstraint.of(other, new.sets).allows(picks.values[None], new.sets).all())
     # Fitted without the budget it has 0.58: a good item that was too expensive is learned as a bad one.
     assert selector.score(*new, constraint=other) > 0.85
-    losses = [
-        [row["loss"] for row in again.fit(*choices, constraint=budget, gradient=gradient).history_]
-        for again in (SubsetSelector(**{**options, "max_epochs": 2}) for _ in range(2))
-    ]
-    assert losses[0] == losses[1] == [row["loss"] for row in selector.history_[:2]]
+    again = SubsetSelector(**{**options, "max_epochs": 2}).fit(*choices, constraint=budget, gradient=gradient)
+    assert [row["loss"] for row in again.history_] == [row["loss"] for row in selector.history_[:2]]
 
 
 @pytest.mark.filterwarnings("ignore:nothing was chosen")
@@ -479,6 +476,8 @@ def test_options_in_use(choices):
     assert samples == [4, 2]
     assert [default_learning_rate(SelectorOptions(), empty_sets(count)) for count in (1999, 2000)] == [1e-3, 2e-3]
     assert default_learning_rate(SelectorOptions(method="unrolled"), empty_sets(2000)) == 1e-3
+    assert default_learning_rate(SelectorOptions(), empty_sets(2000, 32)) == 1e-3
+    assert default_samples(SelectorOptions(), empty_sets(2000, 32)) == 4
     assert default_samples(SelectorOptions(half=True), empty_sets(2000)) == 4
     assert default_samples(SelectorOptions(method="unrolled"), empty_sets(2000)) == 5
     assert [default_hidden(SelectorOptions(), empty_sets(1, d)) for d in (31, 32)] == [(256, 128), (512, 256)]

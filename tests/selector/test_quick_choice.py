@@ -25,13 +25,13 @@ def selector(choices):
 def slow(monkeypatch):
     """The numbers of sets that were chosen from in double precision."""
     counts: list[int] = []
-    follow = Chooser._follow_path
+    follow = Chooser.follow_path
 
     def noted(self: Chooser, *arguments: Any) -> tuple[Sets, torch.Tensor, torch.Tensor]:
         counts.append(len(self.sets))
         return follow(self, *arguments)
 
-    monkeypatch.setattr(Chooser, "_follow_path", noted)
+    monkeypatch.setattr(Chooser, "follow_path", noted)
     return counts
 
 
@@ -65,7 +65,7 @@ def test_the_choice_is_that_of_double_precision(selector, slow, monkeypatch, rul
     assert sum(slow) < 20
     slow.clear()
     # With a margin as large as the gains nothing is clear enough.
-    monkeypatch.setattr("setgrad.selector._prediction._MARGIN", 1e9)
+    monkeypatch.setattr("setgrad.selector._quick_choice.MARGIN", 1e9)
     exact = selector.predict(sets, **options)
     assert sum(slow) > (0 if how == "sizes" else 60)
     assert torch.equal(quick.values, exact.values)

@@ -34,14 +34,23 @@ def routing():
         yield
 
 
+@pytest.fixture(scope="module")
+def fitted_alone(rows):
+    """For each fold its held-out rows, and a selector that was fitted on the others."""
+    frame, (_, y, groups) = make_frame(rows), rows
+    return [
+        (test, SubsetSelector(**TINY).fit(frame.iloc[train], y[train], set_id="session"))
+        for train, test in GroupKFold(3).split(frame, y, groups)
+    ]
+
+
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
-def test_cross_val_predict_gives_what_each_fold_gives(rows, routing, method):
+def test_cross_val_predict_gives_what_each_fold_gives(rows, fitted_alone, routing, method):
     frame, (_, y, groups), cv = make_frame(rows), rows, GroupKFold(3)
     selector = SubsetSelector(**TINY).set_fit_request(set_id=True, groups=False)
     found = cross_val_predict(selector, frame, y, params={"groups": groups, "set_id": "session"}, cv=cv, method=method)
     assert found.shape == y.shape
-    for train, test in cv.split(frame, y, groups):
-        alone = SubsetSelector(**TINY).fit(frame.iloc[train], y[train], set_id="session")
+    for test, alone in fitted_alone:
         assert found[test].tolist() == getattr(alone, method)(frame.iloc[test]).tolist()
 
 

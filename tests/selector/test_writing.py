@@ -1,5 +1,8 @@
 """Picks that are written while a table is read: those of `predict`, bit for bit, and a whole file or none."""
 
+from functools import partial
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -84,3 +87,33 @@ def test_what_cannot_be_written_says_so(fitted, folder, tmp_path):
     parquet.write_table(pa.concat_tables([parquet.read_table(folder / "0.parquet")] * 2), folder / "0.parquet")
     with pytest.raises(DataError, match="appears again after other sets"):
         fitted.write_picks(folder, tmp_path / "picks.parquet")
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 40])
+def test_parts_are_together_the_picks_of_the_table(fitted, tmp_path, monkeypatch, count):
+    shrink(monkeypatch)
+    # The second set has half of all rows.
+    rows = pa.concat_tables([make_rows(1, seed=1, largest=9), make_rows(39, seed=5, largest=9)])
+    sizes = np.repeat(np.arange(40), [2, 300, *[5] * 38])
+    rows = rows.take(pa.array(np.arange(len(sizes)) % rows.num_rows))
+    rows = rows.set_column(0, "set", pa.array([f"set {number}" for number in sizes]))
+    folder = write_parts(tmp_path / "data", rows, (100, 333))
+    summaries = [fitted.write_picks(folder, tmp_path / "picks", part=(number + 1, count)) for number in range(count)]
+    assert parquet.read_table(tmp_path / "picks").equals(fitted.predict(folder))
+    assert sum(one.items for one in summaries) == rows.num_rows and min(len(one.sizes) for one in summaries) > 0
+    assert max(one.items for one in summaries) <= rows.num_rows / count + 300
+
+
+def test_parts_that_cannot_be_are_errors(fitted, folder, tmp_path):
+    write = partial(fitted.write_picks, folder)
+    with pytest.raises(OptionError, match=r"there is no part 4 of 3; .* numbered from 1 on"):
+        write(tmp_path / "picks", part=(4, 3))
+    with pytest.raises(OptionError, match=r"must be two whole numbers, such as \(3, 16\)"):
+        write(tmp_path / "picks", part=3)
+    with pytest.raises(OptionError, match="the table has 120 sets, fewer than 121 parts"):
+        write(tmp_path / "picks", part=(1, 121))
+    with pytest.raises(OptionError, match="is a file; name a folder"):
+        write(tmp_path / "picks.parquet", part=(1, 2))
+    write(tmp_path / "picks", part=(1, 3))
+    with pytest.raises(DataError, match="holds picks in 3 parts"):
+        write(tmp_path / "picks", part=(1, 2))

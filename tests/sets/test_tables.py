@@ -1,8 +1,6 @@
 """Tables: every format, read in chunks, and picks that can be read back."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -370,13 +368,6 @@ def test_a_path_that_cannot_be_written_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetgradError, match="cannot be written"):
         write_table(tmp_path / "file" / "picks.csv", PICKS)
-
-
-def test_importing_setgrad_does_not_load_pyarrow() -> None:
-    code = "import sys, setgrad as sg; assert 'pyarrow' not in sys.modules; sg.read_table; sg.sets.write_table"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with pytest.raises(ImportError, match="no_such_name"):
-        from setgrad.sets import no_such_name  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:

@@ -56,13 +56,17 @@ def score_by_hand(trees, numbers, relative):
     scores = np.zeros((len(trees.counts), len(numbers)))
     for fold, count in enumerate(trees.counts.tolist()):
         table = torch.cat([features, trees.labels[fold][trees.inputs.codes(numbers)]], 1)
-        for row, item in enumerate(table):
+        # Lists, because a loop over tensors takes seconds.
+        columns, thresholds, values = (
+            part[fold, :count].tolist() for part in (trees.columns, trees.thresholds, trees.values)
+        )
+        for row, item in enumerate(table.tolist()):
             scores[fold, row] = trees.starts[fold]
             for tree in range(count):
                 leaf = 0
-                for column, threshold in zip(trees.columns[fold, tree], trees.thresholds[fold, tree], strict=True):
+                for column, threshold in zip(columns[tree], thresholds[tree], strict=True):
                     leaf = 2 * leaf + int(item[column] > threshold)
-                scores[fold, row] += float(trees.values[fold, tree, leaf])
+                scores[fold, row] += values[tree][leaf]
     return scores
 
 
@@ -117,12 +121,14 @@ def test_scores_do_not_depend_on_the_batch_or_the_precision(fitted, monkeypatch)
     assert trees(numbers[:0], relative[:0]).shape == (0,)
 
 
-def test_the_seed_decides_all(fitted):
+def test_the_seed_decides_all(few_trees):
     numbers, relative, chosen, ids = make_items()
-    again, other = BoostedTrees(PARTS, 3), BoostedTrees(PARTS, 3)
-    assert again.fit(numbers, relative, chosen, ids, seed=0).equal(fitted[1])
-    assert all(value.equal(fitted[0].state_dict()[name]) for name, value in again.state_dict().items())
-    assert not other.fit(numbers, relative, chosen, ids, seed=1).equal(fitted[1])
+    first, again, other = (BoostedTrees(PARTS, 3) for _ in range(3))
+    with few_trees():
+        folds = first.fit(numbers, relative, chosen, ids, seed=0)
+        assert again.fit(numbers, relative, chosen, ids, seed=0).equal(folds)
+        assert all(value.equal(first.state_dict()[name]) for name, value in again.state_dict().items())
+        assert not other.fit(numbers, relative, chosen, ids, seed=1).equal(folds)
 
 
 def test_trees_learn_from_a_part_of_many_items(fitted, monkeypatch):
@@ -137,13 +143,14 @@ def test_trees_learn_from_a_part_of_many_items(fitted, monkeypatch):
     assert roc_auc_score(chosen, own) > 0.9
 
 
-def test_an_item_without_weight_teaches_nothing():
+def test_an_item_without_weight_teaches_nothing(few_trees):
     numbers, relative, chosen, ids = make_items()
     weights = (ids < 50).float()
     changed = torch.where(ids < 50, chosen, ~chosen)
     first, second = BoostedTrees(PARTS, 3), BoostedTrees(PARTS, 3)
-    first.fit(numbers, relative, chosen, ids, weights, seed=0)
-    second.fit(numbers, relative, changed, ids, weights, seed=0)
+    with few_trees():
+        first.fit(numbers, relative, chosen, ids, weights, seed=0)
+        second.fit(numbers, relative, changed, ids, weights, seed=0)
     assert all(value.equal(second.state_dict()[name]) for name, value in first.state_dict().items())
 
 

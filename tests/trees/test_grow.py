@@ -23,8 +23,10 @@ def make_examples(features, labels, sets=None, weights=None):
 def predict(trees, features):
     """The scores by a loop over items, trees and levels."""
     scores = np.full(len(features), trees.start)
-    for row, item in enumerate(features.astype(np.float32)):
-        for columns, thresholds, values in zip(trees.columns, trees.thresholds, trees.values, strict=True):
+    # Lists, because a loop over arrays takes seconds.
+    grown = [part.tolist() for part in (trees.columns, trees.thresholds, trees.values)]
+    for row, item in enumerate(features.astype(np.float32).tolist()):
+        for columns, thresholds, values in zip(*grown, strict=True):
             leaf = 0
             for column, threshold in zip(columns, thresholds, strict=True):
                 leaf = 2 * leaf + int(item[column] > threshold)

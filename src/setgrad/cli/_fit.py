@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from setgrad._launch import is_first, launched
 from setgrad._text_table import TextTable
 from setgrad.cli._columns import (
     TABLE_HELP,
@@ -108,6 +110,13 @@ def _run(args: Namespace) -> CommandResult:
     check_checkpoint(selector.checkpoint, tables, start=args.start)
     check_model_folder(args.output, checkpoint=selector.checkpoint)
     start = None if args.start is None else load(args.start, device=selector.device)
+    with nullcontext() if launched() is None else selector.fitting_together():
+        return _fit(args, selector, arguments, start)
+
+
+def _fit(
+    args: Namespace, selector: SubsetSelector, arguments: TableArguments, start: SubsetSelector | None
+) -> CommandResult:
     if is_streamed(args.table, args.stream, verbose=selector.verbose > 0):
         return _fit_streamed(args, selector, arguments, start)
     read = _read_table(args, selector, arguments, start)
@@ -121,8 +130,7 @@ def _run(args: Namespace) -> CommandResult:
     with printed_warnings(RuntimeWarning):
         selector.fit_read(read, validation, constraint, training, start)
     seconds = time.perf_counter() - started
-    with printed_warnings(UserWarning):
-        selector.save(args.output)
+    _save(selector, args.output)
     counts = (len(read.choices), read.choices.sets.layout.total)
     return _result(args.output, selector, counts, read.description, seconds, has_limits=constraint is not None)
 
@@ -141,9 +149,14 @@ def _fit_streamed(
     with printed_warnings(RuntimeWarning):
         selector.fit_streamed(read, args.validation, training, start)
     seconds = time.perf_counter() - started
-    with printed_warnings(UserWarning):
-        selector.save(args.output)
+    _save(selector, args.output)
     return _result(args.output, selector, (read.sets, read.items), read.description, seconds, has_limits=False)
+
+
+def _save(selector: SubsetSelector, folder: Path) -> None:
+    if is_first():
+        with printed_warnings(UserWarning):
+            selector.save(folder)
 
 
 def _describe(args: Namespace, selector: SubsetSelector, arguments: TableArguments) -> CommandResult:
@@ -242,6 +255,7 @@ FIT = Command(
         "setgrad fit choices.csv --set-id query --chosen clicked --category shop --ignore stock -o model/",
         "setgrad fit train.parquet --validation valid.parquet --set-id set --chosen chosen -o model/ \\\n"
         "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # resumes if it is interrupted",
+        "torchrun --nproc-per-node 4 -m setgrad fit rows/ --set-id set --chosen chosen -o model/   # four processes",
     ),
     declare=_declare,
     run=_run,

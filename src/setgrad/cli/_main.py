@@ -13,6 +13,7 @@ from textwrap import fill
 from typing import Any, NoReturn, final
 
 import setgrad
+from setgrad._launch import is_first, launched
 from setgrad._progress import showing
 from setgrad.cli._command import STOPPED, Command
 from setgrad.cli._output import print_error, redirect_to_stderr, show, warnings_in_one_line, write_result
@@ -33,6 +34,8 @@ SUMMARIES = {
 # Those that were imported.
 COMMANDS: dict[str, Command] = {}
 
+# Commands that several processes run together under torchrun.
+_DISTRIBUTED = ("fit", "predict")
 _WIDTH = 80
 _TOUR = (
     "setgrad demo                                            fit on built-in data",
@@ -68,9 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
+    process = launched()
+    if process is not None and process[1] > 1 and args.command not in _DISTRIBUTED:
+        return _fail(f"{args.command} is for one process; start it without torchrun", args.json, 2)
     try:
-        with redirect_to_stderr(), warnings_in_one_line(), showing("reading", not args.json):
+        with redirect_to_stderr(), warnings_in_one_line(), showing("reading", not args.json and is_first()):
             result = find_command(args.command).run(args)
+        if not is_first():
+            return result.code
         if args.json:
             return _print_json(result.data) or result.code
         return write_result(lambda stream: show(result.parts, stream)) or result.code

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, TextIO
 
+from setgrad._launch import is_first
 from setgrad._text_table import TextTable, plain_table
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def printed_warnings(category: type[Warning]) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", category)
         yield
-    for warning in caught:
+    # Of several processes all have the same warnings.
+    for warning in caught if is_first() else ():
         print(f"warning: {warning.message}", file=sys.stderr)
 
 

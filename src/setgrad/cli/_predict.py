@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from setgrad._launch import launched
 from setgrad._text_table import TextTable
 from setgrad.cli._columns import (
     TABLE_HELP,
@@ -31,6 +32,7 @@ from setgrad.selector import SubsetSelector, load
 from setgrad.selector._input import Input
 from setgrad.selector._picks import check_carry, check_ids
 from setgrad.selector._prediction import SubsetRequest
+from setgrad.selector._shares import Share
 from setgrad.selector._stream_choice import is_streamed
 from setgrad.sets import Sets, subset_sizes
 
@@ -101,6 +103,13 @@ def _declare(parser: ArgumentParser) -> None:
         help='for a set without a subset within the limits: "raise" an error, or "skip" it and pick nothing [raise]',
     )
     declare_stream(parser)
+    parser.add_argument(
+        "--part",
+        metavar="K/N",
+        type=_share,
+        help="pick from the K-th of N parts of Parquet files only, and write its picks to a file in the folder -o; "
+        "under torchrun each process takes its part",
+    )
     declare_columns(parser, required=False, chosen=False)
 
 
@@ -125,6 +134,26 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _share(text: str) -> Share:
+    try:
+        share = Share.of(tuple(int(number) for number in text.split("/")))
+    except (ValueError, OptionError):
+        share = None
+    if share is None:
+        raise ArgumentTypeError(f"{text!r} is not a part such as 3/16")
+    return share
+
+
+def _share_of_process(args: Namespace) -> Share | None:
+    """Return the part of the table to pick from; under torchrun that of this process."""
+    process = launched()
+    if process is None or process[1] == 1:
+        return args.part
+    if args.part is not None:
+        raise OptionError("under torchrun each process takes its part of the table; leave out --part")
+    return Share(process[0] + 1, process[1])
 
 
 def _check_choice(args: Namespace) -> None:
@@ -192,16 +221,19 @@ def _run(args: Namespace) -> CommandResult:
     check_limits(args)
     check_known(args)
     _check_choice(args)
+    share = _share_of_process(args)
     if args.output is not None:
-        find_format(args.output)  # raises for an unknown ending
-        check_output(args.output, model=args.model, table=args.table)
+        if share is None:
+            find_format(args.output)  # raises for an unknown ending
+        file = args.output if share is None else share.file_in(args.output)
+        check_output(file, model=args.model, table=args.table)
     elif not args.show:
         raise OptionError("name the file for the picks: -o FILE; or print those of a few sets: --show 3")
     selector = load(args.model, device=args.device)
     _check_recall(selector, args)
     check_ids(schema_for(selector, args))
-    if is_streamed(args.table, args.stream, verbose=selector.verbose > 0):
-        return _run_streamed(args, selector)
+    if is_streamed(args.table, args.stream if share is None else True, verbose=selector.verbose > 0):
+        return _run_streamed(args, selector, share)
     table = open_for(selector, args)
     check_carry(args.carry, table)
     read = table.read_sets()
@@ -223,7 +255,7 @@ def _run(args: Namespace) -> CommandResult:
     return _result(args, subset_sizes(picks), read.sets.layout.total, rows, data)
 
 
-def _run_streamed(args: Namespace, selector: SubsetSelector) -> CommandResult:
+def _run_streamed(args: Namespace, selector: SubsetSelector, share: Share | None) -> CommandResult:
     """Choose from a table that is read block by block."""
     if limits := given_limits(args):
         raise OptionError(f"limits need all sets in memory; leave out --stream, or {' and '.join(limits)}")
@@ -233,7 +265,7 @@ def _run_streamed(args: Namespace, selector: SubsetSelector) -> CommandResult:
     request = SubsetRequest(size, threshold, search, decide=decide, recall=recall)
     with printed_warnings(UserWarning):
         written = selector.write_rows(
-            args.table, schema_for(selector, args), args.output, request, args.given, args.excluded, args.carry
+            args.table, schema_for(selector, args), args.output, request, args.given, args.excluded, args.carry, share
         )
     return _result(args, written.sizes, written.items, written.first, {})
 

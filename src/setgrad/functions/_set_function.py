@@ -90,7 +90,7 @@ class BoundSetFunction(abc.ABC):
 
         Args:
             rows: Indices of the sets.
-            items: Flat indices of the items of these sets.
+            items: Flat indices of the items of these sets, or of some of them; the others are then in no subset.
 
         Returns:
             The restricted function, or None if it cannot be restricted.

@@ -11,6 +11,7 @@ import abc
 import copy
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,6 +72,10 @@ class FreshNoise(NoiseSource):
         """Return new uniform numbers in [0, 1), `(samples, total)`."""
         return torch.rand(samples, layout.total, generator=self.generator(layout.device), device=layout.device)
 
+    def of_sets(self, layout: Layout, samples: int) -> Tensor:
+        """Return new uniform numbers in [0, 1), one of each set, `(samples, sets)`."""
+        return torch.rand(samples, len(layout), generator=self.generator(layout.device), device=layout.device)
+
     def generator(self, device: torch.device) -> torch.Generator:
         """Return the generator for a device."""
         if device not in self._generators:
@@ -86,6 +91,32 @@ class FreshNoise(NoiseSource):
         other = FreshNoise(self.seed)
         other._generators = {device: generator.clone_state() for device, generator in self._generators.items()}
         return other
+
+
+@final
+class NoiseOfSome(NoiseSource):
+    """New numbers for some sets of a batch: those that they have when numbers are drawn for the whole batch.
+
+    Args:
+        noise: Draws for the whole batch.
+        whole: The sizes of the sets of the batch.
+        rows: The numbers of the sets in the batch, ascending.
+    """
+
+    def __init__(self, noise: FreshNoise, whole: Layout, rows: np.ndarray) -> None:
+        self.noise, self.whole = noise, whole
+        self.rows = torch.as_tensor(rows, device=whole.device)
+        is_own = np.zeros(len(whole), dtype=bool)
+        is_own[rows] = True
+        self.items = torch.as_tensor(np.flatnonzero(np.repeat(is_own, whole.host_lengths)), device=whole.device)
+
+    def uniform(self, layout: Layout, samples: int) -> Tensor:
+        """Return new uniform numbers in [0, 1), `(samples, total)`, for the items of these sets."""
+        return self.noise.uniform(self.whole, samples)[:, self.items]
+
+    def of_sets(self, layout: Layout, samples: int) -> Tensor:
+        """Return new uniform numbers in [0, 1), one of each of these sets, `(samples, sets)`."""
+        return self.noise.of_sets(self.whole, samples)[:, self.rows]
 
 
 @final

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from setgrad.encoders._checkpoint import checkpointed
-from setgrad.functions.noise import FreshNoise
+from setgrad.functions.noise import FreshNoise, NoiseOfSome
 from setgrad.inference.losses import SubsetLoss
 from setgrad.sets import Sets, segment_max, segment_sum
 
@@ -26,7 +26,7 @@ _MANY_GAINS = 2**22
 _CERTAIN = 20.0
 
 
-def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise, *, half: bool = False) -> Tensor:
+def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise | NoiseOfSome, *, half: bool = False) -> Tensor:
     """Draw subsets at which F is trained: parts of the chosen ones.
 
     The first is the empty subset. The others have a size that is uniform in 0..|S*|, and items that are equally likely.
@@ -53,8 +53,7 @@ def draw_partial_subsets(subsets: Sets, samples: int, noise: FreshNoise, *, half
     if samples == 1:
         return empty
     # Items that join with a probability which is itself uniform give a subset whose size is uniform.
-    generator = noise.generator(layout.device)
-    joins = torch.rand(samples - 1, len(layout), generator=generator, device=layout.device)[:, layout.ids]
+    joins = noise.of_sets(layout, samples - 1)[:, layout.ids]
     draw = noise.uniform(layout, samples - 1)
     parts = (draw < joins) & subsets.values
     return torch.cat([empty, parts[:-1], draw[-1:] < 0.5]) if half else torch.cat([empty, parts])
@@ -72,6 +71,13 @@ class PartialSubsetLoss(abc.ABC):
         """Return the loss of each part of each set, `(m, b)`; the arguments are those of the call."""
 
     @final
+    def counted(self, given: Tensor, subsets: Sets) -> Tensor:
+        """Return which parts of which sets the mean is over, `(m, b)`; the arguments are those of the call."""
+        counts = segment_sum(given.T, subsets).T > 0
+        counts[0] = subsets.lengths > 0
+        return counts
+
+    @final
     def __call__(self, gains: Tensor, given: Tensor, subsets: Sets, weights: Tensor | None) -> Tensor:
         """Return the mean loss over the parts and the sets.
 
@@ -81,8 +87,7 @@ class PartialSubsetLoss(abc.ABC):
             subsets: The chosen subsets, a boolean for each item.
             weights: Weight of each item, `(total,)`; None for 1.
         """
-        counts = segment_sum(given.T, subsets).T > 0
-        counts[0] = subsets.lengths > 0
+        counts = self.counted(given, subsets)
         if gains.numel() <= _MANY_GAINS:
             each = self.each(gains, given, subsets, weights)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from setgrad.functions import FreshNoise, ItemNoise
 from setgrad.functions.average import BoundAverage
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._processes import ALONE, Processes
+from setgrad.selector._rounds import LARGEST_WHOLE
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.sets import Choices, Sets
 
 # Padded items in one batch. A CPU is faster where intermediate results stay in its cache.
@@ -42,20 +45,56 @@ def plan_batches(sets: Sets, budget: int | None = None) -> Iterator[np.ndarray]:
     while start < len(order):
         # Sizes grow along the order, so the last set of a batch determines its padded size.
         sizes = np.maximum(lengths[order[start:]], 1) * np.arange(1, len(order) - start + 1)
+        # A large set is a batch by itself on every device, so that its results depend on no other.
+        sizes[1:][lengths[order[start + 1 :]] > LARGEST_WHOLE] = budget + 1
         count = max(1, int(np.searchsorted(sizes, budget, side="right")))
         yield order[start : start + count]
         start += count
 
 
-def map_batches(model: ChoiceModel, sets: Sets, work: Callable[[BoundAverage, Sets, np.ndarray], Tensor]) -> Tensor:
+def is_large(model: ChoiceModel, batch: Sets) -> bool:
+    """Return whether a batch is one large set, which is predicted in single precision, and is not read in chunks."""
+    is_conditional = model.config.options.method == CONDITIONAL
+    return is_conditional and batch.layout.longest > LARGEST_WHOLE and not model.config.reads_in_chunks(batch)
+
+
+def padded_items(sets: Sets, batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the number of items of each batch, with those that fill up its sets to one size."""
+    lengths = sets.layout.host_lengths
+    return np.array([len(indices) * int(lengths[indices].max()) for indices in batches], dtype=np.int64)
+
+
+def map_batches(
+    model: ChoiceModel,
+    sets: Sets,
+    work: Callable[[BoundAverage, Sets, np.ndarray], Tensor],
+    processes: Processes = ALONE,
+) -> Tensor:
     """Call `work` with F bound to each batch, the batch and the indices of its sets; see `map_sets`."""
-    return map_sets(model, sets, lambda batch, indices: work(model.bind(batch), batch, indices))
+    return map_sets(model, sets, lambda batch, indices: work(model.bind(batch), batch, indices), processes=processes)
 
 
 def map_sets(
-    model: ChoiceModel, sets: Sets, work: Callable[[Sets, np.ndarray], Tensor], budget: int | None = None
+    model: ChoiceModel,
+    sets: Sets,
+    work: Callable[[Sets, np.ndarray], Tensor],
+    budget: int | None = None,
+    processes: Processes = ALONE,
 ) -> Tensor:
-    """Call `work` with each batch and the indices of its sets; return the results `(total, ...)` in the item order."""
+    """Call `work` with each batch and the indices of its sets; return the results in the order of the items.
+
+    Args:
+        model: The model.
+        sets: The sets.
+        work: Returns one row for each item of a batch.
+        budget: As in `plan_batches`.
+        processes: The processes that share the batches; all get all results, which are then numbers in float64.
+
+    Returns:
+        The results, `(total, ...)`.
+    """
+    if processes.count > 1:
+        return _map_together(model, sets, work, budget, processes)
     device, layout = model.mean.device, sets.layout
     budget = batch_items(device) if budget is None else budget
     out: Tensor | None = None
@@ -81,6 +120,25 @@ def map_sets(
     return out if out is not None else torch.zeros(layout.total, dtype=model.dtype, device=sets.device)
 
 
+def _map_together(
+    model: ChoiceModel,
+    sets: Sets,
+    work: Callable[[Sets, np.ndarray], Tensor],
+    budget: int | None,
+    processes: Processes,
+) -> Tensor:
+    """Call `work` with the batches of this process, and return the results of all."""
+    batches = list(plan_batches(sets, batch_items(model.mean.device) if budget is None else budget))
+    out = torch.zeros(sets.layout.total, dtype=torch.float64, device=sets.device)
+    items = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
+    with torch.no_grad():
+        for number in processes.own(padded_items(sets, batches)).tolist():
+            rows = batches[number]
+            result = work(sets.take(rows).to(model.mean.device), rows)
+            out[items.take(rows).values] = result.to(out)
+    return processes.sum(out)
+
+
 def infer_logits(
     model: ChoiceModel,
     sets: Sets,
@@ -89,6 +147,8 @@ def infer_logits(
     seed: int = 0,
     warn: bool = False,
     known: Known | None = None,
+    processes: Processes = ALONE,
+    fast_model: ChoiceModel | None = None,
 ) -> Tensor:
     """Return the logits of all items `(total,)`.
 
@@ -101,18 +161,21 @@ def infer_logits(
         seed: Seed of the noise.
         warn: Whether to warn if the inference did not converge on many of the sets.
         known: Items that are known to be in the subsets, or out of them.
+        processes: The processes that share the batches.
+        fast_model: The same model in single precision, for large sets; None to use `model`.
     """
     converged: list[Tensor] = []
 
     def work(batch: Sets, indices: np.ndarray) -> Tensor:
-        bound = model.bind(batch, None if known is None else known.masks(indices, batch.device))
+        own = fast_model if fast_model is not None and is_large(model, batch) else model
+        bound = own.bind(batch, None if known is None else known.masks(indices, batch.device))
         # A method that reads a set in chunks uses no random numbers.
         noise = FreshNoise(seed) if bound.in_chunks else ItemNoise(batch, seed)
-        result = model.infer(bound, noise, samples=samples)
+        result = own.infer(bound, noise, samples=samples)
         converged.append(result.converged)
-        return result.logits
+        return result.logits.to(model.dtype)
 
-    logits = map_sets(model, sets, work)
+    logits = map_sets(model, sets, work, processes=processes)
     if warn and converged and (share := float(torch.cat(converged).double().mean())) < CONVERGED_SHARE:
         warnings.warn(
             f"inference converged on {share:.0%} of the sets, and the probabilities of the others come from its last "

@@ -63,7 +63,7 @@ def calibrate_model(
     options, started = model.config.options, time.monotonic()
     # In float64, as in prediction: a cut may lie between two scores that float32 confuses.
     exact = copy.deepcopy(model).eval().double()
-    logits = infer_logits(exact, held_out.sets, samples=options.resolved_predict_samples)
+    logits = infer_logits(exact, held_out.sets, samples=options.resolved_predict_samples, processes=data.processes)
     check_finite(logits, held_out.sets, data.validation_name)
     min_size = min(
         _smallest_size(train.sizes, train.layout), _smallest_size(subset_sizes(held_out.subsets), held_out.sets.layout)
@@ -84,9 +84,10 @@ def calibrate_model(
         gains = int(min(gains, (seconds - used) / _PASSES * held_out.sets.layout.total / max(used, 1e-6)))
     rows = sets_to_calibrate(held_out, gains, seed)
     some, some_logits = take_choices(held_out, rows), held_out.sets.with_values(logits).take(rows).values
-    rule, scores = calibrate_from_nothing(exact, some, some_logits, min_size, None)
-    completion_rule = calibrate_completion(exact, some, min_size, seed)
-    return Calibration(rule, completion_rule, scores, min_size, recall, fit_stop_logit(exact, some, seed))
+    rule, scores = calibrate_from_nothing(exact, some, some_logits, min_size, None, data.processes)
+    completion_rule = calibrate_completion(exact, some, min_size, seed, data.processes)
+    stop_logit = fit_stop_logit(exact, some, seed, data.processes)
+    return Calibration(rule, completion_rule, scores, min_size, recall, stop_logit)
 
 
 def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:

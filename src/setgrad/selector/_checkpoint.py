@@ -72,7 +72,7 @@ def checkpoint_of(
         return
     path = Path(trainer.model.config.options.checkpoint)
     with owned_file(path) as target:
-        mark = _run_fingerprint(trainer, start, validation)
+        mark = run_fingerprint(trainer, start, validation)
         found = read_checkpoint(path)
         if found is not None:
             _resume(trainer, found, mark, path)
@@ -166,7 +166,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, numbers
 
 
-def _run_fingerprint(trainer: Training, start: dict[str, Tensor] | None, validation: Choices) -> str:
+def run_fingerprint(trainer: Training, start: dict[str, Tensor] | None, validation: Choices) -> str:
     """Return a hash of everything that a resumed run must share with the first one."""
     config, train = trainer.model.config, trainer.train_data
     options = {name: value for name, value in config.options.get_params().items() if name not in _FREE_OPTIONS}

@@ -166,7 +166,7 @@ class AbstractChoosing(abc.ABC):
         check_ids(asked.table.schema)
         carried = check_carry(carry, asked.table)
         sets, known = asked.sets, Known.of(given, excluded, asked.sets)
-        picks, scores = self._choose_scored(sets, request, known, None, asked.name_of)
+        picks, scores = self._choose_scored(sets, request, known, None, asked.name_of, with_logits=True)
         probability = sets.with_values(self._probabilities(sets, known, scores))
         return picks, picks_table(asked.table, asked.read, picks=picks, probability=probability, carried=carried)
 
@@ -334,7 +334,8 @@ class AbstractChoosing(abc.ABC):
 
     def _infer(self, sets: Sets, known: Known | None = None) -> Sets:
         with showing("computing logits", self.verbose > 0):
-            logits = infer_logits(self._precise(), sets, samples=self._predict_samples, warn=True, known=known)
+            more: dict[str, Any] = {"warn": True, "known": known, "fast_model": self.model_}
+            logits = infer_logits(self._precise(), sets, samples=self._predict_samples, **more)
         return sets.with_values(check_finite(logits, sets).to(logit_dtype(sets)))
 
     def _logits(self, sets: Sets, known: Known | None, scores: Any) -> Tensor:
@@ -363,8 +364,10 @@ class AbstractChoosing(abc.ABC):
         known: Known | None,
         scores: Sets | None,
         name_of: Callable[[int], str] | None = None,
+        *,
+        with_logits: bool = False,
     ) -> tuple[Sets, Sets | None]:
-        """Return the chosen subsets, and the logits of the items if the choice needed them."""
+        """Return the chosen subsets, and the logits of the items if the choice needed them, or they are wanted."""
         if scores is not None:
             check_scores(scores, sets)
         if request.recall is not None:
@@ -384,7 +387,7 @@ class AbstractChoosing(abc.ABC):
             name_of,
         )
         with showing("choosing", self.verbose > 0):
-            picks, logits = chooser.choose(request)
+            picks, logits = chooser.choose(request, with_logits=with_logits)
         if request.decide is not None:
             draws = self._draw(sets, DRAWS, 0, known)
             picks = closest_to_draws(torch.cat([picks.values[None], draws]), draws, sets)

@@ -15,6 +15,7 @@ from setgrad.selector._batch_constraint import BatchConstraint, split_constraint
 from setgrad.selector._choice_gradient import ChoiceGradient
 from setgrad.selector._examples import AbstractExamples, Examples
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._processes import ALONE, Processes
 from setgrad.selector.constraints import AnyConstraint, Constraint
 from setgrad.sets import Choices, Sets
 from setgrad.sets._sets import as_tensor
@@ -31,6 +32,7 @@ class TrainingData:
         constraints: The constraints on both; None without one.
         validation_indices: Indices of the validation sets among the sets passed to fit; None if they are separate.
         gradient: How training under the constraints is differentiated.
+        processes: The processes that fit together.
     """
 
     train: AbstractExamples
@@ -38,6 +40,7 @@ class TrainingData:
     constraints: tuple[BatchConstraint, BatchConstraint] | None
     validation_indices: np.ndarray | None
     gradient: ChoiceGradient
+    processes: Processes = ALONE
 
     def validation_name(self, index: int) -> str:
         """Return the name of a validation set for messages."""

@@ -42,9 +42,10 @@ _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
 _BATCH, _SMALL_BATCH, _SMALL_BATCH_SETS = 64, 32, 1200
 # A CPU takes small batches as fast as large ones, and needs fewer epochs with them.
 _SMALL_BATCH_SETS_ON_CPU = 10000
-# Subsets of a step on a CPU, where each costs about as much as the encoder does: with many sets fewer are enough, and
-# larger steps. On 5,000 sets of 30 items the score is better in a third of the time (test 65.5 for 63.3, one seed); on
-# digits (1,000 sets) neither was.
+# Subsets of a step on a CPU, where each costs about as much as the encoder does: with many sets and few features fewer
+# are enough, and larger steps. On 5,000 sets of 30 items with 20 features the score is better in a third of the time
+# (test 65.5 for 63.3, one seed). On digits (1,000 sets) neither was; with the 384 features of an Amazon category both
+# cost a point, and with the pixels of faces five (one to two splits each, by validation).
 _FEW_SUBSETS, _MANY_SETS = 2, 2000
 _RATE, _LARGE_RATE = 1e-3, 2e-3
 # A subset of items with few features needs no wide perceptron: on 20 features the same score for half of the time; on
@@ -134,13 +135,18 @@ def default_learning_rate(options: SelectorOptions, sets: Sets | AbstractExample
 
 
 def _has_many_sets(options: SelectorOptions, sets: Sets | AbstractExamples) -> bool:
-    return options.method == CONDITIONAL and sets.device.type == "cpu" and len(sets) >= _MANY_SETS
+    is_on_cpu = sets.device.type == "cpu"
+    return _has_few_features(options, sets) and is_on_cpu and len(sets) >= _MANY_SETS
+
+
+def _has_few_features(options: SelectorOptions, sets: Sets | AbstractExamples) -> bool:
+    is_conditional = options.method == CONDITIONAL and options.phi in (CONTEXT, UMBC)
+    return is_conditional and math.prod(sets.item_shape) < _FEW_FEATURES
 
 
 def default_hidden(options: SelectorOptions, sets: Sets | AbstractExamples) -> tuple[int, ...]:
     """Return the units of the hidden layers for `hidden=None`."""
-    has_few = math.prod(sets.item_shape) < _FEW_FEATURES and options.phi in (CONTEXT, UMBC)
-    return _NARROW if options.method == CONDITIONAL and has_few else _HIDDEN
+    return _NARROW if _has_few_features(options, sets) else _HIDDEN
 
 
 def default_patience(options: SelectorOptions, steps: int) -> int:

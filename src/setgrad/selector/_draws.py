@@ -9,9 +9,10 @@ from torch import Tensor
 from setgrad.functions import FreshNoise, ItemNoise
 from setgrad.inference import draw_partial_subsets
 from setgrad.inference.partial import log_total
-from setgrad.selector._batched_inference import BATCH_ITEMS, map_sets, plan_batches
+from setgrad.selector._batched_inference import BATCH_ITEMS, map_sets, padded_items, plan_batches
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._processes import ALONE, Processes
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.item_by_item import draw_item_by_item
 from setgrad.sets import Choices, Sets, segment_sum
@@ -67,7 +68,7 @@ def draw_subsets(
 
 
 @torch.no_grad()
-def fit_stop_logit(model: ChoiceModel, choices: Choices, seed: int) -> float:
+def fit_stop_logit(model: ChoiceModel, choices: Choices, seed: int, processes: Processes = ALONE) -> float:
     """Return the logit of the end of a draw under which the true ends of random parts are likeliest.
 
     At a part A the end has the odds exp(logit) against the sum of exp(gain) over the items outside A. Parts have a size
@@ -75,13 +76,18 @@ def fit_stop_logit(model: ChoiceModel, choices: Choices, seed: int) -> float:
     """
     device, noise = model.mean.device, FreshNoise(seed)
     totals, ends = [], []
-    for indices in plan_batches(choices.sets):
+    batches = list(plan_batches(choices.sets))
+    own = set(processes.own(padded_items(choices.sets, batches)).tolist())
+    for number, indices in enumerate(batches):
         sets, subsets = (part.take(indices).to(device) for part in choices)
         parts = draw_partial_subsets(subsets, _PARTS, noise)
         is_open = segment_sum((~parts).T, subsets).T > 0
-        totals.append(log_total(model.bind(sets).gains(parts), parts, subsets, where=is_open)[is_open].double())
         ends.append((segment_sum((subsets.values & ~parts).T, subsets).T == 0)[is_open].double())
-    total, end = torch.cat(totals), torch.cat(ends)
+        found = torch.zeros_like(ends[-1])
+        if number in own:
+            found = log_total(model.bind(sets).gains(parts), parts, subsets, where=is_open)[is_open].double()
+        totals.append(found)
+    total, end = processes.sum(torch.cat(totals)), torch.cat(ends)
     # The derivative of the likelihood falls with the logit.
     low, high = -_WIDEST, _WIDEST
     for _ in range(60):

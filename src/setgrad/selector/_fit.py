@@ -19,12 +19,12 @@ from setgrad.columns._part import Part
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._batched_inference import CONVERGED_SHARE
 from setgrad.selector._calibration import calibrate_model
-from setgrad.selector._checkpoint import checkpoint_of
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._examples import AbstractExamples
+from setgrad.selector._fit_together import begin_together, check_together
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Callback, Monitor
@@ -100,6 +100,8 @@ def fit_selector(
                 _check_dtypes(model, held_out.sets)
                 # The module may draw random numbers in training too.
                 training.enter_context(building.pop_all())
+        if data.processes.count > 1:
+            check_together(model, train, data)
         if start is None:
             (some,) = train.load(train.windows(seed)[:1])
             model.fit_scaler(train.statistics(model.relative), some.choices.sets, names)
@@ -117,11 +119,18 @@ def fit_selector(
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
         passed = held_out
         train, held_out = prepare_sets(model, train, held_out, folds)
+        processes = data.processes
         monitor = Monitor(
-            options.verbose, resolved(config.options.max_epochs), train.work * config.members, train.unit, callback
+            options.verbose,
+            resolved(config.options.max_epochs),
+            train.work * config.members,
+            train.unit,
+            callback if processes.is_first else None,
+            processes.any,
         )
         trainer = _make_training(model, train, held_out, data, monitor)
-        save = training.enter_context(checkpoint_of(trainer, None if start is None else start.state_dict(), passed))
+        weights = None if start is None else start.state_dict()
+        save = training.enter_context(begin_together(trainer, weights, passed, processes))
         with monitor.watching(len(trainer.history)):
             trainer.run(save)
     _warn_unconverged(trainer.history)
@@ -169,6 +178,7 @@ def _make_training(
             seed=seed,
             clock=Clock(limit, shares=shares),
             monitor=monitor,
+            processes=data.processes,
         )
 
     return SeparateMembers(model, seed, make) if is_separate else make(model, seed)

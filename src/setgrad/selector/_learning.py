@@ -5,6 +5,9 @@ from __future__ import annotations
 import abc
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +24,7 @@ from setgrad.selector._fit import FitResult, fit_selector
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._monitor import Callback
 from setgrad.selector._options import SelectorOptions
+from setgrad.selector._processes import ALONE, Processes, own_device, together
 from setgrad.selector._rows import add_choices
 from setgrad.selector._stream_fit import StreamedTable, read_to_stream
 from setgrad.selector._table_input import FitTable, as_choices, check_no_subsets, is_table, read_to_fit
@@ -36,7 +40,9 @@ class AbstractLearning(abc.ABC):
     model_: ChoiceModel
     table_: TableSchema | None
     random_state: Any
+    device: Any
     verbose: int
+    _processes: Processes = ALONE
 
     @abc.abstractmethod
     def validate(self) -> SelectorOptions:
@@ -45,6 +51,27 @@ class AbstractLearning(abc.ABC):
     @abc.abstractmethod
     def _set_fitted(self, result: FitResult) -> None:
         """Store the result of a fit."""
+
+    @contextmanager
+    def fitting_together(self) -> Iterator[Processes]:
+        """Let all processes of the process group do the fits inside together; see `fit(distributed=True)`.
+
+        Raises:
+            LostRankError: If another process is lost or fails.
+            OptionError: If there is no process group, and torchrun did not start this process.
+        """
+        before = (self.random_state, self.device, self.verbose)
+        with together() as processes:
+            self._processes = processes
+            self.random_state = int(processes.send(str(self._seed()).encode()))
+            if processes.count > 1:
+                self.device = own_device(self.device)
+            self.verbose = self.verbose if processes.is_first else 0
+            try:
+                yield processes
+            finally:
+                self._processes = ALONE
+                self.random_state, self.device, self.verbose = before
 
     def _seed(self) -> int:
         seed = self.random_state
@@ -135,7 +162,7 @@ class AbstractLearning(abc.ABC):
         """Learn from Parquet files that are read block by block; the arguments are those of `fit`."""
         self._show(read.description)
         held_out = self._separate(validation, read.schema) if read.validation is None else read.validation
-        data = TrainingData(read.train, held_out, None, read.validation_indices, training)
+        data = TrainingData(read.train, held_out, None, read.validation_indices, training, self._processes)
         return self._train(self.validate(), data, read.seed, start, read.schema, callback)
 
     def _separate(self, validation: Any, schema: TableSchema) -> Choices:
@@ -165,6 +192,7 @@ class AbstractLearning(abc.ABC):
     ) -> Self:
         options = self.validate()
         data = prepare_data(sets, subsets, validation, sample_weight, constraint, training, options, seed)
+        data = replace(data, processes=self._processes)
         # What is wrong with a table was told when it was read.
         trivial = describe_trivial(data.train.layout.host_lengths, data.train.sizes) if schema is None else None
         if trivial is not None:

@@ -27,17 +27,26 @@ class Monitor:
         work: Number of sets, or of rows, of an epoch, for all members together.
         unit: What is counted, "sets" or "rows".
         callback: Is called with a copy of the record of every epoch; None for nobody.
+        agree: Returns whether any of the processes that train together is asked to end.
 
     Attributes:
-        is_stopped: Whether training shall end, because of Ctrl-C or the callback.
+        wants_stop: Whether this process was asked to end training, by Ctrl-C or the callback.
+        is_stopped: Whether training ends.
         is_interrupted: Whether it was Ctrl-C.
     """
 
     def __init__(
-        self, verbose: int, epochs: int, work: int, unit: str = "sets", callback: Callback | None = None
+        self,
+        verbose: int,
+        epochs: int,
+        work: int,
+        unit: str = "sets",
+        callback: Callback | None = None,
+        agree: Callable[[bool], bool] = bool,
     ) -> None:
         self.verbose, self.epochs, self.work, self.unit, self.callback = verbose, epochs, work, unit, callback
-        self.is_stopped = self.is_interrupted = False
+        self.agree = agree
+        self.wants_stop = self.is_stopped = self.is_interrupted = False
         self.finished, self.in_epoch, self.best = 0, 0, -1.0
         self.text = ""
         self.left: float | None = None
@@ -53,6 +62,11 @@ class Monitor:
         self.in_epoch, self.left = self.in_epoch + count, left
         self._show(left)
 
+    def decide(self) -> bool:
+        """Decide whether training ends now, as all processes do that train together."""
+        self.is_stopped = self.is_stopped or self.agree(self.wants_stop)
+        return self.is_stopped
+
     def epoch(self, record: dict[str, float]) -> None:
         """Note the record of an epoch, and call the callback."""
         self.finished, self.in_epoch = int(record["epoch"]), 0
@@ -65,7 +79,8 @@ class Monitor:
         answer = None if self.callback is None else self.callback(dict(record))
         # Only True itself: another result of a logger is no request.
         if isinstance(answer, bool | np.bool_) and answer:
-            self.is_stopped = True
+            self.wants_stop = True
+        self.decide()
 
     def _show(self, left: float | None) -> None:
         if self.progress is None:
@@ -76,7 +91,7 @@ class Monitor:
 
     @contextmanager
     def watching(self, finished: int) -> Iterator[None]:
-        """Show the progress inside, from this number of finished epochs on; a first Ctrl-C sets `is_stopped`."""
+        """Show the progress inside, from this number of finished epochs on; a first Ctrl-C sets `wants_stop`."""
         self.finished = finished
         total, start = self.epochs * self.work, finished * self.work + self.in_epoch
         shown, bars = self.verbose > 0, self.verbose == 1
@@ -99,7 +114,7 @@ class Monitor:
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self.is_stopped = self.is_interrupted = True
+            self.wants_stop = self.is_interrupted = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
             announce("stopping after this batch, and keeping the best model so far; Ctrl-C again ends at once")
 

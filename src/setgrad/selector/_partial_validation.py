@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from setgrad.functions import BoundSetFunction, FreshNoise
 from setgrad.inference import PartialSubsetLoss, draw_partial_subsets
-from setgrad.selector._batched_inference import infer_logits, map_batches, plan_batches
+from setgrad.selector._batched_inference import infer_logits, map_batches, padded_items, plan_batches
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._processes import ALONE, Processes
 from setgrad.selector.item_by_item import choose_item_by_item, path_steps
 from setgrad.selector.metrics import jaccard
 from setgrad.selector.sizes import SizeRule, calibrate
@@ -71,13 +73,18 @@ def _some(choices: Choices, steps: int, budget: int, seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def validate_completion(
-    model: ChoiceModel, choices: Choices, sizes: np.ndarray, loss: PartialSubsetLoss, seed: int
+    model: ChoiceModel,
+    choices: Choices,
+    sizes: np.ndarray,
+    loss: PartialSubsetLoss,
+    seed: int,
+    processes: Processes = ALONE,
 ) -> tuple[float, float]:
     """Return the mean Jaccard score of choosing in a few steps, and the loss at random partial subsets.
 
     The score is the mean of two: from nothing, and from one random item of the true subset. Both have its size. The
-    random numbers are the same in every epoch, so that scores can be compared. The loss is NaN or infinity, and the
-    score 0, if a gain is.
+    random numbers are the same in every epoch, so that scores can be compared. The loss is NaN, and the score 0, if a
+    gain is not finite.
 
     Args:
         model: The model.
@@ -85,24 +92,35 @@ def validate_completion(
         sizes: Sizes of their subsets.
         loss: The loss.
         seed: Seed of the random numbers.
+        processes: The processes that validate together, each some of the batches.
     """
     device, noise = model.mean.device, FreshNoise(seed)
-    scores, losses, counts = [], [], []
-    for indices in plan_batches(choices.sets):
+    batches = list(plan_batches(choices.sets))
+    own = set(processes.own(padded_items(choices.sets, batches)).tolist())
+    results = []
+    for number, indices in enumerate(batches):
         sets, subsets = (part.take(indices).to(device) for part in choices)
-        bound, wanted = model.bind(sets).prepared(), torch.as_tensor(sizes[indices], device=device)
+        # Every process draws all random numbers.
         one, partial = _draw_one(subsets, noise), draw_partial_subsets(subsets, _SAMPLES, noise)
-        gains = bound.gains(partial)
-        if not bool(gains.isfinite().all()):
-            return 0.0, float(gains.sum())
-        # The first part is empty.
-        starts = ((None, gains[0]), (one, None))
-        paths = [choose_item_by_item(bound, sizes=wanted, start=x, first=y, steps=_STEPS) for x, y in starts]
-        scores.append(torch.stack([jaccard(path.subsets, subsets) for path in paths]).mean(0))
-        losses.append(loss(gains, partial, subsets, None))
-        counts.append(len(indices))
-    weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
-    return float(torch.cat(scores).mean()), float((torch.stack(losses).double().cpu() * weights).sum())
+        result = torch.zeros(len(indices) + 1, dtype=torch.float64, device=device)
+        if number in own:
+            bound, wanted = model.bind(sets).prepared(), torch.as_tensor(sizes[indices], device=device)
+            gains = bound.gains(partial)
+            if bool(gains.isfinite().all()):
+                # The first part is empty.
+                starts = ((None, gains[0]), (one, None))
+                paths = [choose_item_by_item(bound, sizes=wanted, start=x, first=y, steps=_STEPS) for x, y in starts]
+                result[1:] = torch.stack([jaccard(path.subsets, subsets) for path in paths]).mean(0)
+                result[0] = loss(gains, partial, subsets, None)
+            else:
+                result[0] = torch.nan
+        results.append(result)
+    parts = processes.sum(torch.cat(results)).split([len(result) for result in results])
+    losses = torch.stack([part[0] for part in parts]).cpu()
+    if not bool(losses.isfinite().all()):
+        return 0.0, math.nan
+    counts = torch.tensor([len(indices) for indices in batches], dtype=torch.float64)
+    return float(torch.cat([part[1:] for part in parts]).mean()), float((losses * (counts / counts.sum())).sum())
 
 
 def calibrate_from_nothing(
@@ -111,24 +129,27 @@ def calibrate_from_nothing(
     logits: Tensor,
     min_size: int,
     limit: Callable[[Sets, Tensor, SizeRule], Sets] | None,
+    processes: Processes = ALONE,
 ) -> tuple[SizeRule, dict[str, float]]:
     """Return the best rule for the number of items, and the scores of all; the arguments are those of `calibrate`."""
-    return calibrate(logits, choices.subsets, min_size, limit, _follow_paths(model, choices, None))
+    return calibrate(logits, choices.subsets, min_size, limit, _follow_paths(model, choices, None, processes))
 
 
-def calibrate_completion(model: ChoiceModel, choices: Choices, min_size: int, seed: int) -> SizeRule:
+def calibrate_completion(
+    model: ChoiceModel, choices: Choices, min_size: int, seed: int, processes: Processes = ALONE
+) -> SizeRule:
     """Return the best rule for the number of items if one random item of the true subset is given."""
     subsets = choices.subsets
     one = subsets.with_values(_draw_one(subsets, FreshNoise(seed)))
     known = Known(one, subsets.with_values(torch.zeros_like(one.values)))
-    logits = infer_logits(model, choices.sets, samples=1, known=known)
+    logits = infer_logits(model, choices.sets, samples=1, known=known, processes=processes)
     # A given item is certain; a rule is fitted to finite numbers.
     logits = known.fill(logits, inside=_CERTAIN, outside=-_CERTAIN)
-    scores = _follow_paths(model, choices, known).clamp(max=_CERTAIN)
+    scores = _follow_paths(model, choices, known, processes).clamp(max=_CERTAIN)
     return calibrate(logits, subsets, min_size, None, scores)[0]
 
 
-def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None) -> Tensor:
+def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None, processes: Processes) -> Tensor:
     """Return the scores `(total,)` of choosing item by item, up to twice the size of the largest subset.
 
     So a rule that would choose too many items shows it.
@@ -139,7 +160,7 @@ def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None) -> 
         start = None if known is None else known.masks(rows, batch.device)[0]
         return choose_item_by_item(bound.prepared(), sizes=batch.lengths.clamp(max=largest), start=start).scores
 
-    return map_batches(model, choices.sets, work)
+    return map_batches(model, choices.sets, work, processes)
 
 
 def _largest_size(choices: Choices) -> int:

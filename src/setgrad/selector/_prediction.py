@@ -19,6 +19,7 @@ from setgrad.selector._batched_inference import check_finite, map_batches
 from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed, find_levels
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
+from setgrad.selector._quick_choice import QuickChoice
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.constraints import AllOf, AnyConstraint, LinearConstraint, SizeRange
 from setgrad.selector.constraints.all_of import as_constraint
@@ -26,12 +27,9 @@ from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.selector.metrics import pick_top
 from setgrad.selector.search import SEARCHES, Priced, best_completion, constrained_search, local_search
 from setgrad.selector.sizes import SizeRule, StopBelow, requested_sizes, sizes_above
-from setgrad.sets import Sets, segment_max, segment_sum
+from setgrad.sets import Sets, segment_sum
 
 DECISIONS = ("expected-jaccard",)
-# By how much gains in single precision may be wrong, relative to the largest one of a set: about a hundred times what
-# they differ between batches.
-_MARGIN = 2e-4
 
 
 @final
@@ -112,11 +110,19 @@ class Chooser:
     known: Known | None = None
     name_of: Callable[[int], str] | None = None
 
-    def choose(self, request: SubsetRequest) -> tuple[Sets, Tensor | None]:
-        """Return the chosen subsets, a `Sets` of booleans, and the logits of the items, if they were computed."""
+    def choose(self, request: SubsetRequest, *, with_logits: bool = False) -> tuple[Sets, Tensor | None]:
+        """Return the chosen subsets, a `Sets` of booleans, and the logits of the items, if they were computed.
+
+        Args:
+            request: What to choose.
+            with_logits: Whether the logits are wanted, so that they should be computed together with the choice.
+        """
         if self._is_conditional and request.is_plain and self.fast_model.dtype != torch.float64:
-            limits = None if request.size is None else self._limits(request, None)
-            return self.sets.with_values(self._choose_quickly(request, limits)), None
+            limits = None if request.size is None else self.limits(request, None)
+            quick = QuickChoice(self, request, limits)
+            if with_logits:
+                return quick.choose_and_infer()
+            return self.sets.with_values(quick.choose()), None
         # Wrong constraints raise before any inference.
         allowed = None if request.constraint is None else BatchConstraint.of(self._constraint(request), self.sets)
         top, scores, logits = self._choose_by_score(request)
@@ -158,34 +164,34 @@ class Chooser:
         Scores are logits or, where items are chosen one by one on F, those of the path.
         """
         if self._is_conditional and request.threshold is None:
-            limits = None if request.size is None else self._limits(request, None)
-            return self._follow_path(request, limits, self.min_size)
+            limits = None if request.size is None else self.limits(request, None)
+            return self.follow_path(request, limits, self.min_size)
         logits = self.logits()
-        filled = self._filled(logits)
-        limits = sizes, _ = self._limits(request, filled)
+        filled = self.filled(logits)
+        limits = sizes, _ = self.limits(request, filled)
         if request.search == "greedy":
-            top, scores, _ = self._follow_path(request, limits, 0)
+            top, scores, _ = self.follow_path(request, limits, 0)
             return top, scores, logits
         return pick_top(filled, self.sets, sizes), filled, logits
 
-    def _follow_path(
+    def follow_path(
         self, request: SubsetRequest, limits: tuple[Tensor, Tensor] | None, least: int
     ) -> tuple[Sets, Tensor, Tensor]:
         """Choose item by item on F.
 
         Args:
             request: The request.
-            limits: The result of `_limits`; None to compute it from the gains at the start, which are the logits.
+            limits: The result of `limits`; None to compute it from the gains at the start, which are the logits.
             least: Number of items that join also below the cut.
         """
 
         def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
-            part = self._part(batch, rows)
-            bound, (start, excluded) = bound.prepared(), self._known_masks(bound, rows)
+            part = self.part(batch, rows)
+            bound, (start, excluded) = bound.prepared(), self.known_masks(bound, rows)
             first = bound.gains(start[None])[0]
             check_finite(first, batch, lambda number: f"set {rows[number]}")
             if limits is None:
-                sizes, cuts = part._limits(request, part._filled(first.to(self.dtype)))
+                sizes, cuts = part.limits(request, part.filled(first.to(self.dtype)))
             else:
                 sizes, cuts = (x[torch.as_tensor(rows)].to(batch.device) for x in limits)
             path = choose_item_by_item(
@@ -198,59 +204,19 @@ class Chooser:
         picks, scores, logits = map_batches(self.model, self.sets, work).reshape(-1, 3).unbind(1)
         return self.sets.with_values(picks.bool()), scores, logits.to(self.dtype)
 
-    def _choose_quickly(self, request: SubsetRequest, limits: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return the items that `_follow_path` chooses, `(total,)`, in single precision where that is precise enough.
+    def some(self, rows: np.ndarray) -> Chooser:
+        """Return the chooser for some of the sets."""
+        known = None if self.known is None else self.known.take(rows)
+        return replace(self, sets=self.sets.take(rows), known=known)
 
-        Results of single precision depend a little on the other sets of a batch. A set for which any decision is so
-        close that this could matter is chosen from again in double precision.
-        """
-
-        def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
-            part = self._part(batch, rows)
-            bound, (start, excluded) = bound.prepared(), self._known_masks(bound, rows)
-            first = bound.gains(start[None])[0]
-            check_finite(first, batch, lambda number: f"set {rows[number]}")
-            if limits is None:
-                sizes, cuts = part._limits(request, part._filled(first))
-                slack = (_MARGIN * segment_max(first.abs(), batch, empty=0.0).clamp(min=1.0))[batch.layout.ids]
-                others = [part._limits(request, part._filled(x))[0] for x in (first - slack, first + slack)]
-                is_sure = (others[0] == sizes) & (others[1] == sizes)
-            else:
-                sizes, cuts = (x[torch.as_tensor(rows)].to(batch.device) for x in limits)
-                is_sure = torch.ones_like(sizes, dtype=torch.bool)
-            path = choose_item_by_item(
-                bound,
-                sizes=sizes,
-                cut=cuts,
-                min_size=self.min_size,
-                start=start,
-                excluded=excluded,
-                first=first,
-                margin=_MARGIN,
-            )
-            # A set that is read in chunks is never in a batch with others.
-            is_sure = torch.ones_like(is_sure) if bound.in_chunks else is_sure & path.is_sure
-            return torch.stack([path.subsets.values, is_sure[batch.layout.ids]], 1)
-
-        picks, is_sure = map_batches(self.fast_model, self.sets, work).bool().reshape(-1, 2).unbind(1)
-        unsure = np.unique(self.sets.layout.ids[~is_sure].cpu().numpy())
-        if not len(unsure):
-            return picks
-        items = self.sets.with_values(torch.arange(self.sets.layout.total, device=self.sets.device)).take(unsure)
-        part = replace(self, sets=self.sets.take(unsure), known=None if self.known is None else self.known.take(unsure))
-        # The limits are those of all sets, because a request may name a size for each.
-        some = None if limits is None else (limits[0][torch.as_tensor(unsure)], limits[1][torch.as_tensor(unsure)])
-        chosen, _, _ = part._follow_path(request, some, self.min_size)
-        return picks.index_put((items.values,), chosen.values)
-
-    def _part(self, batch: Sets, rows: np.ndarray) -> Chooser:
+    def part(self, batch: Sets, rows: np.ndarray) -> Chooser:
         """Return the chooser for some of the sets, on the device of the model."""
         if self.known is None:
             return replace(self, sets=batch)
         known = self.known.take(rows)
         return replace(self, sets=batch, known=Known(known.inside.to(batch.device), known.outside.to(batch.device)))
 
-    def _filled(self, logits: Tensor) -> Tensor:
+    def filled(self, logits: Tensor) -> Tensor:
         """Return the logits with those of known items replaced by infinity."""
         return logits if self.known is None else self.known.fill(logits, inside=torch.inf, outside=-torch.inf)
 
@@ -262,7 +228,7 @@ class Chooser:
         sizes = segment_sum(top.values, self.sets)
 
         def work(bound: BoundSetFunction, _: Sets, rows: np.ndarray) -> Tensor:
-            inside, outside = self._known_masks(bound, rows)
+            inside, outside = self.known_masks(bound, rows)
             if request.search == "completion":
                 return best_completion(bound, sizes[torch.as_tensor(rows)], inside, outside).values
             start = top.take(rows).to(bound.sets.device)
@@ -270,7 +236,7 @@ class Chooser:
 
         return self.sets.with_values(map_batches(self.model, self.sets, work).bool())
 
-    def _limits(self, request: SubsetRequest, logits: Tensor | None) -> tuple[Tensor, Tensor]:
+    def limits(self, request: SubsetRequest, logits: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the largest number of items of each subset, and the gain below which a path on F ends, `(b,)` each.
 
         With a size in the request no logits are needed.
@@ -315,7 +281,7 @@ class Chooser:
             )
         return self.known.clamp(sizes)
 
-    def _known_masks(self, bound: BoundSetFunction, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def known_masks(self, bound: BoundSetFunction, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         sets = bound.sets
         if self.known is not None:
             return self.known.masks(rows, sets.device)

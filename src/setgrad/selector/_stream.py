@@ -54,7 +54,16 @@ class BlockReader:
 
     def take(self, block: int, sets: np.ndarray) -> Choices:
         """Return some sets of a block, by their numbers in the table."""
-        return take_sets(self.read(block), sets - self.blocks.bounds[block])
+        from setgrad.sets._read import read_rows
+
+        starts = self.blocks.index.starts
+        rows = int((starts[sets + 1] - starts[sets]).sum())
+        if 2 * rows > self.blocks.rows[block]:
+            return take_sets(self.read(block), sets - self.blocks.bounds[block])
+        # Most of what is read would not be used: other processes train on it.
+        choices = read_rows(self.blocks.rows_of(sets), self.roles, self.items, self.dtype)
+        assert isinstance(choices, Choices)
+        return Choices(choices.sets, choices.subsets, sample_weight=choices.sample_weight)
 
 
 def take_sets(choices: Choices, places: np.ndarray) -> Choices:

@@ -148,7 +148,7 @@ def _understand(
 
     from setgrad.columns._fit import TrainingRows, fit_columns
     from setgrad.sets._columns import Column, read_booleans
-    from setgrad.sets._sources import hold_rows, without_views
+    from setgrad.sets._sources import hold_rows
 
     table, index = blocks.table, blocks.index
     order = np.random.default_rng([seed, 3]).permutation(len(index))
@@ -158,17 +158,9 @@ def _understand(
     parts = []
     with showing("reading a sample of the sets", verbose), slow_bar(len(blocks), "blocks") as progress:
         for block in range(len(blocks)):
-            first, end = blocks.row_range(block)
             sets = sample[slice(*np.searchsorted(sample, blocks.bounds[block : block + 2]))]
             if len(sets):
-                is_wanted = np.zeros(end - first + 1, dtype=np.int64)
-                is_wanted[index.starts[sets] - first] += 1
-                is_wanted[index.starts[sets + 1] - first] -= 1
-                mask, row = pa.array(np.cumsum(is_wanted)[:-1] > 0), 0
-                for batch in table.read_range(first, end).batches(table.schema.names):
-                    part = without_views(pa.Table.from_batches([batch]))
-                    parts.append(part.filter(mask.slice(row, batch.num_rows)))
-                    row += batch.num_rows
+                parts += [pa.Table.from_batches([batch]) for batch in blocks.rows_of(sets).batches(table.schema.names)]
             progress.update(block + 1)
     rows = pa.concat_tables(parts)
     name = table.name if is_whole else f"{table.name}, a sample of {rows.num_rows:,} rows"

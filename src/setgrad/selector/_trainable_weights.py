@@ -16,6 +16,7 @@ from setgrad.selector._batched_inference import infer_logits
 from setgrad.selector._model import ChoiceModel, Member
 from setgrad.selector._model_config import resolved
 from setgrad.selector._parts import bind_chunks
+from setgrad.selector._processes import ALONE, Processes
 from setgrad.sets import Sets
 
 Result = TypeVar("Result")
@@ -41,6 +42,12 @@ class Batch:
     coordinates: Tensor | None
     loss: SubsetLoss | PartialSubsetLoss
     partial: Tensor | None = None
+
+    def counts(self) -> Tensor:
+        """Return over how many parts of subsets the loss is the mean, and the number of sets, `(2,)`."""
+        assert isinstance(self.loss, PartialSubsetLoss) and self.partial is not None
+        parts = self.loss.counted(self.partial, self.subsets).sum()
+        return torch.stack([parts, parts.new_tensor(len(self.sets))]).float()
 
     def value(self, logits: Tensor) -> Tensor:
         """Return the loss of logits."""
@@ -92,8 +99,8 @@ class TrainableWeights(abc.ABC):
 class SeparateWeights(TrainableWeights):
     """Trains one member after the other, on the parameters of the model itself: for every kind of model."""
 
-    def __init__(self, model: ChoiceModel, *, weight_decay: float, clip: float) -> None:
-        self.model, self.clip = model, clip
+    def __init__(self, model: ChoiceModel, *, weight_decay: float, clip: float, processes: Processes = ALONE) -> None:
+        self.model, self.clip, self.processes = model, clip, processes
         # Under all names, because a module may hold one parameter under two. Listed once, because a step is short.
         self.parameters = dict(model.named_parameters(remove_duplicate=False))
         self.optimiser = torch.optim.AdamW(model.parameters(), weight_decay=weight_decay, fused=True)
@@ -103,7 +110,8 @@ class SeparateWeights(TrainableWeights):
         """Train the members one by one, so that one graph at a time is in memory."""
         members = self.model.each()
         # The items of a set that is read in chunks are standardised with each chunk.
-        items = None if self.model.config.reads_in_chunks(batch.sets) else self.model.prepare(batch.sets)
+        is_prepared = len(batch.sets) > 0 and not self.model.config.reads_in_chunks(batch.sets)
+        items = self.model.prepare(batch.sets) if is_prepared else None
         results = [
             self._train_member(member, items, batch, source, rate)
             for member, source in zip(members, shared_noise(noise, len(members)), strict=True)
@@ -113,6 +121,9 @@ class SeparateWeights(TrainableWeights):
 
     def _train_member(self, member: Member, items: Sets | None, batch: Batch, noise: FreshNoise, rate: float) -> Tensor:
         config = self.model.config
+        if not len(batch.sets):
+            # The other processes have sets.
+            return self._descend_together(None, batch, rate)
         if items is None:
             bound: BoundSetFunction = bind_chunks(self.model, member, batch.sets, noise.generator(batch.sets.device))
         else:
@@ -122,13 +133,32 @@ class SeparateWeights(TrainableWeights):
             self._descend(member.recognition.loss(bound, noise, resolved(config.options.samples)), rate)
         result = member.infer(config, bound, noise, coordinates=batch.coordinates, partial=batch.partial)
         loss = batch.value(result.logits)
+        means = torch.stack([loss, result.converged.to(loss).mean()])
+        if self.processes.count > 1:
+            return self._descend_together(means, batch, rate)
         self._descend(loss, rate)
-        return torch.stack([loss, result.converged.to(loss).mean()]).detach()
+        return means.detach()
+
+    def _descend_together(self, means: Tensor | None, batch: Batch, rate: float) -> Tensor:
+        """Step with the gradient of the loss over all processes, and return the means over all."""
+        counts = batch.counts()
+        self.optimiser.zero_grad(set_to_none=True)
+        if means is None:
+            means = torch.zeros_like(counts)
+        else:
+            (means[0] * counts[0]).backward()
+        (group,) = self.optimiser.param_groups
+        means = self.processes.mean_gradients(group["params"], means.detach(), counts)
+        self._step(rate)
+        return means
 
     def _descend(self, loss: Tensor, rate: float) -> None:
         """Step the parameters that the loss depends on; the others have no gradient and stay."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        self._step(rate)
+
+    def _step(self, rate: float) -> None:
         (group,) = self.optimiser.param_groups
         torch.nn.utils.clip_grad_norm_(group["params"], self.clip)
         group["lr"] = rate

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from setgrad.errors import TrainingError, parameter
 from setgrad.functions import FreshNoise
+from setgrad.functions.noise import NoiseOfSome
 from setgrad.inference import AllItems, PartialSubsetLoss, SubsetLoss, draw_partial_subsets
 from setgrad.inference.partial import AtEveryPart
 from setgrad.selector._batch_constraint import BatchConstraint
@@ -32,12 +33,14 @@ from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
 from setgrad.selector._monitor import Monitor
 from setgrad.selector._partial_validation import sets_to_validate, validate_completion
+from setgrad.selector._processes import ALONE, Processes
+from setgrad.selector._shared_examples import load_own
 from setgrad.selector._stacked_weights import StackedWeights, can_be_stacked, is_stacking_faster
 from setgrad.selector._tables import CONDITIONAL, LOSSES, PARTIAL_LOSSES
 from setgrad.selector._trainable_weights import Batch, SeparateWeights, TrainableWeights, with_prefix
 from setgrad.selector._training import Training
 from setgrad.selector.metrics import jaccard, pick_top
-from setgrad.sets import Choices, subset_sizes
+from setgrad.sets import Choices, Layout, subset_sizes
 
 _WARMUP_STEPS = 50
 # A better score, and a relative fall of the loss, that are worth more patience. Without the first, the last digits of a
@@ -102,6 +105,7 @@ class Trainer(Training):
         seed: Seed of the batches and of the noise.
         clock: The time for training; None for no limit.
         monitor: Is told about every batch, and may stop training; None for nobody.
+        processes: The processes that train together.
     """
 
     def __init__(
@@ -116,9 +120,10 @@ class Trainer(Training):
         seed: int,
         clock: Clock | None = None,
         monitor: Monitor | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self.model, self.config, self.train_data, self.validation = model, model.config, train, validation
-        self.constraints, self.name_of = constraints, name_of
+        self.constraints, self.name_of, self.processes = constraints, name_of, processes
         self.gradient = FenchelYoungGradient() if gradient is None else gradient
         options = self.config.options
         self.max_epochs, self.patience = resolved(options.max_epochs), resolved(options.patience)
@@ -137,12 +142,17 @@ class Trainer(Training):
         # The loss under a constraint calls solvers, which cannot be mapped over members.
         is_stacked = (
             constraints is None
+            and processes.count == 1
             and train.layout.longest <= model.config.largest_whole
             and can_be_stacked(model)
             and is_stacking_faster(model, train.layout, resolved(options.loss))
         )
-        kind = StackedWeights if is_stacked else SeparateWeights
-        self.trainable: TrainableWeights = kind(model, weight_decay=options.weight_decay, clip=options.clip)
+        weight_decay, clip = options.weight_decay, options.clip
+        self.trainable: TrainableWeights = (
+            StackedWeights(model, weight_decay=weight_decay, clip=clip)
+            if is_stacked
+            else SeparateWeights(model, weight_decay=weight_decay, clip=clip, processes=processes)
+        )
         self.progress = Progress()
         self.best = self.trainable.average()
 
@@ -215,7 +225,7 @@ class Trainer(Training):
         total = torch.tensor(progress.sums, device=self.train_data.device)
         self.model.train()
         first = parts[progress.part].window if progress.part < len(parts) else len(windows)
-        with closing(self.train_data.load(windows[first:])) as windows_left:
+        with closing(load_own(self.train_data, windows, parts, first, self._own)) as windows_left:
             for number in range(progress.part, len(parts)):
                 part = parts[number]
                 if self.loaded is None or part.window != self.window:
@@ -265,7 +275,7 @@ class Trainer(Training):
             progress.step += 1
             self.monitor.batch(effort, self.clock.left)
             reserve = self._reserve(progress.seen, time.perf_counter() - started)
-            if self.monitor.is_stopped or self.clock.is_over(reserve):
+            if self.monitor.decide() or self.clock.is_over(reserve):
                 return True
         return False
 
@@ -321,9 +331,14 @@ class Trainer(Training):
 
     def _step(self, indices: np.ndarray, noise: FreshNoise, loss: SubsetLoss | PartialSubsetLoss, step: int) -> Tensor:
         options = self.config.options
-        sets, subsets, weights = resolved(self.loaded).take(indices)
+        places = self._own(indices)
+        sets, subsets, weights = resolved(self.loaded).take(indices[places])
         if isinstance(loss, PartialSubsetLoss):
-            partial = draw_partial_subsets(subsets, resolved(options.samples), noise, half=resolved(options.half))
+            source: FreshNoise | NoiseOfSome = noise
+            if self.processes.count > 1:
+                layout = Layout.from_lengths(self.train_data.layout.host_lengths[indices], self.train_data.device)
+                source = NoiseOfSome(noise, layout, places)
+            partial = draw_partial_subsets(subsets, resolved(options.samples), source, half=resolved(options.half))
             batch = Batch(sets, subsets, weights, None, loss, partial)
         else:
             batch = Batch(sets, subsets, weights, loss.coordinates(subsets, self.sizes[indices]), loss)
@@ -332,12 +347,18 @@ class Trainer(Training):
         decay = min(options.average, (step + 1) / (step + 10))
         return self.trainable.step(batch, noise, rate, decay)
 
+    def _own(self, indices: np.ndarray) -> np.ndarray:
+        """Return the places in a batch of the sets that this process trains on."""
+        return self.processes.own(self.train_data.layout.host_lengths[indices])
+
     def _validate(self) -> tuple[float, float]:
         self.model.eval()
         partial_loss = self._partial_loss
         if self.constraints is None and partial_loss is not None:
             score, loss = self.trainable.evaluate(
-                lambda model: validate_completion(model, self.watched, self.watched_sizes, partial_loss, self.seed)
+                lambda model: validate_completion(
+                    model, self.watched, self.watched_sizes, partial_loss, self.seed, self.processes
+                )
             )
             if not math.isfinite(loss):
                 self._check_logits(self.trainable.infer(self.validation.sets))

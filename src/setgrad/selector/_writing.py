@@ -24,13 +24,14 @@ from setgrad.selector._fitted_table import FittedTable
 from setgrad.selector._input import Input
 from setgrad.selector._picks import check_carry, check_ids
 from setgrad.selector._prediction import SubsetRequest
+from setgrad.selector._shares import Share
 from setgrad.selector._table_schema import TableSchema
 from setgrad.sets import Sets, Table, subset_sizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from setgrad.sets._blocks import SetBlocks
+    from setgrad.sets._parquet import ParquetTable
 
 
 @final
@@ -88,6 +89,7 @@ class AbstractWriting(abc.ABC):
         decide: str | None = None,
         recall: float | None = None,
         carry: Iterable[str] = (),
+        part: tuple[int, int] | None = None,
     ) -> PicksSummary:
         """Choose from Parquet files that may be larger than memory, and write the picks to a Parquet file.
 
@@ -97,7 +99,7 @@ class AbstractWriting(abc.ABC):
         Args:
             table: A Parquet file or a folder, a list of files, the address of an object store such as s3://bucket/data,
                 or a `pyarrow.dataset.Dataset`.
-            path: The file to write, which ends in .parquet or .pq.
+            path: The file to write, which ends in .parquet or .pq; with `part`, the folder for the files of all parts.
             given: Column of items that are in the subset already, as in `predict`.
             excluded: Column of items that are known to be out of it.
             size: How many items to choose from each set; None to use the rule learned in fitting.
@@ -106,6 +108,9 @@ class AbstractWriting(abc.ABC):
             decide: As in `predict`.
             recall: As in `predict`.
             carry: Columns of the table to repeat beside the picks.
+            part: Choose from a part of the table only: (3, 16) is the third of 16 parts, which have about the same
+                number of rows. Parts need nothing of each other, so that several processes, or machines with the same
+                files, write them at the same time. In the order of their names they are the picks of the whole table.
 
         Returns:
             The number of chosen items of each set, and the picks of the first sets.
@@ -133,7 +138,7 @@ class AbstractWriting(abc.ABC):
         if self.table_ is None:
             raise OptionError("the selector was not fitted on a table, and does not know its columns; fit it on one")
         request = SubsetRequest(size, threshold, search, decide=decide, recall=recall)
-        return self.write_rows(table, self.table_, Path(path), request, given, excluded, carry)
+        return self.write_rows(table, self.table_, Path(path), request, given, excluded, carry, Share.of(part))
 
     def write_rows(
         self,
@@ -144,6 +149,7 @@ class AbstractWriting(abc.ABC):
         given: str | None,
         excluded: str | None,
         carry: Iterable[str],
+        share: Share | None = None,
     ) -> PicksSummary:
         """Choose from a table with these columns and write the picks; see `write_picks`."""
         from setgrad.sets._blocks import SetBlocks
@@ -151,17 +157,20 @@ class AbstractWriting(abc.ABC):
         from setgrad.sets._set_index import SetIndex
         from setgrad.sets._write import ParquetFile
 
+        path = path if share is None else share.file_in(path)
         opened, shown = ParquetTable.open(table), self.verbose > 0
         fitted = _check(opened, schema, given, excluded)
         check_ids(fitted.schema)
         carried = check_carry(carry, fitted)
         with showing("reading the ids of sets", shown):
             blocks = SetBlocks(opened, SetIndex.read(opened, fitted.set_id, None))
+        ranges = (Share(1, 1) if share is None else share).ranges(blocks)
         surprises, sizes, first, done = Surprises(), [], None, 0
+        rows_of_all = ranges[-1][1] - ranges[0][0]
         with (
             ParquetFile.open(path) as file,
-            progress_bar("choosing", opened.rows, unit="rows", enabled=shown) as progress,
-            closing(prefetched(_tables(blocks, replace(fitted, surprises=surprises)))) as tables,
+            progress_bar("choosing", rows_of_all, unit="rows", enabled=shown) as progress,
+            closing(prefetched(_tables(opened, ranges, replace(fitted, surprises=surprises)))) as tables,
         ):
             for part, read in tables:
                 asked = self.ask(part, read)
@@ -174,7 +183,7 @@ class AbstractWriting(abc.ABC):
                 progress.update(done)
         for text in surprises.warnings():
             warnings.warn(f"{opened.name}: {text}", UserWarning, stacklevel=3)
-        return PicksSummary(path, np.concatenate(sizes), opened.rows, first)
+        return PicksSummary(path, np.concatenate(sizes), done, first)
 
 
 def _check(opened: Any, schema: TableSchema, given: Any, excluded: Any) -> FittedTable:
@@ -197,8 +206,10 @@ def _check(opened: Any, schema: TableSchema, given: Any, excluded: Any) -> Fitte
     return FittedTable(source, schema, str(schema.set_id), None)
 
 
-def _tables(blocks: SetBlocks, table: FittedTable) -> Iterator[tuple[FittedTable, Table]]:
-    """Read the sets of each block."""
-    for block in np.flatnonzero(blocks.rows).tolist():
-        part = replace(table, source=blocks.table.read_range(*blocks.row_range(block)))
+def _tables(
+    opened: ParquetTable, ranges: list[tuple[int, int]], table: FittedTable
+) -> Iterator[tuple[FittedTable, Table]]:
+    """Read the sets of each range of rows."""
+    for first, end in ranges:
+        part = replace(table, source=opened.read_range(first, end))
         yield part, part.read_sets()

@@ -3,7 +3,7 @@
 A step evaluates the gains at the subset so far and adds the item with the largest one. The first 32 items of a set are
 added one by one. After that a step adds several, about 3 % of those already chosen, so that a large subset takes few
 steps. The path of a set does not depend on how many items are wanted: a smaller subset is the beginning of a larger
-one.
+one. From a set of more than 2,048 items it is taken in rounds (`_rounds.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from setgrad.errors import DataError
 from setgrad.functions import BoundSetFunction, NoiseSource
-from setgrad.selector._rounds import STEP, choose_in_rounds
+from setgrad.selector._rounds import LARGEST_WHOLE, STEP, choose_apart, choose_in_rounds
 from setgrad.sets import Sets, segment_max, segment_rank, segment_sum
 
 # A step adds one item for every so many that are chosen already, at least one.
@@ -71,8 +71,8 @@ def choose_item_by_item(
         margin: By how much gains may be wrong, relative to the largest one of their set.
 
     Returns:
-        The path of each set. Of a function with `in_chunks` the path is taken in rounds (`choose_in_rounds`), and it is
-        always sure: its one set is in no batch with others.
+        The path of each set. Of a set of more than 2,048 items, without `steps`, and of a function with `in_chunks` it
+        is taken in rounds (`choose_in_rounds`). The latter is always sure: its one set is in no batch with others.
 
     Raises:
         DataError: If a gain is NaN or infinity.
@@ -85,26 +85,50 @@ def choose_item_by_item(
         >>> choose_item_by_item(bound, sizes=torch.tensor([1])).scores.tolist()
         [1.0, -1.0, 2.0]
     """
-    whole, device = bound.sets, bound.sets.device
-    picks = torch.zeros(whole.layout.total, dtype=torch.bool, device=device) if start is None else start.clone()
+    sets, device = bound.sets, bound.sets.device
+    nothing = torch.zeros(sets.layout.total, dtype=torch.bool, device=device)
+    start, excluded = (nothing if part is None else part for part in (start, excluded))
+    if cut is None:
+        cut = 0.0 if sizes is None else -torch.inf
+    cuts = torch.as_tensor(cut, dtype=torch.float64, device=device).expand(len(sets))
+    sizes = sets.lengths if sizes is None else sizes
     if bound.in_chunks:
         subsets, scores = choose_in_rounds(
-            choose_item_by_item,
+            choose_from_all,
             bound,
-            size=whole.layout.total if sizes is None else int(sizes[0]),
-            cut=float(torch.as_tensor((0.0 if sizes is None else -torch.inf) if cut is None else cut).reshape(-1)[0]),
+            size=int(sizes[0]),
+            cut=float(cuts[0]),
             min_size=min_size,
-            start=picks,
-            excluded=torch.zeros_like(picks) if excluded is None else excluded,
+            start=start,
+            excluded=excluded,
             first=first,
             steps=steps,
         )
-        return Path(whole.with_values(subsets), scores, torch.ones(1, dtype=torch.bool, device=device))
-    closed = picks.clone() if excluded is None else picks | excluded
-    if cut is None:
-        cut = 0.0 if sizes is None else -torch.inf
+        return Path(sets.with_values(subsets), scores, torch.ones(1, dtype=torch.bool, device=device))
+    known: dict[str, Any] = {"min_size": min_size, "start": start, "excluded": excluded, "first": first}
+    if steps is None and sets.layout.longest > LARGEST_WHOLE:
+        found = choose_apart(choose_from_all, bound, sizes=sizes, cuts=cuts, **known, margin=margin)
+        if found is not None:
+            return Path(sets.with_values(found[0]), *found[1:])
+    return choose_from_all(bound, sizes=sizes, cut=cuts, **known, steps=steps, margin=margin)
+
+
+def choose_from_all(
+    bound: BoundSetFunction,
+    *,
+    sizes: Tensor,
+    cut: Tensor | float,
+    min_size: int,
+    start: Tensor,
+    excluded: Tensor | None = None,
+    first: Tensor | None = None,
+    steps: int | None = None,
+    margin: float = 0.0,
+) -> Path:
+    """Return the path over all items of each set; the arguments are those of `choose_item_by_item`."""
+    whole, device = bound.sets, bound.sets.device
     cuts = torch.as_tensor(cut, dtype=torch.float64, device=device).expand(len(whole))
-    sizes = whole.lengths if sizes is None else sizes
+    picks, closed = start.clone(), start.clone() if excluded is None else start | excluded
     scores = torch.where(picks, torch.inf, -torch.inf).double()
     level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
     is_sure = torch.ones(len(whole), dtype=torch.bool, device=device)

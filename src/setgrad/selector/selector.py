@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -84,7 +85,7 @@ class SubsetSelector(
             enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
             which needs a smooth one, else "bernoulli".
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
-            the empty one among them, and on a CPU with 2,000 training sets or more it is 2.
+            the empty one among them, and 2 on a CPU with 2,000 training sets or more and fewer than 32 features.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         chunk_size: With phi="umbc" and method="conditional", a larger set is read in chunks of so many items, so that
             it need not fit into memory. It changes results by rounding only.
@@ -99,7 +100,7 @@ class SubsetSelector(
         loss: Cross-entropy over "all" items (None), or over the chosen items and as many sampled "negatives". For
             method="conditional": over "all" items, of the next item in a "list" with a stop, or "all+list" (None).
         learning_rate: Learning rate of AdamW after a short warm-up. None is 0.001, and 0.002 for method="conditional"
-            with 2,000 training sets or more on a CPU.
+            with 2,000 training sets or more and fewer than 32 features on a CPU.
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
             sets, on a CPU fewer than 10,000.
@@ -233,6 +234,7 @@ class SubsetSelector(
         choice_loss: str | ChoiceLoss | Callable[[Tensor, Tensor], Tensor] | None = None,
         stream: bool | None = None,
         callback: Callback | None = None,
+        distributed: bool = False,
     ) -> SubsetSelector:
         """Learn from sets and the subset chosen from each.
 
@@ -270,6 +272,9 @@ class SubsetSelector(
             callback: Is called after each epoch with its record, a dict as in `history_`, such as for a tracker of
                 experiments. If it returns True, training ends, and the best model so far is kept. If it raises any
                 error, the fit ends with that error, without a model; the checkpoint has the epoch already.
+            distributed: Whether all processes of the process group fit this one model together, each on a share of
+                every batch. All make the same call, with the same data; each gets the fitted selector. Under torchrun
+                the group is started and ended here. The callback is called, and the checkpoint written, by rank 0.
 
         Returns:
             The fitted selector itself. Ctrl-C ends training, and the selector is fitted with the best model so far; a
@@ -278,6 +283,7 @@ class SubsetSelector(
         Raises:
             DataError: If the data cannot be used, or the constraint does not allow a chosen subset.
             FileFormatError: If the checkpoint belongs to another run.
+            LostRankError: If another process of a distributed fit is lost or fails; start all of them again.
             NotFittedError: If `start` is not fitted.
             OptionError: If an option is not allowed.
             ShapeError: If shapes do not fit together.
@@ -290,24 +296,27 @@ class SubsetSelector(
             start._check_fitted()
         arguments = TableArguments(set_id, chosen, item_id, features, weight, columns, embed)
         training = make_gradient(gradient, choice_loss, constrained=constraint is not None)
-        if is_streamed(sets, stream, verbose=self.validate().verbose > 0):
-            check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
-            streamed = self.read_to_stream(sets, arguments, has_validation=validation is not None, start=start)
-            return self.fit_streamed(streamed, validation, training, start, callback)
-        if is_table(sets):
-            read = self.read_to_fit(
-                sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start
+        with self.fitting_together() if distributed else nullcontext():
+            if is_streamed(sets, stream, verbose=self.validate().verbose > 0):
+                check_streamed(constraint, subsets=subsets, groups=groups, sample_weight=sample_weight)
+                streamed = self.read_to_stream(sets, arguments, has_validation=validation is not None, start=start)
+                return self.fit_streamed(streamed, validation, training, start, callback)
+            if is_table(sets):
+                read = self.read_to_fit(
+                    sets, arguments, subsets, groups, sample_weight, has_validation=validation is not None, start=start
+                )
+                return self.fit_read(read, validation, constraint, training, start, callback)
+            self.validate()
+            arguments.check_no_table()
+            if groups is None:
+                sets, subsets, sample_weight = as_choices(sets, subsets, sample_weight)
+            else:
+                sets, subsets, sample_weight = group_choices(sets, subsets, groups, sample_weight)
+            validation = read_validation(validation, None)
+            seed = self._seed()
+            return self._fit(
+                sets, subsets, sample_weight, validation, constraint, training, start, seed, None, callback
             )
-            return self.fit_read(read, validation, constraint, training, start, callback)
-        self.validate()
-        arguments.check_no_table()
-        if groups is None:
-            sets, subsets, sample_weight = as_choices(sets, subsets, sample_weight)
-        else:
-            sets, subsets, sample_weight = group_choices(sets, subsets, groups, sample_weight)
-        validation = read_validation(validation, None)
-        seed = self._seed()
-        return self._fit(sets, subsets, sample_weight, validation, constraint, training, start, seed, None, callback)
 
     # ---- saving
 

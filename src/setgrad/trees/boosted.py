@@ -22,7 +22,7 @@ _FOLDS = 5
 # Trees are grown on at most so many items: more take longer and teach them little that a network does not learn.
 _MOST_ITEMS = 2**16
 # Items that are scored at once, so that intermediate results stay in the cache of a CPU.
-_CHUNK = 512
+_CHUNK = 1024
 
 
 @final
@@ -166,17 +166,17 @@ class BoostedTrees(nn.Module):
         if not count:
             return self.starts[fold].expand(len(features))
         columns, thresholds = (part[fold, :count].T.contiguous() for part in (self.columns, self.thresholds))
-        values, means = self.values[fold, :count].flatten(), self.labels[fold].float()
-        first_leaves = torch.arange(count, device=columns.device)[:, None] * 2**DEPTH
+        values, means = self.values[fold, :count], self.labels[fold].float()
         scores = []
         for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
             # The columns of the mean labels follow those of the features.
             table = torch.cat([features[rows], means[codes[rows]]], 1).T.contiguous()
-            leaves = torch.zeros(count, len(rows), dtype=torch.int32, device=table.device)
+            # The number of a leaf fits into a byte.
+            leaves = torch.zeros(count, len(rows), dtype=torch.uint8, device=table.device)
             for level, limits in zip(columns, thresholds.float(), strict=True):
                 leaves.mul_(2).add_(table.index_select(0, level) > limits[:, None])
             # In float64, so that the order in which a batch is added up does not matter.
-            scores.append(values[leaves + first_leaves].sum(0, dtype=torch.float64).to(values.dtype))
+            scores.append(values.gather(1, leaves.long()).sum(0, dtype=torch.float64).to(values.dtype))
         return torch.cat(scores or [features.new_zeros(0)]) + self.starts[fold]
 
 

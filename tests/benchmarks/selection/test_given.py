@@ -215,8 +215,11 @@ def test_options_of_a_model_are_part_of_its_trial() -> None:
     assert make_trial("clusters", "nearest", 1, quick=False).splits == "drawn"
 
 
-def test_bundles_and_registries_are_completed(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundles_and_registries_are_completed(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("lightgbm")
+    monkeypatch.setattr("benchmarks.selection.boosting._ROUNDS", 20)
     models = ",".join(RIVALS)
     words = ["--quick", "--seeds", "1", "--data-dir", str(data_dir), "--models", models]
     assert main(["given", "--tasks", "bundles:food,amazon:toys", *words]) == 0

@@ -5,7 +5,9 @@ import json
 from benchmarks.__main__ import main
 
 
-def test_each_part_is_measured(tmp_path):
+def test_each_part_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.speed.explain_time.FEATURES", 3)
+    monkeypatch.setattr("benchmarks.lib.timing.WARM_UP", 0)
     file = tmp_path / "found.json"
     assert main(["explain-time", "--quick", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
