@@ -116,6 +116,114 @@ def test_printed_softmax_row_raises_in_the_backward_pass() -> None:
         value[0].backward()
 
 
+def test_circle_numbers() -> None:
+    numbers = _numbers("unit_circle")
+    assert all(number < 1e-12 for name, number in numbers.items() if name.startswith(("upper", "lower")))
+    assert numbers["dx/dtheta at theta = 0.9999"] == pytest.approx(-0.9999 / math.sqrt(1 - 0.9999**2), rel=1e-2)
+    assert numbers["error raised at (1, 0)"] == 1
+
+
+def test_softmax_series_numbers() -> None:
+    numbers = _numbers("softmax_series")
+    assert numbers["Schur complement: error"] < 1e-15
+    assert numbers["one term: distance from Chiu's formula"] < 1e-12
+    assert numbers["conditions: spectral radius of I - X"] > 2
+    terms = _functions("softmax_series")["TERMS"]
+    of_conditions = [numbers[f"conditions: relative error, {k} terms"] for k in terms]
+    assert of_conditions[0] > 100 and of_conditions == sorted(of_conditions)
+    for k in terms:
+        assert numbers[f"fixed point: relative error, {k} terms"] == pytest.approx(0.5**k, rel=5e-3)
+
+
+def test_softmax_series_are_sums_of_powers() -> None:
+    example = _functions("softmax_series")
+    theta, v = _normal(18, 2, 5)
+    z = theta.softmax(-1)
+    jacobian = torch.func.jacrev(lambda y: torch.cat([theta - y[:-1].log() - 1 + y[-1:], y[:-1].sum(0, True) - 1]))
+    x = jacobian(torch.cat([z, 1 - theta.logsumexp(0, True)]))
+    powers = sum(torch.linalg.matrix_power(torch.eye(6) - x, k) for k in range(4))
+    torch.testing.assert_close(example["conditions_product"](v, z, 3), -(v @ powers[:5, :5]), rtol=1e-9, atol=1e-9)
+    exact = torch.autograd.functional.jacobian(lambda t: t.softmax(-1), theta).T @ v
+    part = example["fixed_point_product"](v, theta, 4, eta=0.3)
+    torch.testing.assert_close(part, (1 - 0.7**4) * exact, rtol=1e-9, atol=1e-12)
+
+
+def test_schur_numbers() -> None:
+    numbers = _numbers("schur_complement")
+    assert all(number < 1e-14 for name, number in numbers.items() if name.endswith("error"))
+    n = 10
+    assert numbers["last to first: multiplications"] == 2 * n - 4
+    assert numbers["first to last: multiplications"] == (n - 2) * (n + 1) / 2
+    assert numbers["steps of the fixed point"] == n - 1
+
+
+def test_every_order_of_elimination_gives_the_derivative() -> None:
+    example = _functions("schur_complement")
+    x = _normal(19, 7)
+    matrix, counts = example["extended_jacobian"](x), []
+    for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 60):
+        eliminated, count = example["eliminate"](matrix, order)
+        torch.testing.assert_close(eliminated[-1, 6:], x.prod() / x, rtol=1e-12, atol=1e-14)
+        counts.append(count)
+    assert max(counts) > min(counts) >= 2 * 7 - 4
+
+
+def test_hidden_markov_numbers() -> None:
+    numbers = _numbers("hidden_markov")
+    assert (numbers["expected transitions"], numbers["expected symbols"]) == (20 * 19, 20 * 20)
+    # The states last: they stay with a chance of 0.85 on average.
+    assert 0.8 < numbers["fitted chance to stay in a state"] < 0.97
+    assert numbers["relative error to finite differences"] < 1e-5
+
+
+def test_hidden_markov_agrees_with_enumeration_and_fits_the_maximum() -> None:
+    example = _functions("hidden_markov")
+    x = example["sample"](1, 5, 3)[0]
+    table = torch.cat([_normal(20, 2, 2).log_softmax(1), _normal(21, 2, 3).log_softmax(1)], 1)
+    scores, counts = [], []
+    for path in itertools.product(range(2), repeat=5):
+        count = torch.zeros(2, 5, dtype=torch.float64)
+        for t, state in enumerate(path):
+            count[state, 2 + x[0, t]] += 1
+            if t:
+                count[path[t - 1], state] += 1
+        counts.append(count)
+        scores.append((count * table).sum() - math.log(2))
+    together = torch.stack(scores)
+    value = example["forward"](table[:, :2], table[:, 2:].mT[x])
+    torch.testing.assert_close(value[0], together.logsumexp(0))
+    expected = (together.softmax(0)[:, None, None] * torch.stack(counts)).sum(0)
+    torch.testing.assert_close(example["expected_counts"](table, x), expected)
+
+    x, a = example["sample"](6, 10, 4)[0], torch.tensor(0.5, dtype=torch.float64)
+
+    def posterior(logits: Tensor) -> Tensor:
+        rows = torch.cat([part.log_softmax(1) for part in logits.split([2, 3], 1)], 1)
+        return example["forward"](rows[:, :2], rows[:, 2:].mT[x]).sum() + 0.5 * rows.sum()
+
+    # A fixed point of Baum-Welch is a stationary point of the log-probability plus a times the log-parameters.
+    slope = torch.func.grad(posterior)(example["fit"](x, a))
+    assert float(slope.abs().max()) < 1e-6
+
+
+def test_one_system_learns_within_its_budget() -> None:
+    numbers = _numbers("one_system")
+    assert numbers["worth of the picks, of the best"] > 0.7
+    assert numbers["worth of the picks, of the best"] > numbers["worth, budget in predict alone"]
+    assert 0.9 < numbers["largest share of a budget that was spent"] <= 1
+    assert numbers["sets whose inference converged"] == 1
+
+
+PICTURES = ("unit_circle", "softmax_series", "schur_complement", "hidden_markov")
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_drawn(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _functions(name)["draw"](str(tmp_path / "picture.png"))
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_chain_numbers() -> None:
     numbers = _numbers("chain_crf_marginals")
     assert numbers["steps of the iteration"] == 8

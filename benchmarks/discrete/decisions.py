@@ -29,7 +29,9 @@ from setgrad.discrete import (
     Identity,
     Margin,
     Noise,
+    PerInstanceRule,
     Projection,
+    StepRule,
     hamming_loss,
     regret,
 )
@@ -192,10 +194,16 @@ def imle(
 
 
 def aimle(
-    solver: CombinatorialSolver, generator: torch.Generator, *, loss: Loss, noise: Noise, samples: int = 1
+    solver: CombinatorialSolver,
+    generator: torch.Generator,
+    *,
+    loss: Loss,
+    noise: Noise,
+    samples: int = 1,
+    rule: StepRule = PerInstanceRule(),  # noqa: B008 -- a frozen value
 ) -> Criterion:
-    """Return the loss of AIMLE with central differences and its default target."""
-    return EstimatorLoss(AIMLE(solver, noise=noise, samples=samples, generator=generator), loss)
+    """Return the loss of AIMLE with central differences and the default target of the rule."""
+    return EstimatorLoss(AIMLE(solver, noise=noise, samples=samples, mode=rule, generator=generator), loss)
 
 
 def fenchel_young(

@@ -11,7 +11,7 @@ validation, 10,000 for the test. The prior is uniform over the choices of k. All
 and epochs. Each is shown with the value of its one option (lambda, temperature, target, noise) that validation images
 prefer, except for `noise` and `samples`, where options are not searched and IMLE has lambda 10, which is far from its
 best (1). In `papers` all have the noises of both publications (temperatures 1 and 10), and those of `noise` count too.
-The publications train for 100 epochs (--epochs).
+The publications train for 100 epochs.
 
 "Negative ELBO" is a bound for every method: exact samples of the k-subset distribution of the logits and its exact
 divergence from the prior. Top-k of perturbed logits draws from a distribution without a closed form; the ELBO replaces
@@ -23,7 +23,8 @@ divergence of the distribution, and no bound. Training losses: "elbo", "papers",
 divergence by the number of samples as published code does.
 
 Parts: `main` (elbo, one sample; two for score functions), `papers` (k = 10 with the published loss), `noise` (k = 10,
-Gumbel and three versions of sum-of-gamma noise), `samples` (ten samples, all three losses). All seeds are trained
+Gumbel and three versions of sum-of-gamma noise), `samples` (ten samples, all three losses; AIMLE also with five),
+`published` (100 epochs with the published loss, of the methods that the publications compare). All seeds are trained
 together in one process; their weights, batches and noise differ.
 
 Results: Nats per test image, mean ± standard deviation over seeds. negative ELBO: a bound for every method, less is
@@ -40,6 +41,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +55,17 @@ from benchmarks.lib.tables import table
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.errors import OptionError
 
-PARTS = ("main", "papers", "noise", "samples")
+PARTS = ("main", "papers", "noise", "samples", "published")
 KS = (1, 10)
-EPOCHS = 10
-MANY = 10
+EPOCHS, LONG = 10, 100
+MANY = (5, 10)
 # Methods of the parts that do not have all, with their option value where it is not searched.
 PAPERS = ("imle central", "imle forward", "aimle central", "aimle forward", "identity std")
 # arXiv:2209.04862 has a temperature of 1 for both, arXiv:2205.15213 one of 10.
 PAPERS_NOISES = ("sog 1", "sog 10")
+# What the publications compare after 100 epochs, with the option that `papers` prefers, and one changed entry for an
+# image, which is 1/20 for each of its choices.
+COMPARED = {"imle central": 1.0, "aimle central paper": 0.05, "identity std": 0.0, "identity (ste)": 0.0}
 NOISY = {"imle central": 10.0, "aimle central": 1.0, "identity std": 0.0}
 SAMPLED = {"sfess": 0.0, "rloo": 0.0, "simple": 0.0, "reinmax": 1.0, "gumbel-softmax": 0.6, "softsub": 0.6, **NOISY}
 COLUMNS = (("nelbo", "negative ELBO"), ("tuned", "scaled"), ("papers", "papers"), ("error", "cross-entropy"))
@@ -69,6 +74,7 @@ COLUMNS = (("nelbo", "negative ELBO"), ("tuned", "scaled"), ("papers", "papers")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--parts", default=",".join(PARTS), help=f"default: all: {', '.join(PARTS)}")
+    parser.add_argument("--k", type=int, nargs="+", default=KS, help="items of a choice (default: 1 10)")
     parser.add_argument("--models", help=f"default: all: {', '.join(MODELS)}")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"of training (default: {EPOCHS}; papers: 100)")
     add_trial_options(parser, seeds=3)
@@ -85,7 +91,7 @@ def plan(options: argparse.Namespace) -> list[Trial]:
         raise OptionError(f"--epochs and --seeds must be at least 1, not {options.epochs} and {options.seeds}")
     parts = parse_names(options.parts, PARTS, "part")
     wanted = parse_names(options.models or ",".join(MODELS), MODELS, "model")
-    trials = dict.fromkeys(t for part in parts for t in _PLANS[part](options) if t.model in wanted)
+    trials = dict.fromkeys(t for part in parts for t in _PLANS[part](options) if t.model in wanted and t.k in options.k)
     if options.quick:
         # One value of each method is enough to show that it runs.
         first = {(t.k, t.model, t.loss, t.samples): t for t in reversed(trials)}
@@ -132,25 +138,38 @@ def _samples(options: argparse.Namespace) -> Iterator[Trial]:
     for k in KS:
         for name, option in SAMPLED.items():
             if k in MODELS[name].ks:
-                yield _trial(options, k, name, option, MODELS[name].noises[k][0], "elbo", MANY)
-        for samples in (1, MANY):
+                yield _trial(options, k, name, option, MODELS[name].noises[k][0], "elbo", MANY[-1])
+        for samples in (1, *MANY):
             for loss in ("elbo", "papers", "papers / S"):
                 if loss != "papers / S" or samples > 1:
                     yield _trial(options, k, "aimle central", 1.0, MODELS["aimle central"].noises[k][0], loss, samples)
 
 
+def _published(options: argparse.Namespace) -> Iterator[Trial]:
+    for k in KS:
+        for name, option in {**COMPARED, **({"gumbel-softmax": 0.6} if k == 1 else {})}.items():
+            trial = _trial(options, k, name, option, MODELS[name].noises[k][0], "papers", 1)
+            yield trial if options.quick else replace(trial, epochs=LONG)
+
+
 def show(records: Sequence[Record]) -> str:
-    """Return a table for each k, loss and number of samples, and one of the noises."""
+    """Return a table for each k, loss, number of samples and length of training, and one of the noises."""
     pages = []
+    short = [record for record in records if record["epochs"] != LONG]
     for k in KS:
         for loss in ("elbo", "papers", "papers / S"):
-            for many in (False, True):
-                selected = [r for r in records if (r["k"], r["loss"], r["samples"] > 2) == (k, loss, many)]
+            for samples in (1, *MANY):
+                # Score functions need two samples.
+                counts = {1, 2} if samples == 1 else {samples}
+                selected = [r for r in short if (r["k"], r["loss"]) == (k, loss) and r["samples"] in counts]
                 selected = selected if loss != "elbo" else [r for r in selected if _usual(r)]
                 if selected:
-                    samples = f"{MANY} samples" if many else "one sample (two for score functions)"
-                    pages.append(f"## k = {k}, trained with {loss}, {samples}\n\n{_best_table(selected)}")
-    noisy = [r for r in records if r["k"] == 10 and r["samples"] == 1 and NOISY.get(r["model"]) == r["option"]]
+                    title = f"{samples} samples" if samples > 1 else "one sample (two for score functions)"
+                    pages.append(f"## k = {k}, trained with {loss}, {title}\n\n{_best_table(selected)}")
+        long = [record for record in records if (record["k"], record["epochs"]) == (k, LONG)]
+        if long:
+            pages.append(f"## k = {k}, {LONG} epochs, trained with papers, one sample\n\n{_best_table(long)}")
+    noisy = [r for r in short if r["k"] == 10 and r["samples"] == 1 and NOISY.get(r["model"]) == r["option"]]
     if len({r["noise"] for r in noisy}) > 2:
         pages.append(f"## Noise, k = 10, one sample\n\n{_noise_table(noisy)}")
     return "\n\n".join(pages)
@@ -198,8 +217,14 @@ def _count(records: Sequence[Record], record: Record) -> int:
 
 
 def draw(records: Sequence[Record], page: Path) -> list[Path]:
-    """Draw validation curves for both k, trained with elbo and one sample, each method with its best option."""
-    shown = [r for r in records if r["loss"] == "elbo" and r["samples"] <= 2 and _usual(r)]
+    """Draw validation curves for both k and one sample: by elbo, each method with its best option; the long runs."""
+    long = [record for record in records if record["epochs"] == LONG]
+    paths = _draw(long, "published", "published loss", page.with_name(f"{page.stem}-{LONG}.png")) if long else []
+    shown = [r for r in records if r["loss"] == "elbo" and r["epochs"] != LONG and r["samples"] <= 2 and _usual(r)]
+    return [*_draw(shown, "curve", "negative ELBO", page.with_suffix(".png")), *paths]
+
+
+def _draw(shown: Sequence[Record], key: str, score: str, path: Path) -> list[Path]:
     if not shown:
         return []
     figure = new_figure(12, 4.5)
@@ -207,18 +232,18 @@ def draw(records: Sequence[Record], page: Path) -> list[Path]:
         for number, name in enumerate(MODELS):
             mine = [r for r in shown if (r["k"], r["model"]) == (k, name)]
             if mine:
-                curve = [statistics.fmean(epoch) for epoch in min(mine, key=_validation)["curve"]]
+                curve = [statistics.fmean(epoch) for epoch in min(mine, key=_validation)[key]]
                 style = ("-", "--", ":")[number % 3]
                 axes.plot(range(1, len(curve) + 1), curve, style, color=f"C{number % 10}", label=name)
         axes.set_title(f"k = {k}")
         axes.set_xlabel("epoch")
-        axes.set_ylabel("negative ELBO of validation images (nats)")
+        axes.set_ylabel(f"{score} of validation images (nats)")
         if axes.lines:
             axes.legend(fontsize=6)
-    return save_figure(figure, page.with_suffix(".png"))
+    return save_figure(figure, path)
 
 
-_PLANS = {"main": _main, "papers": _papers, "noise": _noise, "samples": _samples}
+_PLANS = {"main": _main, "papers": _papers, "noise": _noise, "samples": _samples, "published": _published}
 
 
 REPORT = Report.of_module(__doc__, "Discrete VAE of MNIST", show, "dvae --data-dir DATA --device cuda --jobs 15", draw)

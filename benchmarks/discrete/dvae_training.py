@@ -128,22 +128,24 @@ def attempt(trial: Trial, context: RunContext) -> Record:
         trial.model, k=trial.k, option=trial.option, noise=trial.noise, samples=trial.samples, replicas=trial.replicas
     ).to(device)
     try:
-        curve = fit(model, sampler, train, validation[:2000], trial)
-        return {"curve": curve, **examine(model, sampler, validation, test, trial)}
+        curve, published = fit(model, sampler, train, validation[:2000], trial)
+        return {"curve": curve, "published": published, **examine(model, sampler, validation, test, trial)}
     except (DataError, SolverError) as error:
         if all(weights.isfinite().all() for weights in model.parameters()):
             raise
         # Diverging weights are a result. Replicas are trained together, so one of them ends all.
         lost = dict.fromkeys(SCORES, [math.nan] * trial.replicas)
-        return {"curve": [], **lost, "factor": [], "alpha": [], "summary": f"diverged: {error}"}
+        return {"curve": [], "published": [], **lost, "factor": [], "alpha": [], "summary": f"diverged: {error}"}
 
 
-def fit(model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, trial: Trial) -> list[list[float]]:
-    """Train; return the negative ELBO of the images `shown` after each epoch, for each replica."""
+def fit(
+    model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, trial: Trial
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Train; return negative ELBO and published loss of the images `shown` after each epoch, for each replica."""
     adam = make_adam(model, trial.rate)
     scale = torch.full((trial.replicas,), distribution_scale(trial.noise, trial.k), device=train.device)
     steps = max(1, len(train) // trial.batch)
-    curve = []
+    curve, published = [], []
     for number, images in enumerate(batches(train, trial), 1):
         theta = model.theta(images)
         # Sums, not means: the lambda of IMLE is relative to the gradient of one image. Adam ignores the scale.
@@ -153,7 +155,9 @@ def fit(model: Autoencoder, sampler: Sampler, train: Tensor, shown: Tensor, tria
         adam.step()
         if number % steps == 0:
             curve.append(bound(model, shown, trial.k, scale, drawn=1).tolist())
-    return curve
+            error, soft = as_published(model, sampler, shown)
+            published.append((error + soft).tolist())
+    return curve, published
 
 
 def examine(model: Autoencoder, sampler: Sampler, validation: Tensor, test: Tensor, trial: Trial) -> Record:
@@ -199,6 +203,7 @@ def bound(model: Autoencoder, images: Tensor, k: int, scale: Tensor, *, drawn: i
 @torch.no_grad()
 def as_published(model: Autoencoder, sampler: Sampler, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy with the points of training, also soft ones, and the divergence of the softmax."""
+    learns = sampler.training
     sampler.eval()
     replicas = len(model.encoder.biases[0])
     errors, soft = torch.zeros(2, replicas, device=images.device)
@@ -207,6 +212,7 @@ def as_published(model: Autoencoder, sampler: Sampler, images: Tensor) -> tuple[
         theta = model.theta(batch)
         errors += model.losses(sampler.draw(theta), batch).mean(0).sum(-1)
         soft += softmax_divergence(theta).sum((-1, -2))
+    sampler.train(learns)
     return errors / len(images), soft / len(images)
 
 

@@ -14,7 +14,7 @@ from setgrad import discrete
 
 # How far below the mean a missing item scores: noise hardly ever lifts it, and norms stay moderate.
 _ABSENT = 5.0
-METHODS = (*SHARED, "ste", "softsub", "softsub hard", "relaxed", "relaxed hard", "simple", "sfess", "rloo")
+METHODS = (*SHARED, "ste", "l2x", "softsub", "softsub hard", "relaxed", "relaxed hard", "simple", "sfess", "rloo")
 
 
 def make_chooser(method: str, k: int, samples: int, lam: float | None, device: torch.device) -> Chooser:
@@ -24,9 +24,12 @@ def make_chooser(method: str, k: int, samples: int, lam: float | None, device: t
     if method == "rloo":
         return discrete.ScoreFunction(lambda theta: discrete.KSubset(theta, k), samples=samples)
     solver, gumbel = discrete.TopK(k), discrete.Gumbel()
+    # As published: the largest of k soft samples of one item each, at a low temperature.
+    one = discrete.GumbelSoftmax(temperature=0.1, samples=k * samples)
     layers: dict[str, Layer] = {
         **solver_layers(solver, discrete.SumOfGamma(k), samples, lam),
         "ste": discrete.Identity(solver, noise=gumbel, samples=samples),
+        "l2x": lambda theta: one(theta).unflatten(0, (k, samples)).amax(0),
         "softsub": discrete.SoftSub(k, samples=samples),
         "softsub hard": discrete.SoftSub(k, samples=samples, hard=True),
         "relaxed": discrete.RelaxedTopK(k, noise=gumbel, samples=samples),

@@ -47,8 +47,8 @@ from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
 from setgrad.selector import resolve_device
 
 PARTS = ("samples", "knobs")
-SIZES = ((10, 1), (20, 1), (50, 1), (10, 5))
-SWEPT = ((20, 1), (50, 1), (10, 5))
+SIZES = ((10, 1), (20, 1), (30, 1), (50, 1), (10, 5))
+SWEPT = ((20, 1), (30, 1), (50, 1), (10, 5))
 SAMPLES = (1, 10, 100, 1_000, 10_000, 100_000)
 KNOBS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 WARM_UP, LONG = 100, 1_000

@@ -90,6 +90,13 @@ _WAYS: dict[str, Method] = {
     "aimle": partial(
         decisions.aimle, loss=decisions.regret_loss, noise=discrete.Tempered(discrete.Gumbel(), 0.3), samples=4
     ),
+    "aimle paper": partial(
+        decisions.aimle,
+        loss=decisions.regret_loss,
+        noise=discrete.Tempered(discrete.Gumbel(), 0.3),
+        samples=4,
+        rule=discrete.PublishedRule(),
+    ),
 }
 METHODS = {f"{name} {model}": (way, model) for name, way in _WAYS.items() for model in MODELS}
 PLAIN = ("by weight", "ridge", "trees")

@@ -76,6 +76,7 @@ METHODS: dict[str, Method] = {
     "blackbox 10 norm": partial(decisions.blackbox, loss=decisions.l1, lam=10.0, projection=discrete.NormProjection()),
     "imle 10": partial(decisions.imle, loss=decisions.l1, noise=discrete.Gumbel(), lam=10.0),
     "aimle": partial(decisions.aimle, loss=decisions.l1, noise=discrete.Gumbel()),
+    "aimle paper": partial(decisions.aimle, loss=decisions.l1, noise=discrete.Gumbel(), rule=discrete.PublishedRule()),
     "fenchel-young 1": partial(decisions.fenchel_young, noise=discrete.Tempered(discrete.Normal(), 1.0)),
 }
 ALL = (NEAREST, *METHODS)

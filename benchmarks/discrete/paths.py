@@ -37,7 +37,7 @@ from benchmarks.discrete.terrain import CostNetwork, maps
 from benchmarks.lib.pages import Report
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.lib.trials import add_trial_options, parse_names, run_and_show
-from setgrad.discrete import GridPath, NoiseMargin, Normal, NormProjection, SumOfGamma, Tempered
+from setgrad.discrete import GridPath, NoiseMargin, Normal, NormProjection, PublishedRule, SumOfGamma, Tempered
 from setgrad.errors import OptionError
 from setgrad.selector import resolve_device
 
@@ -65,6 +65,7 @@ def methods(size: int) -> dict[str, Method]:
         "imle 0.3": partial(decisions.imle, loss=decisions.l1, noise=gamma, lam=0.3),
         "imle 3": partial(decisions.imle, loss=decisions.l1, noise=gamma, lam=3.0),
         "aimle": partial(decisions.aimle, loss=decisions.l1, noise=gamma),
+        "aimle paper": partial(decisions.aimle, loss=decisions.l1, noise=gamma, rule=PublishedRule()),
         "fenchel-young 0.5": partial(decisions.fenchel_young, noise=Tempered(Normal(), 0.5)),
     }
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.discrete.relations_data import Systems, simulate
-from benchmarks.discrete.relations_models import METHODS, Decoder, Encoder, make_chooser, with_gumbel
+from benchmarks.discrete.relations_models import METHODS, Decoder, Encoder, make_chooser
 from benchmarks.lib.records import Record, RunContext
-from setgrad.discrete import RandomSpanningTree, SpanningTree
+from setgrad.discrete import RandomSpanningTree, RelaxedSpanningTree, SpanningTree
 from setgrad.selector import resolve_device
 
 # Fixed trees, and an encoder that is trained on the true trees.
@@ -165,7 +165,7 @@ def _test_batch(model: Model, batch: Systems, generator: torch.Generator) -> dic
 
 def published_bound(model: Model, theta: Tensor, batch: Systems, generator: torch.Generator) -> Tensor:
     """Return the ELBO of the published code: trees of Gumbel weights, the KL of these weights, no constant, over n."""
-    trees = SpanningTree()(with_gumbel(theta, 1, generator))
+    trees = RelaxedSpanningTree(hard=True)(theta, generator=generator)
     predicted, truth = model.decoder.unroll(batch.places, trees, model.trial.horizon)
     error = ((predicted - truth).square() / (2 * VARIANCE)).flatten(2).sum(-1)[0]
     n = theta.shape[-1]

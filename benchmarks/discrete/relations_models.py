@@ -21,7 +21,7 @@ def make_chooser(method: str, particles: int, samples: int, lam: float | None, d
         return discrete.ScoreFunction(discrete.RandomSpanningTree, samples=samples)
     solver, gamma = discrete.SpanningTree(), discrete.SumOfGamma(2 * (particles - 1))
     perturbed = discrete.Perturbed(solver, noise=discrete.Gumbel(), samples=samples)
-    straight_through = discrete.StraightThrough(solver, soft=_marginals)
+    marginals = discrete.RelaxedSpanningTree(noise=None)
 
     def exact(theta: Tensor) -> Tensor:
         distribution = discrete.RandomSpanningTree(theta)
@@ -31,23 +31,12 @@ def make_chooser(method: str, particles: int, samples: int, lam: float | None, d
     layers: dict[str, Layer] = {
         **solver_layers(solver, gamma, samples, lam),
         "perturbed": lambda theta: perturbed(theta)[None],
-        "sst": lambda theta: _marginals(with_gumbel(theta, samples)),
-        "sst hard": lambda theta: straight_through(with_gumbel(theta, samples)),
-        "marginals": lambda theta: _marginals(theta)[None],
+        "sst": discrete.RelaxedSpanningTree(samples=samples),
+        "sst hard": discrete.RelaxedSpanningTree(hard=True, samples=samples),
+        "marginals": lambda theta: marginals(theta)[None],
         "simple": exact,
     }
     return choose_by(layers[method], device)
-
-
-def with_gumbel(theta: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
-    """Return theta with one Gumbel draw for each edge, in the upper half: (S, *theta.shape)."""
-    shape = (samples, *theta.shape)
-    noise = discrete.Gumbel().sample(shape, dtype=theta.dtype, device=theta.device, generator=generator)
-    return theta + noise.triu(1)
-
-
-def _marginals(theta: Tensor) -> Tensor:
-    return discrete.RandomSpanningTree(theta).marginals
 
 
 @final
@@ -103,16 +92,16 @@ class Decoder(nn.Module):
         return place + self.out(self.move(messages))
 
     def unroll(self, places: Tensor, tree: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-        """Return predictions and truth, of one shape; every `horizon` steps start from the true positions."""
+        """Return predictions and truth, of one shape; every `horizon` steps start from the true positions.
+
+        The last start has fewer steps if the horizon does not divide their number.
+        """
         truth = places.transpose(1, 2)
-        steps = truth.shape[1] - 1
-        if steps % horizon:
-            raise ValueError(f"{steps} steps cannot be cut into chunks of {horizon}")
         place, predictions = truth[None, :, :-1:horizon], []
         for _ in range(horizon):
             place = self(place, tree)
             predictions.append(place)
-        predicted = torch.stack(predictions, 3).flatten(2, 3)
+        predicted = torch.stack(predictions, 3).flatten(2, 3)[:, :, : truth.shape[1] - 1]
         return predicted, truth[:, 1:].expand_as(predicted)
 
 

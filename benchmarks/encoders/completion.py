@@ -7,12 +7,12 @@ arXiv:2208.12401, figure 5).
 
 A conditional neural process on MNIST (28 x 28) and Olivetti (64 x 64, ten people for the test, others for each seed). A
 batch has contexts of one size between 100 and 500 pixels. "sample" differentiates one chunk of 100 of them, "full" all,
-"subset" gets only 100 in training; all are tested on contexts read in chunks of 100 from one stream of pixels. The Set
-Transformer trained like this ("transformer subset") averages the codes of its chunks, as published; "transformer full"
-reads the whole context at once. "gaussian" is no network: a normal distribution of all pixels with the mean and
-covariance of the training images, conditioned on the context. Numbers are nats per pixel over all pixels of test images
-(lower is better) and their root mean square error. The smallest deviation is 0.1 for MNIST and 0.02 for Olivetti, so no
-number is below -1.38 and -2.99.
+"subset" gets only 100 in training; all are tested on contexts read in chunks of 100 from one stream of pixels. FSPool,
+Diff-EM and the Set Transformer trained like this ("subset") average the codes of their chunks, as published; with
+"full" they read the whole context at once. "hierarchical" is a stack of two slot set encoders (SSE). "gaussian" is no
+network: a normal distribution of all pixels with the mean and covariance of the training images, conditioned on the
+context. Numbers are nats per pixel over all pixels of test images (lower is better) and their root mean square error.
+The smallest deviation is 0.1 for MNIST and 0.02 for Olivetti, so no number is below -1.38 and -2.99.
 
 Published are 200,000 steps of 256 images of CelebA, which is not available; this trains 2,000 of 64 (faces: 32).
 

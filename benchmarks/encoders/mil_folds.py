@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.encoders.mil_models import POOLS, Classifier, loss, probability
+from benchmarks.encoders.mil_models import ACTIVATED, POOLS, Classifier, loss, probability
 from benchmarks.lib.records import Record, RunContext
 from setgrad.datasets import Bags, bag_folds, mil
 from setgrad.sets import Sets, segment_max, segment_mean
@@ -70,7 +70,8 @@ def predict_fold(
         rows = statistics(bags)
         return PLAIN[model](rows[train], labels.numpy()[train], rows[test], seed)
     options = Training(steps=steps)
-    classifier = Classifier(instance_features(bags.values.shape[1], options), POOLS[model](options.dim))
+    pools = {**POOLS, **ACTIVATED}[model](options.dim)
+    classifier = Classifier(instance_features(bags.values.shape[1], options), pools)
     fit_classifier(classifier, bags, labels.float(), train, options)
     with torch.no_grad():
         return probability(classifier(bags.take(test))).numpy()

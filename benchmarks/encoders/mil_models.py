@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from setgrad.encoders import ABMIL, DSMIL, UMBC, DeepSets, MaxPool, SetTransformer, TransformerHead
+from setgrad.encoders.activations import ACTIVATIONS, Activation, Softmax
 from setgrad.sets import Sets
 
 SLOTS = 8
@@ -55,9 +57,9 @@ def _last(count: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(1), nn.Linear(count, 1))
 
 
-def _umbc(dim: int, *, transformer: bool) -> UMBC:
+def _umbc(dim: int, *, transformer: bool, activation: Activation = Softmax()) -> UMBC:  # noqa: B008 -- a frozen value
     head = nn.Sequential(TransformerHead(dim), _last(dim)) if transformer else _last(SLOTS * dim)
-    return UMBC(dim, dim=dim, slots=SLOTS, head=head)
+    return UMBC(dim, dim=dim, slots=SLOTS, activation=activation, head=head)
 
 
 def _best(dim: int) -> nn.Module:
@@ -74,4 +76,15 @@ POOLS: dict[str, Callable[[int], list[nn.Module]]] = {
     "umbc linear": lambda dim: [_umbc(dim, transformer=False)],
     "umbc transformer": lambda dim: [_umbc(dim, transformer=True)],
     "umbc two streams": lambda dim: [_best(dim), _umbc(dim, transformer=True)],
+}
+
+
+def _activated(kind: Activation, dim: int) -> list[nn.Module]:
+    return [_umbc(dim, transformer=True, activation=kind)]
+
+
+# UMBC with the other activations, for the table of activations.
+USUAL = "umbc transformer"
+ACTIVATED: dict[str, Callable[[int], list[nn.Module]]] = {
+    f"{USUAL} {name}": partial(_activated, kind) for name, kind in ACTIVATIONS.items() if kind != Softmax()
 }

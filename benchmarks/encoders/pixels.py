@@ -18,7 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.lib import data
-from setgrad.encoders import SSE, UMBC, DeepSets, MergeableEncoder, SetEncoder, SetTransformer, TransformerHead
+from setgrad.encoders import (
+    SSE,
+    UMBC,
+    DeepSets,
+    DiffEM,
+    FSPool,
+    MergeableEncoder,
+    SetEncoder,
+    SetTransformer,
+    TransformerHead,
+    hierarchical_sse,
+)
 from setgrad.sets import Sets
 
 # Smallest deviation of a pixel: without one, the black margin of a digit would dominate. Others use
@@ -78,6 +89,15 @@ def make_encoder(name: str, dim: int, slots: int) -> SetEncoder:
         # Normalised, because a plain sum grows with the set.
         head = nn.Sequential(nn.LayerNorm(dim), nn.Flatten(1), layers(16 * dim, dim), nn.Linear(dim, dim))
         return SSE(ITEM, dim, 16, heads=4, phi=phi, head=head)
+    if name == "hierarchical":
+        head = nn.Sequential(nn.LayerNorm(dim), nn.Flatten(1), layers(4 * dim, dim), nn.Linear(dim, dim))
+        return hierarchical_sse(ITEM, [(16, dim), (4, dim)], heads=4, phi=phi, head=head)
+    if name == "fspool":
+        return FSPool(ITEM, phi, head=nn.Sequential(nn.LayerNorm(dim), layers(dim, dim), nn.Linear(dim, dim)))
+    if name == "diff-em":
+        wide = 4 * (1 + 2 * dim)
+        head = nn.Sequential(nn.Flatten(1), nn.LayerNorm(wide), layers(wide, dim), nn.Linear(dim, dim))
+        return DiffEM(ITEM, phi, components=4, steps=3, head=head)
     if name == "umbc":
         head = nn.Sequential(TransformerHead(dim, decode=0), nn.Flatten(1))
         # As published for images: no residual.

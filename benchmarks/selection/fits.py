@@ -28,7 +28,7 @@ from setgrad.selector import resolve_device
 class Job:
     """One fit. The seed sets weights, batches and samples and, where data are cut into folds, the fold.
 
-    `tuned` is a point of the model's grid in JSON, from a search; it is empty for the usual options.
+    `tuned` is a point of the model's grid in JSON; it is empty for the usual options.
     """
 
     task: str

@@ -54,7 +54,9 @@ def inferences(config: ModelConfig) -> dict[str, ModelConfig]:
     smooth = "gaussian" if config.options.estimator == "bernoulli" else config.options.estimator
     return {
         "true_size": config,
-        "one_step": config if single else config.with_options(method="one-step", steps=1),
+        "one_step": config
+        if single
+        else config.with_options(method="one-step", steps=1, forward=None, backward=None, tol=None),
         "converged": config
         if config.options.method == "implicit"
         else config.with_options(method="implicit", steps=_MAX_STEPS, estimator=smooth),

@@ -5,6 +5,14 @@ from __future__ import annotations
 # The published algorithms, by the names of their presets here.
 ALGORITHMS = ("equivset-ind", "equivset-copula", "diffmf", "idiffmf-2", "idiffmf-nuclear")
 
+# What each preset is called there. The published code computes the free copula.
+ALGORITHM_OF: dict[str, str] = {
+    **{name: name for name in (*ALGORITHMS, "idiffmf-c")},
+    "equivset-copula-free": "equivset-copula",
+    "diffmf-5": "diffmf",
+    **{f"idiffmf-{v}-{way}": f"idiffmf-{v}" for v in ("c", "2", "nuclear") for way in ("pathwise", "differences")},
+}
+
 # Table 2: test Jaccard in percent with the true size, mean and standard deviation over five folds, by algorithm.
 # The Amazon rows use BERT vectors and, in the published code, the protocol that is called "farthest" here.
 TABLE_2: dict[str, tuple[tuple[float, float], ...]] = {
@@ -107,7 +115,7 @@ SMALL_CATEGORIES = ("carseats", "furniture", "safety")
 
 
 def published(task: str) -> dict[str, tuple[float, float]]:
-    """Return mean and deviation of each published algorithm; empty for a task without published scores.
+    """Return mean and deviation of each published algorithm by preset; empty for a task without published scores.
 
     Examples:
         >>> published("amazon:toys:farthest")["idiffmf-c"]
@@ -115,23 +123,22 @@ def published(task: str) -> dict[str, tuple[float, float]]:
         >>> published("amazon:toys:random")
         {}
     """
-    name = _row(task)
+    name = row_of(task)
     if name is None:
         return {}
-    printed = dict(zip(ALGORITHMS, TABLE_2[name], strict=True))
-    # The published code computes the free copula.
-    return {**printed, "equivset-copula-free": printed["equivset-copula"], "idiffmf-c": TABLE_6[name]}
+    printed = dict(zip((*ALGORITHMS, "idiffmf-c"), (*TABLE_2[name], TABLE_6[name]), strict=True))
+    return {model: printed[algorithm] for model, algorithm in ALGORITHM_OF.items()}
 
 
 def published_converged(task: str) -> dict[str, tuple[float, float]]:
     """Return the published scores with converged inference (table 7), where there are any."""
-    name = _row(task)
+    name = row_of(task)
     return {} if name is None else dict(zip(ALGORITHMS[3:], TABLE_7[name], strict=True))
 
 
 def published_seconds(task: str) -> dict[str, float]:
     """Return the seconds of training of each published algorithm."""
-    name = _row(task)
+    name = row_of(task)
     return {} if name is None else dict(zip((*ALGORITHMS, "idiffmf-c"), SECONDS[name], strict=True))
 
 
@@ -151,7 +158,8 @@ def best_published(task: str) -> tuple[float, float, str] | None:
     return (*values[name], name)
 
 
-def _row(task: str) -> str | None:
+def row_of(task: str) -> str | None:
+    """Return the row of the tables that a task belongs to."""
     name, _, rest = task.partition(":")
     if name == "amazon":
         name, _, protocol = rest.partition(":")

@@ -13,10 +13,10 @@ have images as vectors.
 Gaussian, moons, Amazon and compounds are cut into five folds (--splits published: the split of the loader, five seeds).
 The splits of the other tasks keep images, people or customers separate: where none was published they are drawn again
 for each seed, else only the seed varies. --seeds 10 fits every fold twice. Methods run with the options of their
-presets, or with those that --search N finds on validation scores alone. Baselines: chance; popularity (Amazon); the
-distance of an item from the mean of its set (anomalies); the subset whose items are most alike (bundles, clusters); and
-gradient boosting (LightGBM), as classifier and as ranker, wherever items are vectors: on the features of an item, their
-z-scores and ranks within its set, its distance from the mean of its set, and the size of its set.
+presets; `grid` chooses them by cross-validation. Baselines: chance; popularity (Amazon); the distance of an item from
+the mean of its set (anomalies); the subset whose items are most alike (bundles, clusters); and gradient boosting
+(LightGBM), as classifier and as ranker, wherever items are vectors: on the features of an item, their z-scores and
+ranks within its set, its distance from the mean of its set, and the size of its set.
 
 Records are appended to a JSON-lines file. The same command run again runs only what is missing; records of other
 options (a changed default, for example) do not count. `--table FILE` writes the page and figures of a file of records
@@ -31,15 +31,13 @@ vectors for Amazon, times on an A100. They are for other data, so they are only 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lib.pages import Report, show_page
 from benchmarks.lib.records import read_records
-from benchmarks.lib.trials import add_trial_options, answers, parse_names, results_file, run_context, run_trials
+from benchmarks.lib.trials import add_trial_options, answers, parse_names, results_file, run_trials
 from benchmarks.selection import fits
 from benchmarks.selection.baselines import BASELINES, applies
 from benchmarks.selection.figures import draw_figures
@@ -47,11 +45,11 @@ from benchmarks.selection.fits import Job, checkpoint_of, expected_cost, setting
 from benchmarks.selection.models import MODELS
 from benchmarks.selection.pages import show
 from benchmarks.selection.scores import SCORES, collect
-from benchmarks.selection.search import search
 from benchmarks.selection.tasks import FOLDS, SPLITS, expand, splits_of
 from setgrad.datasets import AMAZON_CATEGORIES, AMAZON_PROTOCOLS
 
-ALL = (*MODELS, *BASELINES)
+# Second differences take about a hundred times as long as a step, and have to be asked for.
+ALL = (*(name for name in MODELS if not name.endswith("-differences")), *BASELINES)
 REPORT = Report.of_module(
     __doc__, "All methods on all tasks", show, "table2 --data-dir DATA --device cuda --jobs 15", draw_figures
 )
@@ -64,21 +62,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--categories", default=",".join(AMAZON_CATEGORIES), help="Amazon categories (default: all)")
     parser.add_argument("--protocols", default=",".join(AMAZON_PROTOCOLS), help="farthest, random (default: both)")
     parser.add_argument("--splits", choices=SPLITS, default="folds", help="where both are sound (default: folds)")
-    parser.add_argument("--search", type=int, metavar="N", help="first try N points of the grid of each task and model")
-    parser.add_argument(
-        "--study", type=Path, metavar="FILE", help="journal of the search (default: beside the records)"
-    )
     add_trial_options(parser, seeds=FOLDS, unit="fit", checkpoints=True, models=True)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Search if asked to, run the fits that have no record, and show the page of all records of the file."""
+    """Run the fits that have no record, and show the page of all records of the file."""
     failed = 0
     with results_file(options, REPORT.results) as (results, page):
         if options.table is None:
             jobs = plan_jobs(options)
-            if options.search:
-                jobs = _search(jobs, options, options.study or results.with_suffix(".search.log"))
             failed = run_jobs(jobs, options, results)
         # The page shows the whole file: records often come from several commands.
         records = read_records(results)
@@ -102,7 +94,7 @@ def plan_jobs(options: argparse.Namespace) -> list[Job]:
     jobs = [
         Job(task, model, seed, options.quick, splits_of(task, options.splits))
         for task in expand([task.strip() for task in tasks if task.strip()], categories, protocols)
-        for model in parse_names(options.models, ALL, "model")
+        for model in parse_names(options.models, (*MODELS, *BASELINES), "model")
         for seed in seeds
         if applies(model, task)
     ]
@@ -116,18 +108,3 @@ def run_jobs(jobs: Sequence[Job], options: argparse.Namespace, results: Path) ->
         for job in answers(jobs, read_records(results), settings=settings_of):
             checkpoint_of(job, options.checkpoints).unlink(missing_ok=True)
     return failed
-
-
-def _search(jobs: Sequence[Job], options: argparse.Namespace, journal: Path) -> list[Job]:
-    started = time.monotonic()
-    tuned = search(
-        jobs,
-        replace(run_context(options), checkpoints=None),
-        trials=options.search,
-        journal=journal,
-        workers=options.jobs,
-        time_limit=options.time_limit,
-    )
-    if options.time_limit is not None:
-        options.time_limit = max(0.0, options.time_limit - (time.monotonic() - started))
-    return tuned

@@ -13,6 +13,8 @@ from setgrad.errors import unknown_name
 from setgrad.sets import Choices, Sets
 
 SPLITS = ("folds", "published")
+# The protocol of the grid: the published test split, and folds of the rest.
+HELD_OUT = "held-out"
 FOLDS = 5
 # Families that can be cut into folds of sets. The splits of the others also keep images, people or customers separate,
 # which folds would not: they are drawn again for each seed or, where the split was published, fitted with many seeds.
@@ -86,16 +88,18 @@ def work_of(task: str) -> float:
 def load_split(name: str, *, splits: str, number: int, data_dir: str | None, quick: bool) -> Task:
     """Return the task of one fit: a fold, splits drawn with that seed, or the published split.
 
-    There are five folds; number 5 is the first fold again, for a fit with other weights.
+    There are five folds; number 5 is the first fold again, for a fit with other weights. "held-out" are folds that keep
+    the published test split.
     """
-    if splits == "folds":
-        return _fold(name, number % FOLDS, data_dir, quick)
+    if splits in ("folds", HELD_OUT):
+        return _fold(name, number % FOLDS, splits == HELD_OUT, data_dir, quick)
     return _load(name, number if splits == "drawn" else 0, data_dir, quick)
 
 
-@lru_cache(maxsize=2)
-def _fold(name: str, number: int, data_dir: str | None, quick: bool) -> Task:
-    return datasets.fold(_load(name, 0, data_dir, quick), number, FOLDS)
+# All folds of a task, because a grid goes through them again and again.
+@lru_cache(maxsize=FOLDS)
+def _fold(name: str, number: int, keep_test: bool, data_dir: str | None, quick: bool) -> Task:
+    return datasets.fold(_load(name, 0, data_dir, quick), number, FOLDS, keep_test=keep_test)
 
 
 # Two, because tasks of pixels are built from tasks of images.

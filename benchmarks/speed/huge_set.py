@@ -9,7 +9,8 @@ validation sets of 2,000 items, and a choice of 1,000 items. "peak" is the large
 what it has after `import` and with the pages of the file that the system keeps; "without the file" is the largest
 anonymous memory, which no system can reclaim. The limit is one of address space, so that a case which needs more fails
 and does not stop the machine. "step" is the training step alone, "fit" has validation and calibration too; times are
-CPU seconds. The size of the model does not change which part of the memory grows with the set.
+CPU seconds. The size of the model does not change which part of the memory grows with the set. "umbc implicit" is
+`method="implicit"`, which keeps the features of all items; "whole" reads the set at once.
 """
 
 from __future__ import annotations
@@ -31,10 +32,19 @@ import setgrad as sg
 from benchmarks.lib.machine import add_machine_options, announce
 from benchmarks.lib.subprocess_measure import RETURN_MEMORY, measure_in_subprocess, serve_case
 from benchmarks.lib.tables import format_bytes, table
+from benchmarks.lib.trials import parse_names
 from setgrad.sets import Sets
 
 SIZES = (100_000, 1_000_000, 10_000_000)
-WAYS = ("umbc exact", "umbc sample", "context")
+# How the set is read, and by which method. Mean field keeps the features of all items, and is measured when asked for.
+WAYS: dict[str, dict[str, Any]] = {
+    "umbc exact": {"phi": "umbc"},
+    "umbc sample": {"phi": "umbc", "chunk_gradient": "sample"},
+    "umbc implicit": {"phi": "umbc", "method": "implicit"},
+    "umbc implicit whole": {"phi": "umbc", "method": "implicit", "chunk_size": 2**40},
+    "context": {"phi": "context"},
+}
+_USUAL, _IN_CHUNKS = ("umbc exact", "umbc sample", "context"), ("umbc exact", "umbc sample")
 FEATURES, WANTED, TARGET = 8, 1000, 2e9
 # An item is chosen if its first number is above this: six in a thousand.
 _CUT = 2.5
@@ -71,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     sizes = ",".join(map(str, SIZES))
     parser.add_argument("--items", default=sizes, help=f"items of the set, one size or several (default: {sizes})")
-    parser.add_argument("--ways", default=",".join(WAYS), help=f"default: all: {', '.join(WAYS)}")
+    parser.add_argument("--ways", default=",".join(_USUAL), help=f"of {', '.join(WAYS)} (default: {', '.join(_USUAL)})")
     parser.add_argument("--dim", type=int, default=32, help="numbers that phi computes for an item (default: 32)")
     parser.add_argument("--layers", type=int, default=1, help="attention layers (default: 1)")
     parser.add_argument("--hidden", type=int, default=64, help="units of the hidden layer of F (default: 64)")
@@ -87,7 +97,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for items in sizes:
         with tempfile.TemporaryDirectory() as folder:
             path = write_items(Path(folder) / "items.npy", items)
-            for way in options.ways.split(","):
+            for way in parse_names(options.ways, WAYS, "way"):
                 print(f"measuring {items:,} items, {way}", file=sys.stderr, flush=True)
                 case = Case(str(path), way, options.dim, options.layers, options.hidden, 1e9 * options.limit_gb)
                 found = measure_in_subprocess("benchmarks.speed.huge_set", case, RETURN_MEMORY)
@@ -96,7 +106,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print("\n## One large set\n")
     head = ["items", "phi", "peak", "without the file", "step, s", "fit, s", "predict, s"]
     print(table(head, [cells(row) for row in rows]))
-    most = max((row["peak"] for row in rows if row["way"] != "context" and not row["error"]), default=0)
+    most = max((row["peak"] for row in rows if row["way"] in _IN_CHUNKS and not row["error"]), default=0)
     print(f'\nlargest peak with phi="umbc": {format_bytes(most)} (target: below {format_bytes(int(TARGET))})')
     return {"machine": machine, "rows": rows, "peak": most}
 
@@ -137,7 +147,6 @@ def measure(case: Case, device: torch.device) -> Measured:
 
 
 def _measure(case: Case, watch: _Watch) -> Measured:
-    phi, _, gradient = case.way.partition(" ")
     sets = Sets.from_npy(case.path)
     starts = range(0, len(sets.values), _ROWS)
     chosen = np.concatenate([start + chosen_rows(sets.values[start : start + _ROWS]) for start in starts])
@@ -146,11 +155,10 @@ def _measure(case: Case, watch: _Watch) -> Measured:
         few = list(torch.randn(2, 2000, FEATURES))
     validation = (Sets.from_list(few), [chosen_rows(items) for items in few])
     selector = sg.SubsetSelector(
-        phi=phi,
+        **WAYS[case.way],
         dim=case.dim,
         layers=case.layers,
         hidden=(case.hidden,),
-        chunk_gradient=gradient or "exact",
         max_epochs=1,
         device="cpu",
         random_state=0,

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from setgrad.errors import MissingDependencyError
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, WAIT = (1, 4, 16), 120
 Rows = list[dict[str, Any]]
+Ask = Callable[[Rows], Any]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,12 +60,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     visits = [rows.to_dict("records") for _, rows in make_shop(count, 2).drop(columns="bought").groupby("visit")]
     expected = [selector.predict(pd.DataFrame(rows))["chosen"].tolist() for rows in visits]
 
-    found = {"predict, no server": measure(lambda: lambda rows: selector.predict(pd.DataFrame(rows)), visits, 1)[0]}
+    def choose(rows: Rows) -> Any:
+        return selector.predict(pd.DataFrame(rows))
+
+    found = {"predict, no server": measure(lambda: nullcontext(choose), visits, 1)[0]}
     wrong = 0
     with serve(selector, options.threads) as port:
         for number in clients:
             name = f"server, {number} client{'s' * (number > 1)}"
-            found[name], answers = measure(lambda: Client(port), visits, number)
+            found[name], answers = measure(lambda: connect(port), visits, number)
             wrong += sum(
                 [row["chosen"] for row in answer] != right for answer, right in zip(answers, expected, strict=True)
             )
@@ -75,37 +79,39 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"machine": machine, "rows": found, "failed": wrong}
 
 
-class Client:
-    """A connection that is kept, and asks for one set at a time."""
+@contextmanager
+def connect(port: int) -> Iterator[Ask]:
+    """Yield a function that asks for one set at a time, over a connection that is kept."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)) as connection:
 
-    def __init__(self, port: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)
+        def ask(rows: Rows) -> Any:
+            connection.request("POST", "/choose", json.dumps(rows), {"Content-Type": "application/json"})
+            with connection.getresponse() as response:
+                return json.loads(response.read())
 
-    def __call__(self, rows: Rows) -> Any:
-        """Return the answer to a request."""
-        self.connection.request("POST", "/choose", json.dumps(rows), {"Content-Type": "application/json"})
-        return json.loads(self.connection.getresponse().read())
+        yield ask
 
 
 def measure(
-    connect: Callable[[], Callable[[Rows], Any]], visits: list[Rows], clients: int
-) -> tuple[dict[str, float], list]:
+    open_client: Callable[[], AbstractContextManager[Ask]], visits: list[Rows], clients: int
+) -> tuple[dict[str, float], list[Any]]:
     """Return milliseconds at p50 and p99 and the requests a second of so many clients, and the answers in order."""
-    asks = [connect() for _ in range(clients)]
-    for ask in asks:
-        ask(visits[0])
 
-    def work(client: int) -> list[tuple[float, Any]]:
-        seconds = []
-        for rows in visits[client::clients]:
+    def work(ask: Ask, mine: list[Rows]) -> list[tuple[float, Any]]:
+        answers = []
+        for rows in mine:
             started = time.perf_counter()
-            answer = asks[client](rows)
-            seconds.append((time.perf_counter() - started, answer))
-        return seconds
+            answer = ask(rows)
+            answers.append((time.perf_counter() - started, answer))
+        return answers
 
-    started = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        parts = list(pool.map(work, range(clients)))
+    with ExitStack() as stack:
+        asks = [stack.enter_context(open_client()) for _ in range(clients)]
+        for ask in asks:
+            ask(visits[0])
+        pool = stack.enter_context(ThreadPoolExecutor(clients))
+        started = time.perf_counter()
+        parts = list(pool.map(work, asks, [visits[client::clients] for client in range(clients)]))
     rate = len(visits) / (time.perf_counter() - started)
     p50, p99 = 1000 * np.quantile([seconds for part in parts for seconds, _ in part], [0.5, 0.99])
     answers = [parts[place % clients][place // clients][1] for place in range(len(visits))]

@@ -60,7 +60,7 @@ def test_jobs_of_the_whole_table_longest_first() -> None:
     jobs = plan_jobs(_options("--tasks", "amazon,moons,gaussian"))
     # Popularity makes sense for Amazon alone, distances from the mean for anomalies alone, likeness for bundles alone.
     assert len(set(jobs)) == len(jobs) == (12 * 2 * (len(ALL) - 2) + 2 * (len(ALL) - 3)) * 5
-    assert (jobs[0].task, jobs[0].model) == ("amazon:feeding:farthest", "idiffmf-nuclear")
+    assert (jobs[0].task, jobs[0].model) == ("amazon:feeding:farthest", "diffmf-5")
     costs = [expected_cost(job) for job in jobs]
     assert costs == sorted(costs, reverse=True)
     assert {job.model for job in jobs[-100:]} <= {"popularity", "chance"}

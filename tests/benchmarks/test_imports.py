@@ -9,6 +9,7 @@ ALLOWED = {
     "attack/interruptions.py": "interrupts the functions that write files, also where no public one does",
     "attack/targets.py": "attacks files that only private functions write or read",
     "tables/table_reading.py": "times the reading of a table without a fit",
+    "selection/copula.py": "trains with networks that no option names",
     "selection/models.py": "the ablation changes values of the default that only the selector knows",
     "selection/inference.py": "tests a fitted model with another inference than it was trained with",
     "speed/members_speed.py": "compares ways to train that the trainer chooses by itself",

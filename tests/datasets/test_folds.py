@@ -41,6 +41,15 @@ def test_every_set_is_in_one_test_split_and_no_set_in_two_splits(task: Task, cou
         assert one.validation.set_ids == tasks[(number + 1) % count].test.set_ids
 
 
+def test_a_test_split_that_is_kept_is_in_no_fold(task: Task) -> None:
+    tasks = folds(task, 3, keep_test=True)
+    assert sorted(name for one in tasks for name in one.validation.set_ids or ()) == [f"s{n}" for n in range(6)]
+    for one in tasks:
+        assert one.test is task.test
+        names = [*(one.train.set_ids or ()), *(one.validation.set_ids or ())]
+        assert sorted(names) == [f"s{n}" for n in range(6)]
+
+
 def test_items_ids_weights_and_choices_stay_together(task: Task) -> None:
     for one in folds(task, 4, random_state=3):
         for part in (one.train, one.validation, one.test):

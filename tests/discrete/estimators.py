@@ -24,6 +24,7 @@ from setgrad.discrete.estimators import (
     PublishedRule,
     ReferenceCodeRule,
     ReinMax,
+    RelaxedSpanningTree,
     RelaxedTopK,
     SoftSub,
     StraightThrough,
@@ -76,6 +77,24 @@ def soft(theta: Tensor) -> Tensor:
     return theta.softmax(-1)
 
 
+# The number of the edge between two nodes of 4, in the upper half; the first three edges are a tree.
+EDGES = torch.tensor([[0, 0, 1, 2], [0, 0, 3, 4], [0, 0, 0, 5], [0, 0, 0, 0]])
+
+
+class TreesOfFour(GradientEstimator):
+    """The trees of 4 nodes as a choice of 3 of N = 6 edges."""
+
+    def __init__(self, k: int, **options: Any) -> None:
+        super().__init__()
+        self.layer = RelaxedSpanningTree(**options)
+
+    def forward(self, theta: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        if torch.is_tensor(theta):
+            theta = torch.where(theta.new_ones(4, 4).bool().triu(1), theta[..., EDGES.to(theta.device)], 0)
+        rows, columns = torch.triu_indices(4, 4, 1)
+        return self.layer(theta, generator=generator)[..., rows, columns]
+
+
 def plain(make: Callable[..., GradientEstimator], **options: Any) -> Callable[..., GradientEstimator]:
     return lambda *args, **more: make(*args, **options, **more)
 
@@ -119,8 +138,12 @@ CASES = [
     Case("RelaxedTopK", plain(RelaxedTopK), sampled=False, axis=False, solves=False, hard=False, first_order=False),
     Case("RelaxedTopK-hard", plain(RelaxedTopK, noise=Gumbel(), hard=True), solves=False, cosine=0.8),
     Case("SIMPLE", plain(SIMPLE), solves=False, cosine=0.9),
+    Case("RelaxedSpanningTree", plain(TreesOfFour), k=3, solves=False, hard=False, first_order=False),
+    Case("RelaxedSpanningTree-hard", plain(TreesOfFour, hard=True), k=3, solves=False),
 ]
 SAMPLED = [case for case in CASES if case.sampled]
 SOLVING = [case for case in CASES if case.solves]
+# These call autograd in their forward pass.
+MARGINALS = {"SIMPLE", "RelaxedSpanningTree", "RelaxedSpanningTree-hard"}
 # With these rules the instances of a batch share one step.
 COUPLED = {"AIMLE-paper", "AIMLE-reference"}

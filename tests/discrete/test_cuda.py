@@ -40,7 +40,7 @@ from setgrad.discrete import (
 )
 from setgrad.errors import OptionError
 from tests.discrete.distributions import DISTRIBUTIONS, DistributionCase
-from tests.discrete.estimators import CASES, Case, N
+from tests.discrete.estimators import CASES, MARGINALS, Case, N
 from tests.discrete.oracles import Fixed, draws
 from tests.discrete.problems import PROBLEMS, Problem
 from tests.waits import count_syncs
@@ -224,7 +224,7 @@ def test_half_precision_under_autocast(seeded: Callable[..., AbstractContextMana
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("case", [case for case in CASES if not case.name.startswith("SIMPLE")], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.name not in MARGINALS], ids=str)
 def test_masked_training_step_does_not_wait_for_the_gpu(case: Case) -> None:
     """Except relaxations, which check theta once for invalid input."""
     theta = draws(5, N).cuda().requires_grad_()

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from setgrad.discrete._estimator import GradientEstimator
-from setgrad.discrete.estimators import GumbelSoftmax, RelaxedTopK, SoftSub, StraightThrough
+from setgrad.discrete.estimators import GumbelSoftmax, RelaxedSpanningTree, RelaxedTopK, SoftSub, StraightThrough
 from setgrad.discrete.noise import Gumbel
+from setgrad.discrete.solvers.spanning_tree import SpanningTree
 from setgrad.discrete.solvers.top_k import ArgMax, TopK
 from setgrad.errors import OptionError, ShapeError
 from tests.discrete.oracles import Fixed, draws
+from tests.discrete.problems import trees
 
 LAYERS = [RelaxedTopK(2, temperature=0.7), SoftSub(3, temperature=0.7, noise=None), SoftSub(1, noise=None)]
 
@@ -67,6 +69,27 @@ def test_soft_sub_masks_every_earlier_pick() -> None:
         total += picked
         logits += torch.log(1 - picked)
     torch.testing.assert_close(SoftSub(4, temperature=0.5, noise=None)(theta), total)
+
+
+def test_relaxed_trees_are_means_of_all_trees() -> None:
+    theta, noise, points = draws(3, 5, 5), draws(2, 3, 5, 5, seed=1), trees(5)
+    # One draw for each edge, the one in the upper half, although an edge has two entries of theta.
+    scores = torch.einsum("sbij,pij->sbp", (theta + noise.triu(1)) / 0.7, points)
+    truth = torch.einsum("sbp,pij->sbij", scores.softmax(-1), points)
+    soft = RelaxedSpanningTree(temperature=0.7, noise=Fixed(noise), samples=2)(theta)
+    torch.testing.assert_close(soft, truth)
+    hard = RelaxedSpanningTree(temperature=0.7, hard=True, noise=Fixed(noise), samples=2)(theta)
+    assert torch.equal(hard, points[scores.argmax(-1)])
+
+
+def test_relaxed_best_tree_and_its_derivatives(seeded) -> None:
+    theta = draws(2, 4, 4)
+    cold = RelaxedSpanningTree(temperature=1e-3, noise=None)(theta)
+    torch.testing.assert_close(cold, SpanningTree()(theta), atol=1e-3, rtol=0)
+    layer = RelaxedSpanningTree(temperature=0.7, noise=None)
+    with seeded():
+        assert torch.autograd.gradcheck(layer, theta.requires_grad_())
+        assert torch.autograd.gradgradcheck(layer, theta)
 
 
 def test_straight_through_is_hard_forward_and_soft_backward() -> None:

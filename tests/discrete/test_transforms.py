@@ -106,9 +106,13 @@ def run(layer: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tenso
     return z.detach(), grad
 
 
+# A hard relaxation compiles the soft one as well.
+NOT_PART_OF_ANOTHER = [case for case in CASES if f"{case.name}-hard" not in {str(other) for other in CASES}]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", NOT_PART_OF_ANOTHER, ids=str)
 def test_compiled_layers_agree(case: Case) -> None:
     theta = draws(4, N)
     plain, fast = case.build(), case.build()

@@ -27,6 +27,7 @@ from setgrad.encoders import (
     TransformerHead,
     hierarchical_sse,
 )
+from setgrad.encoders.activations import ACTIVATIONS
 from setgrad.errors import DataError, OptionError
 from setgrad.sets import Sets
 from tests.encoders.helpers import DIM, assert_close, gradients, random_sets, split_sets
@@ -235,6 +236,23 @@ def test_attention_sums_to_one(seeded):
     sets = random_sets()
     shares = [part.sum(0).tolist() for part in sets.with_values(encoder.attention(sets)).to_list()]
     np.testing.assert_allclose(shares, [[1, 1], [0, 0], [1, 1], [1, 1]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=str)
+def test_umbc_permutes_with_its_slots_and_contains_the_mean(seeded, activation):
+    """Theorem 3.6 of Willette et al., and the first step of the proof of theorem 3.7: slots of 0 give the mean."""
+    with seeded(0):
+        encoder = UMBC(DIM, dim=8, slots=5, heads=2, activation=activation).double().eval()
+    sets, order = random_sets(), torch.tensor([3, 0, 4, 1, 2])
+    code = encoder(sets)
+    with torch.no_grad():
+        encoder.slots.copy_(encoder.slots[order])
+        assert_close(encoder(sets), code[:, order], 1e-12)
+        for parameter in encoder.ask.parameters():
+            parameter.zero_()
+        values = encoder.read_items(encoder.features(sets))[:, 8:]
+        means = torch.stack([part.mean(0) if len(part) else part.sum(0) for part in sets.with_values(values).to_list()])
+        assert_close(encoder(sets), encoder.norm(means)[:, None].expand(-1, 5, -1), 1e-12)
 
 
 def test_max_pool_runs_only_the_top_items_again(seeded):

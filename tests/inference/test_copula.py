@@ -94,6 +94,40 @@ def test_the_copula_entropy_is_a_bound_that_tightens_with_samples(samples):
         assert true - mean < 0.02
 
 
+def test_other_draws_tighten_the_entropy_of_few_subsets():
+    """Three subsets: with their own draws alone the estimate is too low, with 200 others it is the true entropy."""
+    _, q, _ = joint(NUMBERS)
+    true, sets = -(q * np.log(q)).sum(), one_hot([3] * 400)
+    means, errors = [], []
+    for draws in (0, 200):
+        network = constant_network(NUMBERS * 400, entropy_draws=draws)
+        with torch.no_grad():
+            drawn = network.draw(sets, FreshNoise(3), 3)
+        assert drawn.scores.shape == (3, 1200)
+        means.append(drawn.entropy.mean().item())
+        errors.append(drawn.entropy.std().item() / 20)
+    assert means[0] + 5 * errors[0] < true < means[1] + 0.01 + 4 * errors[1]
+    assert means[1] < true + 4 * errors[1]
+
+
+def test_the_gradient_with_other_draws_is_that_of_the_true_entropy():
+    many, wide, noise = constant_network(NUMBERS * 100, entropy_draws=60), one_hot([3] * 100), FreshNoise(8)
+    weight, slopes = many.head[0].weight, []
+    for _ in range(60):
+        (slope,) = torch.autograd.grad(many.draw(wide, noise, 4).entropy.sum(), weight)
+        slopes.append(slope.reshape(3, 100, 3).mean(1).T)
+    mean, error = mean_and_error(slopes)
+    steps = 1e-4 * np.eye(9).reshape(9, 3, 3)
+    expected = torch.tensor([(true_entropy(h) - true_entropy(-h)) / 2e-4 for h in steps]).reshape(3, 3)
+    assert ((mean - expected).abs() < 4 * error + 0.01).all()
+    assert error.max() < 0.01 < expected.abs().max() / 10
+
+
+def true_entropy(change):
+    _, q, _ = joint(np.array(NUMBERS) + change)
+    return -(q * np.log(q)).sum()
+
+
 def test_the_gradient_of_the_copula_entropy(seeded):
     """With one z against finite differences; with many z against finite differences of the true entropy."""
     sets = one_hot([3])
@@ -113,12 +147,8 @@ def test_the_gradient_of_the_copula_entropy(seeded):
         slopes.append(slope.reshape(3, 50, 3).mean(1).T)
     mean, error = mean_and_error(slopes)
 
-    def true(change):
-        _, q, _ = joint(np.array(NUMBERS) + change)
-        return -(q * np.log(q)).sum()
-
     steps = 1e-4 * np.eye(9).reshape(9, 3, 3)
-    expected = torch.tensor([(true(h) - true(-h)) / 2e-4 for h in steps]).reshape(3, 3)
+    expected = torch.tensor([(true_entropy(h) - true_entropy(-h)) / 2e-4 for h in steps]).reshape(3, 3)
     assert error.max() < 0.01
     assert (mean - expected).abs().max() < 0.01 < expected.abs().max() / 10
 

@@ -12,10 +12,10 @@ import torch
 import setgrad as sg
 from setgrad.errors import FileFormatError, OptionError, ShapeError, StateError
 from setgrad.functions import FreshNoise
-from setgrad.inference import WeightedSum, draw_partial_subsets
+from setgrad.inference import AllItems, WeightedSum, draw_partial_subsets
 from setgrad.selector import SetState, _rounds
 from setgrad.selector._chunked import Chunks
-from setgrad.selector._parts import bind_chunks
+from setgrad.selector._parts import bind_in_chunks
 from setgrad.selector.item_by_item import choose_item_by_item
 from setgrad.sets import Choices, Sets
 
@@ -31,9 +31,10 @@ def make_choices(count, seed=0, size=SIZE):
     return Choices(sets, sets.with_values(chosen.flatten()))
 
 
-def fit(choices, **options):
+def fit(choices, constraint=None, gradient="fenchel-young", **options):
     usual: dict[str, Any] = {"dim": 8, "layers": 1, "heads": 2, "hidden": (16,), "max_epochs": 2, "random_state": 0}
-    return sg.SubsetSelector(phi="umbc", verbose=0, **{**usual, **options}).fit(*choices)
+    selector = sg.SubsetSelector(phi="umbc", verbose=0, **{**usual, **options})
+    return selector.fit(*choices, constraint=constraint, gradient=gradient)
 
 
 def with_chunks(selector, size, gradient="exact"):
@@ -77,7 +78,7 @@ def loss_gradients(selector, choices, generator=None):
     sets, subsets = choices.sets[:1].to(torch.float64), choices.subsets[:1]
     (member,) = model.each()
     if model.config.reads_in_chunks(sets):
-        bound = bind_chunks(model, member, sets, generator)
+        bound = bind_in_chunks(model, member, sets, generator)
     else:
         bound = member.bind(model.prepare(sets))
     partial = draw_partial_subsets(subsets, 4, FreshNoise(1), half=True)
@@ -171,10 +172,10 @@ def test_a_state_that_does_not_fit_is_refused(selector, choices, tmp_path):
 @pytest.mark.parametrize("gradient", ["exact", "sample"])
 def test_fit_reads_sets_in_chunks(gradient, tmp_path):
     """A saved model, and a fit whose sets are in a file, give the same results as one of whole sets."""
-    choices, new = make_choices(24, size=20), make_choices(10, seed=5, size=20)
+    choices, new = make_choices(16, size=20), make_choices(10, seed=5, size=20)
     np.save(tmp_path / "items.npy", choices.sets.values.numpy())
     sets = Sets.from_npy(tmp_path / "items.npy", choices.sets.lengths)
-    options = {"max_epochs": 4, "learning_rate": 5e-3, "batch_size": 1}
+    options = {"max_epochs": 3, "learning_rate": 5e-3, "batch_size": 1}
     mapped = fit((sets, choices.subsets), chunk_size=8, chunk_gradient=gradient, **options)
     losses = [record["loss"] for record in mapped.history_]
     if gradient == "exact":
@@ -187,9 +188,10 @@ def test_fit_reads_sets_in_chunks(gradient, tmp_path):
     assert torch.equal(loaded.predict(new.sets).values, mapped.predict(new.sets).values)
 
 
-def test_large_sets_are_trained_on_one_by_one(choices):
-    assert fit(choices, chunk_size=SIZE).options_.batch_size > 1
-    assert fit(choices, chunk_size=SIZE - 1).options_.batch_size == 1
+def test_large_sets_are_trained_on_one_by_one_unless_their_features_are_kept(choices):
+    assert fit(choices, chunk_size=SIZE, max_epochs=1).options_.batch_size > 1
+    assert fit(choices, chunk_size=SIZE - 1, max_epochs=1).options_.batch_size == 1
+    assert fit(choices, chunk_size=SIZE - 1, max_epochs=1, method="one-step").options_.batch_size > 1
 
 
 @pytest.mark.parametrize("count", [0, 5])
@@ -216,3 +218,72 @@ def test_scores_of_rounds_are_those_of_a_path(selector, choices, monkeypatch):
     chosen, rest = path.scores[path.subsets.values], path.scores[~path.subsets.values]
     assert len(chosen) == 20 == len(chosen.unique())
     assert chosen.min() > rest.max()
+
+
+@pytest.fixture(scope="module", params=["implicit", "unrolled", "one-step"])
+def mean_field(request, choices):
+    options: dict[str, dict[str, Any]] = {
+        "implicit": {},
+        "unrolled": {"estimator": "gaussian", "steps": 2},
+        "one-step": {"steps": 2},
+    }
+    selector = fit(choices, method=request.param, learning_rate=1e-2, pairs=True, **options[request.param])
+    if request.param == "implicit":
+        selector.model_.config = selector.model_.config.with_options(tol=1e-12)
+    return selector
+
+
+def inference_gradients(selector, choices):
+    """Return a loss of the inferred logits of sets and its gradient for all weights."""
+    model = copy.deepcopy(selector.model_).double()
+    model.config = selector.model_.config
+    sets, (member,) = choices.sets.to(torch.float64), model.each()
+    chunked = model.config.reads_in_chunks(sets)
+    bound = bind_in_chunks(model, member, sets) if chunked else member.bind(model.prepare(sets))
+    logits = member.infer(model.config, bound, FreshNoise(1)).logits
+    loss = AllItems()(logits, choices.subsets, None, None)
+    return [loss.detach(), *torch.autograd.grad(loss, list(member.parameters()), materialize_grads=True)]
+
+
+@pytest.mark.parametrize("size", [7, 49])
+def test_mean_field_on_chunks_is_that_of_whole_sets(mean_field, choices, size):
+    """Also in a batch, with a small and an empty set in it."""
+    few = Choices(choices.sets[:3], choices.subsets[:3])
+    sets = Sets.from_list([*few.sets, few.sets[0][:5], few.sets[0][:0]])
+    batch = Choices(sets, Sets.from_list([*few.subsets, few.subsets[0][:5], few.subsets[0][:0]]))
+    chunked, wide = with_chunks(mean_field, size), sets.to(torch.float64)
+    for kwargs in ({}, {"given": [[3], [8], [0, 1], [2], []]}):
+        expected, found = (s.decision_function(wide, **kwargs).values for s in (mean_field, chunked))
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    found, expected = (inference_gradients(with_chunks(mean_field, n), batch) for n in (size, None))
+    assert sum(bool(g.abs().max() > 1e-6) for g in expected) > 0.8 * len(expected)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_the_expected_sampled_gradient_of_mean_field_is_the_exact_one(mean_field, choices, monkeypatch):
+    """Over all draws of a chunk in both passes."""
+    first = Choices(choices.sets[:1], choices.subsets[:1])
+    sampled, draws, gradients = with_chunks(mean_field, 25, "sample"), [0], []
+    monkeypatch.setattr(Chunks, "_draw", lambda chunks, count: draws.pop())
+    for pair in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        draws[:] = pair
+        gradients.append(inference_gradients(sampled, first))
+    exact = inference_gradients(with_chunks(mean_field, None), first)
+    for parts, expected in zip(zip(*gradients, strict=True), exact, strict=True):
+        torch.testing.assert_close(torch.stack(parts).mean(0), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_all_parts_of_the_system_work_together(tmp_path):
+    """Sets in a file, read in chunks, implicit inference, and a loss of the choice under a budget."""
+    choices = make_choices(8, size=20)
+    np.save(tmp_path / "items.npy", choices.sets.values.numpy())
+    sets = Sets.from_npy(tmp_path / "items.npy", choices.sets.lengths)
+    options = {"method": "implicit", "tol": 1e-5, "batch_size": 4, "samples": 2, "max_epochs": 1}
+    histories = []
+    for items, size in ((sets, 8), (choices.sets, 50)):
+        budget = sg.Budget(items.with_values(torch.ones(len(items.values))), 12)
+        selector = fit((items, choices.subsets), chunk_size=size, constraint=budget, gradient="aimle", **options)
+        assert (selector.predict(items, constraint=budget).values.view(8, 20).sum(1) <= 12).all()
+        histories.append([record["loss"] for record in selector.history_])
+    assert histories[0] == pytest.approx(histories[1], rel=1e-3)

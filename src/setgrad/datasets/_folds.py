@@ -15,7 +15,7 @@ from setgrad.sets import Choices, Sets
 _MIN_FOLDS = 3
 
 
-def folds(task: Task, count: int = 5, *, random_state: int = 0) -> list[Task]:
+def folds(task: Task, count: int = 5, *, random_state: int = 0, keep_test: bool = False) -> list[Task]:
     """Return `count` tasks for cross-validation, each with another part of the sets as its test split.
 
     The three splits are pooled and the sets shuffled. Task k tests on part k, validates on part k + 1 (the first part
@@ -29,6 +29,8 @@ def folds(task: Task, count: int = 5, *, random_state: int = 0) -> list[Task]:
         task: The task to split again.
         count: Number of parts, at least 3.
         random_state: Seed of the shuffling.
+        keep_test: Whether the test split stays as it is. The other two are pooled, task k validates on part k and
+            trains on all others.
 
     Raises:
         OptionError: If the sets cannot be split into `count` parts.
@@ -39,10 +41,12 @@ def folds(task: Task, count: int = 5, *, random_state: int = 0) -> list[Task]:
         Task('moons': 6 training, 2 validation, 2 test sets)
     """
     # At least one call of `fold`, so that an invalid count raises an error instead of returning an empty list.
-    return [fold(task, number, count, random_state=random_state) for number in range(max(1, count))]
+    return [
+        fold(task, number, count, random_state=random_state, keep_test=keep_test) for number in range(max(1, count))
+    ]
 
 
-def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0) -> Task:
+def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0, keep_test: bool = False) -> Task:
     """Return one task of `folds` without building the others.
 
     Args:
@@ -50,6 +54,7 @@ def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0) -> T
         number: Index of the fold, from 0.
         count: Number of parts, at least 3.
         random_state: Seed of the shuffling.
+        keep_test: As in `folds`.
 
     Raises:
         OptionError: If the sets cannot be split into `count` parts, or there is no such fold.
@@ -60,7 +65,7 @@ def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0) -> T
         >>> fold(task, 4).test.sets.values.equal(folds(task)[4].test.sets.values)
         True
     """
-    pooled = _pool([task.train, task.validation, task.test])
+    pooled = _pool([task.train, task.validation] if keep_test else [task.train, task.validation, task.test])
     total = len(pooled)
     if not _MIN_FOLDS <= count <= total:
         raise OptionError(
@@ -70,10 +75,12 @@ def fold(task: Task, number: int, count: int = 5, *, random_state: int = 0) -> T
     if not 0 <= number < count:
         raise OptionError(f"the folds have numbers 0 to {count - 1}, not {number}")
     parts = np.array_split(spawn_generators(random_state, 1)[0].permutation(total), count)
-    following = (number + 1) % count
-    rest = np.concatenate([part for index, part in enumerate(parts) if index not in (number, following)])
-    train, validation, test = (_take(pooled, indices) for indices in (rest, parts[following], parts[number]))
-    return replace(task, train=train, validation=validation, test=test)
+    validating = number if keep_test else (number + 1) % count
+    rest = np.concatenate([part for index, part in enumerate(parts) if index not in (number, validating)])
+    train, validation = _take(pooled, rest), _take(pooled, parts[validating])
+    return replace(
+        task, train=train, validation=validation, test=task.test if keep_test else _take(pooled, parts[number])
+    )
 
 
 def _pool(parts: Sequence[Choices]) -> Choices:

@@ -28,6 +28,7 @@ from setgrad.discrete.estimators import Perturbed as Perturbed
 from setgrad.discrete.estimators import PublishedRule as PublishedRule
 from setgrad.discrete.estimators import ReferenceCodeRule as ReferenceCodeRule
 from setgrad.discrete.estimators import ReinMax as ReinMax
+from setgrad.discrete.estimators import RelaxedSpanningTree as RelaxedSpanningTree
 from setgrad.discrete.estimators import RelaxedTopK as RelaxedTopK
 from setgrad.discrete.estimators import ScoreFunction as ScoreFunction
 from setgrad.discrete.estimators import SoftSub as SoftSub

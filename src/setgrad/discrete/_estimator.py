@@ -26,7 +26,8 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 _FIRST_ORDER = (
     "estimators of gradients through hard choices have first derivatives only, and a second one was requested; leave "
-    "out create_graph=True, or relax the choice (GumbelSoftmax, SoftSub, RelaxedTopK with hard=False)"
+    "out create_graph=True, or relax the choice (GumbelSoftmax, SoftSub, RelaxedTopK or RelaxedSpanningTree, with "
+    "hard=False)"
 )
 
 

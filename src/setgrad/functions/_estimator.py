@@ -11,7 +11,7 @@ difference. Estimators differ in how they compute these expectations; see the RE
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Self, final
@@ -139,12 +139,7 @@ class RelaxedEstimator(SampledEstimator, abc.ABC):
         if result is None:
             return super().linearisation(bound, psi)
         gains, jacobian = result
-
-        def linear(p: Tensor) -> Tensor:
-            change = (jacobian @ pad(p - psi, sets)[..., None])[..., 0]
-            return self.noise.symmetrise(gains + unpad(change, sets))
-
-        return linear
+        return linear_gains(gains, jacobian, psi, sets, self.noise)
 
     def _make_masks(self, bound: BoundSetFunction) -> Callable[[Tensor], Tensor]:
         check_relaxed(bound, f"{type(self).__name__}(m)")
@@ -260,15 +255,41 @@ def mean_gains(bound: BoundSetFunction, masks: Tensor, noise: NoiseSource, coord
     return to_real(bound.gains(masks, coordinates)).mean(0)
 
 
+def linear_gains(
+    gains: Tensor, jacobian: Tensor, psi: Tensor, sets: Sets, noise: NoiseSource
+) -> Callable[[Tensor], Tensor]:
+    """Return the linear function with these gains `(total,)` at psi and this Jacobian `(b, longest, longest)`."""
+
+    def linear(p: Tensor) -> Tensor:
+        change = (jacobian @ pad(p - psi, sets)[..., None])[..., 0]
+        return noise.symmetrise(gains + unpad(change, sets))
+
+    return linear
+
+
 def second_differences(bound: BoundSetFunction, masks: Tensor, vector: Tensor) -> Tensor:
     """Return the mean second differences of F at subsets times a vector, `(total,)`."""
     layout = bound.sets.layout
     product = torch.zeros_like(vector)
-    for position in range(layout.longest):
-        item = layout.positions == position
-        change = to_real(bound.gains(masks | item) - bound.gains(masks & ~item))
+    for item, change in _changes_of_gains(bound, masks):
         weight = torch.zeros(len(layout), dtype=vector.dtype, device=vector.device)
         weight = weight.index_add(0, layout.ids, torch.where(item, vector, torch.zeros_like(vector)))
-        # The extension is linear in each psi_i, so the diagonal is 0.
-        product = product + torch.where(item, torch.zeros_like(vector), change.mean(0) * weight[layout.ids])
+        product = product + change * weight[layout.ids]
     return product
+
+
+def second_difference_matrix(bound: BoundSetFunction, masks: Tensor) -> Tensor:
+    """Return the mean second differences of F at subsets for each set, `(b, longest, longest)`, without a graph."""
+    with torch.no_grad():
+        columns = [pad(change, bound.sets) for _, change in _changes_of_gains(bound, masks)]
+    return torch.stack(columns, -1)
+
+
+def _changes_of_gains(bound: BoundSetFunction, masks: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, for each position in a set, which items are there, and how much they change the mean gain of others."""
+    layout = bound.sets.layout
+    for position in range(layout.longest):
+        item = layout.positions == position
+        change = to_real(bound.gains(masks | item) - bound.gains(masks & ~item)).mean(0)
+        # The extension is linear in each psi_i, so the diagonal is 0.
+        yield item, torch.where(item, torch.zeros_like(change), change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,9 +11,17 @@ from torch import Tensor
 
 from setgrad._autograd import first_order_only, has_tangent, is_tracked
 from setgrad.errors import OptionError
-from setgrad.functions._estimator import SampledEstimator, mean_gains, second_differences
+from setgrad.functions._estimator import (
+    SampledEstimator,
+    linear_gains,
+    mean_gains,
+    second_difference_matrix,
+    second_differences,
+)
 from setgrad.functions._set_function import BoundSetFunction, to_real
 
+# With more entries in the matrices of all sets than this, each product computes its second differences again.
+_MAX_ENTRIES = 2**26
 _FIRST_ORDER = (
     "SecondDifference has first derivatives with respect to psi only, and a second one was requested; use Gaussian(m) "
     "or Exact()"
@@ -24,9 +33,10 @@ _FIRST_ORDER = (
 class SecondDifference(SampledEstimator):
     """Random subsets as in `Bernoulli`, with the unbiased derivative by psi of Özcan et al. (2024), Corollary E.1.
 
-    The derivative is the mean of second differences (arXiv:2412.11239). Each product with it costs two gradients per
-    item of the largest set, so this estimator is for checks and for functions of whole subsets. It has first
-    derivatives in reverse mode: a second one raises a DerivativeError, forward mode an OptionError.
+    The derivative is the mean of second differences (arXiv:2412.11239). It costs two gradients per item of the largest
+    set, once in a backward pass of `ImplicitMeanField`, else for each product with it. So this estimator is for checks,
+    for small sets and for functions of whole subsets. It has first derivatives in reverse mode: a second one raises a
+    DerivativeError, forward mode an OptionError.
 
     Args:
         samples: Number of random subsets of each set.
@@ -55,6 +65,15 @@ class SecondDifference(SampledEstimator):
     def hessian_vector(self, bound: BoundSetFunction, psi: Tensor, vector: Tensor) -> Tensor:
         """Return mean second differences times a vector, `(total,)`."""
         return self.noise.symmetrise(second_differences(bound, self._draw(bound, psi), vector))
+
+    def linearisation(self, bound: BoundSetFunction, psi: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a linear function, by the matrix of second differences of each set."""
+        layout, psi = bound.sets.layout, psi.detach()
+        if not layout.total or len(layout) * layout.longest**2 > _MAX_ENTRIES:
+            return super().linearisation(bound, psi)
+        masks = self._draw(bound, psi)
+        gains, matrix = mean_gains(bound, masks, self.noise, None), second_difference_matrix(bound, masks)
+        return linear_gains(gains, matrix, psi, bound.sets, self.noise)
 
     def _draw(self, bound: BoundSetFunction, psi: Tensor) -> Tensor:
         if has_tangent(psi):

@@ -34,21 +34,23 @@ class CopulaRecognition(Recognition):
     """A distribution in which items are correlated through shared normal variables: EquiVSet-copula.
 
     The entropy of this distribution has no closed form. By default the loss uses a lower estimate that grows with the
-    number of samples, from the entropy of S given z to the true entropy, so that the loss stays a bound.
+    number of samples, from the entropy of S given z to the true entropy, so that the loss stays a bound. The few
+    samples of a training step are too few for it; `entropy_draws` adds others, for which F is not evaluated.
 
     Args:
         encoder: Item encoder of the network.
         hidden: Units of the hidden layers.
         rank: Number of shared normal variables.
         tau: Temperature of the relaxation that passes gradients back.
+        entropy_draws: Draws of z that serve the estimate of the entropy alone, beside those of the subsets.
         marginal_entropy: Whether to use the sum of the entropies of the items, as published. It is never smaller than
             the true entropy, so that correlation costs nothing, and the loss is no longer a bound.
         free_variance: Whether to leave out the unit variance too, as published. The network can then draw the same
             subset every time while psi, which is no longer the probability of the item, stays near 1/2.
 
     Raises:
-        OptionError: If the rank is below 1, a hidden layer has no units, tau is not positive, or `free_variance` is
-            used without `marginal_entropy`.
+        OptionError: If the rank is below 1, a hidden layer has no units, tau is not positive, `entropy_draws` is
+            negative, or `free_variance` is used without `marginal_entropy`.
 
     Examples:
         >>> import setgrad as sg
@@ -68,6 +70,7 @@ class CopulaRecognition(Recognition):
         rank: int = 5,
         *,
         tau: float = 0.1,
+        entropy_draws: int = 0,
         marginal_entropy: bool = False,
         free_variance: bool = False,
     ) -> None:
@@ -75,6 +78,8 @@ class CopulaRecognition(Recognition):
             raise OptionError(
                 f"a copula needs a rank of at least 1, not {rank}; use IndependentRecognition without one"
             )
+        if entropy_draws < 0:
+            raise OptionError(f"a copula needs 0 or more entropy_draws, not {entropy_draws}")
         if free_variance and not marginal_entropy:
             raise OptionError(
                 "with free_variance=True psi is not the probability of an item, so the entropy cannot be computed from "
@@ -82,6 +87,7 @@ class CopulaRecognition(Recognition):
             )
         super().__init__(encoder, hidden, 2 + rank, tau)
         self.rank, self.marginal_entropy, self.free_variance = rank, marginal_entropy, free_variance
+        self.entropy_draws = 0 if marginal_entropy else entropy_draws
 
     def draw(self, sets: Sets, noise: NoiseSource, samples: int) -> Draw:
         """Return random subsets: a score is the logit plus the logit of a correlated uniform variable."""
@@ -89,13 +95,14 @@ class CopulaRecognition(Recognition):
         # Under autocast the outputs have half precision, in which the normal distribution is not available.
         logits, own, shared = self._split(outputs.to(torch.promote_types(outputs.dtype, torch.float32)))
         # One call for all numbers, because a frozen source repeats the same ones at every call.
-        normals = noise.normal(sets.layout, (1 + self.rank) * samples).to(logits.dtype)
-        first, rest = normals.split([samples, self.rank * samples])
+        count = samples + self.entropy_draws
+        normals = noise.normal(sets.layout, samples + self.rank * count).to(logits.dtype)
+        first, rest = normals.split([samples, self.rank * count])
         # A sum over the set is a normal variable of the set that depends on neither order nor batch.
         size = sets.lengths.clamp(min=1).to(logits.dtype).sqrt()
         common = (segment_sum(rest.T, sets) / size[:, None]).index_select(0, sets.layout.ids)
-        shift = torch.einsum("tr,trm->mt", shared, common.unflatten(1, (self.rank, samples)))
-        normal = own * first + shift
+        shift = torch.einsum("tr,trm->mt", shared, common.unflatten(1, (self.rank, count)))
+        normal = own * first + shift[:samples]
         scores = (logits + log_ndtr(normal) - log_ndtr(-normal)).to(outputs.dtype)
         if self.marginal_entropy:
             return Draw(scores, segment_sum(bernoulli_entropy(logits), sets))
@@ -134,24 +141,24 @@ def _entropy_bound(quantiles: Tensor, bits: Tensor, sets: Sets) -> Tensor:
 
     H(S) = H(S | z) + I(S, z). The first term is exact for each z. The second compares the probability of a subset under
     its z with the mean over all drawn z, including its own, which makes it too small rather than too large. It needs
-    m^2 numbers for each item, which is cheap for the few samples of a training step.
+    m k numbers for each item, which is cheap for the few subsets of a training step.
 
     Args:
-        quantiles: Given z, the items are in with the probabilities Phi(quantiles), `(m, total)`.
-        bits: Bits drawn with these probabilities, `(m, total)`.
+        quantiles: Given z, the items are in with the probabilities Phi(quantiles), `(k, total)`.
+        bits: Bits drawn with the first m of these probabilities, `(m, total)`.
         sets: The sets.
     """
     log_in, log_out, hard = log_ndtr(quantiles), log_ndtr(-quantiles), bits.detach()
     conditional = segment_sum(-(log_in.exp() * log_in + log_out.exp() * log_out).mean(0), sets)
     # Log-probability of subset l under z number k, (l, b, k). Each bit selects one of two terms, so nothing cancels.
     pairs = segment_matmul(hard, log_in.T, sets) + segment_matmul(1 - hard, log_out.T, sets)
-    information = pairs.diagonal(dim1=0, dim2=2).T - pairs.logsumexp(2) + math.log(len(bits))
+    information = pairs.diagonal(dim1=0, dim2=2).T - pairs.logsumexp(2) + math.log(len(quantiles))
     if is_tracked(bits) or has_tangent(bits):
         # The mixture is not a linear function of the bits, so the effect of a bit is computed by flipping it.
         with torch.no_grad():
             flip, log_odds = 1 - 2 * hard, (log_in - log_out).T
             flipped = pairs.index_select(1, sets.layout.ids) + flip[..., None] * log_odds
             of_mixture = flip * (flipped.logsumexp(2) - pairs.logsumexp(2).index_select(1, sets.layout.ids))
-            slope = log_odds.T - of_mixture
+            slope = log_odds.T[: len(bits)] - of_mixture
         information = information + segment_sum((slope * (bits - hard)).T, sets).T
     return conditional + information.mean(0)

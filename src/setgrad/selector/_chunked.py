@@ -1,10 +1,11 @@
 """F of a set that is too large for memory, with phi="umbc": its items are encoded chunk by chunk.
 
-Three passes give the gains at partial subsets. The slots gather the context of V; the chosen items are summed; given
-both, the gain of every item depends on that item alone. Each pass keeps sums, one number for each item, and the items
-themselves, which may stay on disk. The graph of a chunk is not kept: the backward pass computes every chunk again, for
-the exact gradient, or one random chunk of each pass, weighted by the number of chunks, so that its expectation is the
-exact gradient (Willette et al., 2023, arXiv:2208.12401).
+The slots gather the context of V in a first pass. Given it, `encode` returns the features of all items by a second one,
+for mean field, which asks for gains again and again. `ChunkedBoundFunction` keeps no features: its second pass sums the
+chosen items, and given both sums the gain of every item depends on that item alone. The items themselves may stay on
+disk. The graph of a chunk is not kept: the backward pass computes every chunk again, for the exact gradient, or one
+random chunk of each pass, weighted by the number of chunks, so that its expectation is the exact gradient (Willette et
+al., 2023, arXiv:2208.12401).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from setgrad.encoders import MergeableEncoder, State
+from setgrad.encoders import MergeableEncoder, State, UMBCItems
 from setgrad.encoders._checkpoint import checkpointed
 from setgrad.encoders._mergeable import unit_counts
 from setgrad.functions import BoundSetFunction
@@ -154,6 +155,29 @@ def gather(encoder: MergeableEncoder, prepare: Callable[[Sets], Sets], chunks: C
         for sums in chunks.each(work, shared=shared)
     )
     return replace(reduce(State.merge, states), encoder=empty.encoder)
+
+
+def encode(
+    phi: UMBCItems, prepare: Callable[[Sets], Sets], chunks: Chunks, context: Tensor | None, *, keep_items: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the features of all items of a set, and the items as the encoder reads them, `(total, ...)` each.
+
+    Args:
+        phi: The encoder.
+        prepare: Makes the items that it reads from raw items.
+        chunks: The chunks of the set.
+        context: What was gathered from the set already; None to gather it now.
+        keep_items: Whether the second result is needed; it is empty if not.
+    """
+
+    def work(items: Tensor, _: None, context: Tensor) -> tuple[Tensor, ...]:
+        part = prepare(one_set(items))
+        return phi.describe(part, context), part.values if keep_items else part.values[:0]
+
+    if context is None:
+        context = phi.context.finish(gather(phi.context, prepare, chunks))
+    features, items = zip(*chunks.each(work, shared=(context,)), strict=True)
+    return torch.cat(features), torch.cat(items)
 
 
 def one_set(items: Tensor) -> Sets:

@@ -42,6 +42,8 @@ _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
 _BATCH, _SMALL_BATCH, _SMALL_BATCH_SETS = 64, 32, 1200
 # A CPU takes small batches as fast as large ones, and needs fewer epochs with them.
 _SMALL_BATCH_SETS_ON_CPU = 10000
+# Items of a batch of sets that are read in chunks.
+_MOST_ITEMS = 2**16
 # Subsets of a step on a CPU, where each costs about as much as the encoder does: with many sets and few features fewer
 # are enough, and larger steps. On 5,000 sets of 30 items with 20 features the score is better in a third of the time
 # (test 65.5 for 63.3, one seed). On digits (1,000 sets) neither was; with the 384 features of an Amazon category both
@@ -118,8 +120,8 @@ def _mean_field(options: SelectorOptions) -> dict[str, Any]:
 def default_batch_size(options: SelectorOptions, sets: Sets | AbstractExamples) -> int:
     """Return the sets of a batch for `batch_size=None`."""
     if options.phi == UMBC and sets.layout.longest > options.chunk_size:
-        # A set is read in chunks by itself.
-        return 1
+        # A set is read in chunks by itself, or the features of a batch are held in memory.
+        return 1 if options.method == CONDITIONAL else max(1, min(_BATCH, _MOST_ITEMS // sets.layout.longest))
     limit = _SMALL_BATCH_SETS_ON_CPU if sets.device.type == "cpu" else _SMALL_BATCH_SETS
     return _SMALL_BATCH if options.method == CONDITIONAL and len(sets) < limit else _BATCH
 

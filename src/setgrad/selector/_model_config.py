@@ -16,7 +16,7 @@ from setgrad.inference import ConstantScale, ImplicitMeanField
 from setgrad.inference.mean_field import MeanFieldSolver
 from setgrad.inference.scales import SCALES, Scale
 from setgrad.selector._options import SelectorOptions
-from setgrad.selector._tables import CONDITIONAL, SOLVERS, UMBC, implicit_mean_field
+from setgrad.selector._tables import CHUNKED_METHODS, CONDITIONAL, SOLVERS, UMBC, implicit_mean_field
 from setgrad.sets import Sets
 
 Value = TypeVar("Value")
@@ -90,12 +90,13 @@ class ModelConfig:
     def largest_whole(self) -> float:
         """Number of items above which a set is read in chunks; infinity if no set is."""
         options = self.options
-        can_be_split = self.phi == UMBC and options.method == CONDITIONAL and options.function == "deepset"
+        can_be_split = self.phi == UMBC and options.method in CHUNKED_METHODS and options.function == "deepset"
         return options.chunk_size if can_be_split else math.inf
 
     def reads_in_chunks(self, sets: Sets) -> bool:
-        """Return whether these sets, a single large one, are read in chunks."""
-        return len(sets) == 1 and sets.layout.longest > self.largest_whole
+        """Return whether these sets are read in chunks; with the method "conditional" only a single large one is."""
+        is_batch = len(sets) != 1 and self.options.method == CONDITIONAL
+        return not is_batch and sets.layout.longest > self.largest_whole
 
     @property
     def members(self) -> int:

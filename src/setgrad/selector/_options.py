@@ -294,7 +294,7 @@ class SelectorOptions(AbstractOptions):
         elif self.method == "implicit" and not is_smooth:
             problem = (
                 "{method}='implicit' needs a smooth estimator: leave out {estimator}, or use {estimator}='gaussian', "
-                "'pathwise', 'relaxed' or 'exact'"
+                "'pathwise', 'second-difference', 'relaxed' or 'exact'"
             )
         elif self.resolved_loss not in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES):
             allowed = " or ".join(repr(name) for name in (PARTIAL_LOSSES if self.method == CONDITIONAL else LOSSES))

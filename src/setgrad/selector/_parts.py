@@ -13,8 +13,10 @@ from setgrad.encoders import MergeableEncoder, State, UMBCItems
 from setgrad.errors import OptionError, ShapeError, parameter
 from setgrad.functions import BoundSetFunction, DeepSetFunction
 from setgrad.functions._additive import AdditiveBoundFunction
+from setgrad.functions.deep_set_function import BoundDeepSetFunction
 from setgrad.functions.pair_scores import BoundSum
-from setgrad.selector._chunked import ChunkedBoundFunction, Chunks, gather
+from setgrad.selector._chunked import ChunkedBoundFunction, Chunks, encode, gather
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.sets import Sets
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def bind_members(model: ChoiceModel, sets: Sets) -> list[BoundSetFunction]:
         raise ShapeError(f"a state belongs to one set, but {len(sets)} were passed; pass the items of one set")
     members = list(zip(model.each(), contexts, strict=True))
     if model.config.reads_in_chunks(sets):
-        return [bind_chunks(model, member, sets, context=context) for member, context in members]
+        return [bind_in_chunks(model, member, sets, context=context) for member, context in members]
     items = model.prepare(sets)
     return [
         member.bind(items) if context is None else bind_part(member, member.featured(items), context)
@@ -41,25 +43,39 @@ def bind_members(model: ChoiceModel, sets: Sets) -> list[BoundSetFunction]:
     ]
 
 
-def bind_chunks(
+def bind_in_chunks(
     model: ChoiceModel,
     member: Member,
     sets: Sets,
     generator: torch.Generator | None = None,
     context: Tensor | None = None,
-) -> ChunkedBoundFunction:
-    """Return F of a member for one set that is read in chunks.
+) -> BoundSetFunction:
+    """Return F of a member for sets that are read in chunks.
+
+    With the method "conditional" it is one set, and nothing of an item stays in memory. Mean field asks for gains so
+    often that the features of all items stay, without what computed them.
 
     Args:
         model: The model.
         member: The member.
-        sets: The set.
+        sets: The sets.
         generator: Draws the chunks that a sampled gradient is of.
-        context: What was gathered from the set already; None to gather it now.
+        context: What was gathered from one set already; None to gather it now.
     """
     check_parts(member)
-    prepare, bind = partial(_prepare, model, member), partial(bind_part, member)
-    return ChunkedBoundFunction(sets, _chunks(model, sets, generator), gatherer(member), prepare, bind, context)
+    prepare = partial(_prepare, model, member)
+    if model.config.options.method == CONDITIONAL:
+        bind, chunks = partial(bind_part, member), _chunks(model, sets, generator)
+        return ChunkedBoundFunction(sets, chunks, gatherer(member), prepare, bind, context)
+    function, keep_items = member.function, member.pairs is not None
+    assert isinstance(function, DeepSetFunction) and isinstance(function.phi, UMBCItems)
+    encoded = [
+        encode(function.phi, prepare, _chunks(model, sets[n : n + 1], generator), context, keep_items=keep_items)
+        for n in range(len(sets))
+    ]
+    features, items = (torch.cat(parts) for parts in zip(*encoded, strict=True))
+    bound = BoundDeepSetFunction(function, sets.with_values(features.detach()), features)
+    return bound if member.pairs is None else BoundSum([bound, member.pairs.bind(sets.with_values(items))])
 
 
 def gather_set(model: ChoiceModel, member: Member, sets: Sets) -> State:

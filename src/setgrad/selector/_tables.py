@@ -36,6 +36,7 @@ ESTIMATORS: dict[str, Callable[[int, fn.NoiseSource], fn.ExtensionEstimator]] = 
     "bernoulli": fn.Bernoulli,
     "gaussian": fn.Gaussian,
     "pathwise": fn.Pathwise,
+    "second-difference": fn.SecondDifference,
     "relaxed": lambda samples, noise: fn.Relaxed(),
     "exact": lambda samples, noise: fn.Exact(),
 }
@@ -57,6 +58,8 @@ RECOGNITIONS: dict[str, Callable[[ItemEncoder, Sequence[int]], inf.Recognition]]
 }
 # The method that trains F at partial subsets. Its inference is one step from what is given, by default nothing: exact.
 CONDITIONAL = "conditional"
+# Methods with which a large set may be read in chunks. The others have a second encoder, or no function of subsets.
+CHUNKED_METHODS = (CONDITIONAL, "unrolled", "one-step", "implicit")
 # A training step needs the direction of the gradient, not its last digits.
 _ADJOINT = GMRES(tol=1e-3, restart=4, max_steps=8)
 # With a full first step the batch norms converge at once, where a half step takes five. With a constant scale the first

@@ -15,7 +15,7 @@ from setgrad.inference import PartialSubsetLoss, SubsetLoss
 from setgrad.selector._batched_inference import infer_logits
 from setgrad.selector._model import ChoiceModel, Member
 from setgrad.selector._model_config import resolved
-from setgrad.selector._parts import bind_chunks
+from setgrad.selector._parts import bind_in_chunks
 from setgrad.selector._processes import ALONE, Processes
 from setgrad.sets import Sets
 
@@ -125,7 +125,8 @@ class SeparateWeights(TrainableWeights):
             # The other processes have sets.
             return self._descend_together(None, batch, rate)
         if items is None:
-            bound: BoundSetFunction = bind_chunks(self.model, member, batch.sets, noise.generator(batch.sets.device))
+            generator = noise.generator(batch.sets.device)
+            bound: BoundSetFunction = bind_in_chunks(self.model, member, batch.sets, generator)
         else:
             bound = member.bind(items)
         if member.recognition is not None:

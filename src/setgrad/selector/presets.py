@@ -3,8 +3,12 @@
 Sizes and rates are those of the published code, except for one: it stops after 6 epochs without progress, and the
 presets wait for 20, because with 6 training often ends on a plateau, which would make these baselines too weak.
 
-- `diffmf`, `equivset-*`: Ou et al., 2022, arXiv:2203.01693.
-- `idiffmf-*`: Özcan et al., 2024, arXiv:2412.11239.
+- `diffmf`, `equivset-*`: Ou et al., 2022, arXiv:2203.01693. `diffmf-5` is algorithm 1 of Özcan et al. to the letter:
+  five steps, and a derivative through all of them.
+- `idiffmf-*`: Özcan et al., 2024, arXiv:2412.11239, with Gaussian masks, which are fast. `idiffmf-*-pathwise` and
+  `idiffmf-*-differences` are its algorithm 2 to the letter: random subsets, solved to 1e-6 by fixed-point steps, and
+  differentiated along the relaxed masks, or by the second differences of its corollary E.1. Its other solvers are
+  `forward="anderson"` and `backward="gmres"`.
 - `learned-relaxation`: "Advancing Optimal Subset Oracle via Learning Relaxation of Neural Set Functions", ICLR 2026.
   Only its abstract was at hand: see the comment below.
 - `inset`: Xie et al., ICLR 2024, arXiv:2402.03139. `horse`: Xie et al., NeurIPS 2024.
@@ -31,12 +35,21 @@ _COMMON: dict[str, Any] = {
     "standardize": False,
 }
 
+# The scales of the gradient by the names of the published variants.
+_SCALES: dict[str, float | str] = {"c": 100.0, "2": "frobenius-batch", "nuclear": "nuclear-batch"}
+_IMPLICIT: dict[str, Any] = {**_COMMON, "method": "implicit"}
+_ALGORITHM_2: dict[str, Any] = {**_IMPLICIT, "forward": "picard", "backward": "normal-cg", "tol": 1e-6, "steps": 100}
+
 PRESETS: dict[str, dict[str, Any]] = {
     # Özcan et al. use 5 steps, their code 1 by default; 1 is better on Amazon, and faster.
     "diffmf": {**_COMMON, "method": "one-step", "steps": 1},
-    "idiffmf-c": {**_COMMON, "method": "implicit", "scale": 100.0},
-    "idiffmf-2": {**_COMMON, "method": "implicit", "scale": "frobenius-batch"},
-    "idiffmf-nuclear": {**_COMMON, "method": "implicit", "scale": "nuclear-batch"},
+    "diffmf-5": {**_COMMON, "method": "unrolled", "estimator": "pathwise", "steps": 5},
+    **{f"idiffmf-{name}": {**_IMPLICIT, "scale": scale} for name, scale in _SCALES.items()},
+    **{
+        f"idiffmf-{name}-{word}": {**_ALGORITHM_2, "scale": scale, "estimator": estimator}
+        for word, estimator in (("pathwise", "pathwise"), ("differences", "second-difference"))
+        for name, scale in _SCALES.items()
+    },
     "equivset-ind": {**_COMMON, "method": "amortised"},
     "equivset-copula": {**_COMMON, "method": "copula"},
     # What the published code computes: its normal variables have any variance.

@@ -82,13 +82,15 @@ class SubsetSelector(
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
             method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
-            enumeration, or "relaxed", F at fractional masks in its place. None is "gaussian" for the implicit method,
-            which needs a smooth one, else "bernoulli".
+            enumeration, "relaxed", F at fractional masks in its place, or "second-difference": random subsets with an
+            unbiased derivative, for small sets. None is "gaussian" for the implicit method, which needs a smooth one,
+            else "bernoulli".
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
             the empty one among them, and 2 on a CPU with 2,000 training sets or more and fewer than 32 features.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
-        chunk_size: With phi="umbc" and method="conditional", a larger set is read in chunks of so many items, so that
-            it need not fit into memory. It changes results by rounding only.
+        chunk_size: With phi="umbc", a larger set is read in chunks of so many items, so that it need not fit into
+            memory; with mean field the `dim` features of each item do. It changes results by rounding only. Method
+            "conditional", "implicit", "unrolled" or "one-step".
         chunk_gradient: Gradient of a set that is read in chunks: "exact", or "sample", that of one random chunk of each
             pass, whose expectation is the exact one and which takes half of the time.
         steps: Mean-field steps. None is 1, and at most 50 for the implicit method.

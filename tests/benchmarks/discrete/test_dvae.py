@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main, make_parser
-from benchmarks.discrete.dvae import plan
+from benchmarks.discrete.dvae import COMPARED, plan
 from benchmarks.discrete.dvae_distribution import divergence, quick_divergence, softmax_divergence
 from benchmarks.discrete.dvae_methods import MODELS, NOISES, ScoreFunctionSampler, distribution_scale, make_sampler
 from benchmarks.discrete.dvae_training import Autoencoder, Trial, batches, bound, examine, fit, penalty, read_parts
@@ -140,9 +140,10 @@ def test_training_distinguishes_three_images(bars_dir: Path, seeded: Seeded) -> 
     sampler = make_sampler(trial.model, k=1, option=trial.option, noise="", samples=1, replicas=2)
     with seeded(0):
         network = Autoencoder(trial.widths, 2)
-        curve = fit(network, sampler, train, validation, trial)
+        curve, published = fit(network, sampler, train, validation, trial)
         found = examine(network, sampler, validation, test, trial)
-    assert len(curve) == 20 and all(len(epoch) == 2 for epoch in curve)
+    assert len(curve) == len(published) == 20 and all(len(epoch) == 2 for epoch in curve)
+    assert sampler.training and max(published[-1]) < min(published[0])
     # Without the code a third of the pixels is white at random: 784 * 0.6 nats would be the best possible.
     assert max(found["tuned"]) < 350, found
 
@@ -153,6 +154,8 @@ def test_plan_has_every_model_once() -> None:
     for k in (1, 10):
         assert {t.model for t in trials if t.k == k} == {name for name, model in MODELS.items() if k in model.ks}
     assert not any(t.loss == "papers" and t.k == 1 for t in trials)
+    assert {t.model for t in trials if (t.k, t.epochs) == (1, 100)} == {*COMPARED, "gumbel-softmax"}
+    assert {t.samples for t in trials if t.model == "aimle central"} == {1, 5, 10}
     assert all(t.samples >= MODELS[t.model].fewest and t.replicas == 2 for t in trials)
 
 

@@ -76,7 +76,8 @@ def test_scores_by_hand() -> None:
     assert found["score"] == pytest.approx(25) and found["precision"] == found["recall"] == 50
 
 
-@pytest.mark.parametrize("method", METHODS)
+# Algorithm 1 of AIMLE starts with steps of length 0.
+@pytest.mark.parametrize("method", [method for method in METHODS if not method.endswith("paper")])
 def test_every_estimator_increases_the_reward(method: str, seeded: Seeded) -> None:
     """The loss falls if item 3 is chosen: its score must get the most negative gradient."""
     theta = torch.zeros(200, 8, requires_grad=True)
@@ -116,7 +117,7 @@ def test_command(movies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     arguments += ["--results", str(results), "--steps", "3", "--k", "2"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "0 of 9 trials" in shown and "## planted" in shown and "## sentences" in shown
+    assert "0 of 14 trials" in shown and "## planted" in shown and "## sentences" in shown and "## words" in shown
     assert main(["explain", "--quick", "--table", str(results)]) == 0
     shown = capsys.readouterr().out
     assert "| linear in favour" in shown and "k=2: accuracy %" in shown

@@ -10,7 +10,7 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.discrete.relations_data import Systems, simulate, spring_step
 from benchmarks.discrete.relations_fit import VARIANCE, Model, Trial, agreement, divergence, given, measure
-from benchmarks.discrete.relations_models import METHODS, Decoder, make_chooser, with_gumbel
+from benchmarks.discrete.relations_models import METHODS, Decoder, make_chooser
 from tests.benchmarks.helpers import Seeded
 
 
@@ -63,6 +63,11 @@ def test_decoder_unrolls_step_by_step(seeded: Seeded) -> None:
     assert torch.allclose(helped[:, :, 0], predicted[:, :, 0], atol=1e-6)
     assert not torch.allclose(helped[:, :, 1], predicted[:, :, 1], atol=1e-6)
     assert not torch.allclose(predicted[0], predicted[2], atol=1e-6), "edges matter"
+    # Starts at positions 0 and 3; the last has one step.
+    cut, truth = decoder.unroll(systems.places, trees, 3)
+    assert cut.shape == truth.shape == (3, 2, 4, 10, 2)
+    assert torch.allclose(cut[:, :, :3], predicted[:, :, :3], atol=1e-6)
+    assert torch.allclose(cut[:, :, 3], helped[:, :, 3], atol=1e-6)
 
 
 def test_bound_of_a_decoder_that_predicts_no_movement(seeded: Seeded) -> None:
@@ -80,12 +85,8 @@ def test_bound_of_a_decoder_that_predicts_no_movement(seeded: Seeded) -> None:
     assert found["published"] is None
 
 
-def test_one_gumbel_draw_for_an_edge() -> None:
-    noise = with_gumbel(torch.zeros(2, 5, 5), 3, torch.Generator().manual_seed(0))
-    assert noise.shape == (3, 2, 5, 5) and (noise.tril() == 0).all() and (noise[..., 0, 1] != 0).all()
-
-
-@pytest.mark.parametrize("method", METHODS)
+# Algorithm 1 of AIMLE starts with steps of length 0.
+@pytest.mark.parametrize("method", [method for method in METHODS if not method.endswith("paper")])
 def test_every_estimator_increases_the_reward(method: str, seeded: Seeded) -> None:
     """The loss falls if edge {1, 3} is in the tree: its weight must get the most negative gradient."""
     theta = torch.zeros(200, 5, 5, requires_grad=True)
@@ -109,5 +110,5 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_horizon_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["relations", "--quick", "--horizon", "4", "--device", "cpu"]) == 1
-    assert "must divide" in capsys.readouterr().err
+    assert main(["relations", "--quick", "--horizon", "10", "--device", "cpu"]) == 1
+    assert "1 to 9 for 10 positions" in capsys.readouterr().err

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.discrete.tsp import FLAGS, Globe, distances, draw_sets, measure, with_tours
+from benchmarks.discrete.decisions import Examples
+from benchmarks.discrete.tours import optimal_length
+from benchmarks.discrete.tsp import FLAGS, Globe, confirmed, distances, draw_sets, measure, with_tours
 from tests.benchmarks.helpers import Seeded
 
 
@@ -45,6 +47,20 @@ def test_tours_are_shortest_for_the_true_points() -> None:
     assert collapsed["tours"] < 50 and collapsed["spread"] == pytest.approx(0)
 
 
+def test_integer_program_finds_the_shortest_tour() -> None:
+    points = torch.nn.functional.normalize(torch.from_numpy(np.random.default_rng(2).standard_normal((20, 3))), dim=1)
+    small = with_tours(torch.arange(9)[None], points)
+    assert optimal_length(small.truth[0]) == pytest.approx(float((small.truth * small.answers).sum()) / 2)
+    # Two groups far apart: without further rows the best solution would be one trip in each.
+    apart = torch.cat([points[:3], 100 + points[3:6]])
+    groups = with_tours(torch.arange(6)[None], apart)
+    assert optimal_length(groups.truth[0]) == pytest.approx(float((groups.truth * groups.answers).sum()) / 2)
+    assert confirmed(small) is None
+    large = with_tours(torch.arange(14)[None], points)
+    assert confirmed(large) == 100
+    assert confirmed(Examples(large.inputs, large.answers.flip(1), large.truth)) == 0
+
+
 def test_points_lie_on_the_sphere_and_gradients_are_finite(seeded: Seeded) -> None:
     with seeded():
         network = Globe(torch.rand(FLAGS, 3, 20, 40))
@@ -69,5 +85,5 @@ def test_command(globe_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_invalid_options_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tsp", "--quick", "--data-dir", str(tmp_path)]) == 1
     assert "there is no folder" in capsys.readouterr().err
-    assert main(["tsp", "--quick", "--cities", "20"]) == 1
-    assert "3 to 12" in capsys.readouterr().err
+    assert main(["tsp", "--quick", "--cities", "30"]) == 1
+    assert "3 to 20" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_shifted_images_are_moved_copies() -> None:
     assert min(which) < 25 <= max(which) and len(which) > 15
 
 
-@pytest.mark.parametrize("name", ["deepsets", "sse", "umbc"])
+@pytest.mark.parametrize("name", ["deepsets", "sse", "hierarchical", "umbc"])
 def test_a_stream_of_pixels_gives_the_code_of_the_whole(name: str, seeded: Seeded) -> None:
     images, where, order = (
         torch.rand(3, 6, 6, generator=generator()),
@@ -83,14 +83,15 @@ def test_a_stream_of_pixels_gives_the_code_of_the_whole(name: str, seeded: Seede
     assert not torch.allclose(codes[0], codes[2], atol=1e-3)
 
 
-def test_chunks_of_an_encoder_without_a_state_are_averaged(seeded: Seeded) -> None:
+@pytest.mark.parametrize("name", ["fspool", "diff-em", "transformer"])
+def test_chunks_of_an_encoder_without_a_state_are_averaged(name: str, seeded: Seeded) -> None:
     images, where, order = (
         torch.rand(2, 6, 6, generator=generator()),
         places(6, 6),
         draw_order(2, 36, generator()),
     )
     with seeded(0):
-        encoder = make_encoder("transformer", 8, 5)
+        encoder = make_encoder(name, 8, 5)
     with torch.no_grad():
         (code,) = growing_codes(encoder, images, where, order, (12,), chunk=8, in_chunks=True)
         first, second = (encoder(as_sets(images, where, part)) for part in (order[:, :8], order[:, 8:12]))

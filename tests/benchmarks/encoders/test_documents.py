@@ -135,5 +135,8 @@ def test_plan_has_the_longest_first_and_no_seeds_for_linear_models() -> None:
     parser = argparse.ArgumentParser()
     documents.configure(parser)
     trials = documents.plan(argparse.Namespace(quick=False, **vars(parser.parse_args([]))))
-    assert len(trials) == len(set(trials)) == 5 * len(documents.CONTENDERS) + 2
+    # Two models have two more sizes of chunks.
+    assert len(trials) == len(set(trials)) == 5 * (len(documents.CONTENDERS) + 4) + 2
+    assert {trial.chunk for trial in trials if trial.model == "umbc subset"} == {8, 32, 128}
+    assert {trial.chunk for trial in trials if trial.model == "umbc full"} == {32}
     assert {trial.model for trial in trials[:2]} == set(documents.LINEAR)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main, make_parser
-from benchmarks.encoders.mil import BAGS, SMALL, plan, show_folds, show_large
+from benchmarks.encoders.mil import BAGS, SMALL, plan, show_activations, show_folds, show_large
 from benchmarks.encoders.mil_digits import DIGITS, NINE, SHAPE, Images, draw_shares, shares_of, small_bags
 from benchmarks.encoders.mil_folds import PLAIN, predict_fold, standardised, statistics
 from benchmarks.encoders.mil_large import LARGE, WAYS, code, make_encoder, network
@@ -122,6 +122,7 @@ def test_plan_has_every_set_and_way() -> None:
     folds = [t for t in trials if t.part == "folds"]
     assert len(folds) == 2 * len(BAGS) * (len(POOLS) + len(PLAIN)) and {t.data for t in folds} == set(BAGS)
     assert {t.model for t in trials if t.part == "large"} == set(LARGE)
+    assert sum(t.part == "activations" for t in trials) == 2 * len(BAGS) * 5
     assert sum(t.part == "small" for t in trials) == 2 * len(SMALL) * len(POOLS)
 
 
@@ -141,6 +142,18 @@ def test_spreads_are_those_of_the_folds_of_all_seeds() -> None:
     assert cells(accuracy, "abmil") == ["90.0 ± 8.2"] and cells(area, "abmil") == ["90.5 ± 0.7"]
     assert "2 folds, drawn again for each of 2 seeds" in accuracy
     assert "1 folds, cut" not in accuracy and "cut once" in show_folds(records[:1])
+
+
+def test_activations_have_a_mean_over_complete_seeds() -> None:
+    found = {("softmax", 0): (80.0, 90.0), ("softmax", 1): (84.0,), ("slot-exp", 0): (70.0, 60.0)}
+    records = [
+        {"data": data, "model": f"umbc transformer {name}".removesuffix(" softmax"), "seed": seed, "auroc": area}
+        for (name, seed), areas in found.items()
+        for data, area in zip(("musk1", "musk2"), areas, strict=False)
+    ]
+    page = show_activations(records)
+    assert cells(page, "softmax") == ["82.0 ± 2.8", "90.0", "85.0"]
+    assert cells(page, "slot-exp") == ["70.0", "60.0", "65.0"]
 
 
 def test_ways_are_compared_on_the_seeds_that_all_have() -> None:
@@ -172,10 +185,10 @@ def test_command_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     arguments = ["mil", "--quick", "--device", "cpu", "--data-dir", str(tmp_path), "--results", str(file)]
     models = ["--models", "abmil,statistics-logistic", "--json", str(out)]
     assert main([*arguments, "--parts", "folds,small", *models]) == 0
-    assert main([*arguments, "--parts", "folds,large", *models]) == 0
+    assert main([*arguments, "--parts", "folds,activations,large", *models]) == 0
     shown = capsys.readouterr().out
-    assert "2 of 7 trials are in mil.jsonl; 5 to run" in shown, shown
-    assert "gated attention, published" in shown and "| mean exact " in shown
+    assert "2 of 9 trials are in mil.jsonl; 7 to run" in shown, shown
+    assert "gated attention, published" in shown and "| mean exact " in shown and "| sigmoid " in shown
     records = json.loads(out.read_text())["records"]
     assert [r["model"] for r in records if r["part"] == "large"] == list(LARGE[: len(WAYS)])
     tested = [r["probabilities"] for r in records if r["part"] == "folds"]

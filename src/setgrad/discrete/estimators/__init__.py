@@ -10,6 +10,7 @@ from setgrad.discrete.estimators.lpgd import LPGD as LPGD
 from setgrad.discrete.estimators.lpgd import Envelope as Envelope
 from setgrad.discrete.estimators.perturbed import Perturbed as Perturbed
 from setgrad.discrete.estimators.rein_max import ReinMax as ReinMax
+from setgrad.discrete.estimators.relaxed_spanning_tree import RelaxedSpanningTree as RelaxedSpanningTree
 from setgrad.discrete.estimators.relaxed_top_k import RelaxedTopK as RelaxedTopK
 from setgrad.discrete.estimators.score_function import ScoreFunction as ScoreFunction
 from setgrad.discrete.estimators.score_function import reinforce as reinforce
