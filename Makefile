@@ -17,7 +17,7 @@ help:
 	@echo "make test   lint, then run the tests and the examples of the docstrings"
 	@echo "make lint   style, types, and the order of the packages"
 	@echo "make docs   build the documentation into site/"
-	@echo "make tutorials  run the code of the tutorials, write its output into the pages (about ten minutes);"
+	@echo "make tutorials  run the code of the tutorials, write its output into the pages (minutes);"
 	@echo "                others: make tutorials PAGES=docs/gallery.md"
 	@echo "make bench  list the benchmarks"
 
