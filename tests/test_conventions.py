@@ -124,8 +124,9 @@ PINS = {_canonical(name): version for name, version in re.findall(r"^([\w.-]+)==
 
 def test_lock_pins_every_requirement_in_its_range() -> None:
     project = PYPROJECT["project"]
-    # The rivals of the benchmarks, and what writes and serves programs, are not part of the development environment.
-    outside = ("bench", "export", "serve")
+    # The rivals of the benchmarks, and what a cluster, exports and serving need, are not part of the development
+    # environment.
+    outside = ("bench", "cluster", "export", "serve")
     extras = [line for name, lines in project["optional-dependencies"].items() if name not in outside for line in lines]
     groups = [line for lines in PYPROJECT["dependency-groups"].values() for line in lines]
     for line in {*project["dependencies"], *extras, *groups, *PYPROJECT["build-system"]["requires"]}:

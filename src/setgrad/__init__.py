@@ -9,6 +9,7 @@ from setgrad.sets import Sets as Sets
 
 if TYPE_CHECKING:
     from setgrad import cli as cli
+    from setgrad import cluster as cluster
     from setgrad import columns as columns
     from setgrad import datasets as datasets
     from setgrad import discrete as discrete
@@ -53,6 +54,7 @@ __all__ = [
     "SubsetSelector",
     "TableDescription",
     "cli",
+    "cluster",
     "columns",
     "datasets",
     "describe",
