@@ -7,13 +7,18 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench
+.PHONY: help demo test lint docs tutorials bench
+
+# The pages that `make tutorials` runs; those of other libraries and the gallery need more packages.
+PAGES ?= $(filter-out %/index.md,$(wildcard docs/tutorials/*.md))
 
 help:
 	@echo "make demo   fit on the embedded data, print the scores, write demo/report.html"
 	@echo "make test   lint, then run the tests and the examples of the docstrings"
 	@echo "make lint   style, types, and the order of the packages"
 	@echo "make docs   build the documentation into site/"
+	@echo "make tutorials  run the code of the tutorials, write its output into the pages (minutes);"
+	@echo "                others: make tutorials PAGES=docs/gallery.md"
 	@echo "make bench  list the benchmarks"
 
 demo: $(STAMP)
@@ -30,6 +35,9 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/zensical build --clean --strict
+
+tutorials: $(STAMP)
+	@$(BIN)/python scripts/run_pages.py $(PAGES)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks --help

@@ -35,6 +35,8 @@ def _require(name: str) -> None:
             pytest.importorskip(package, reason="serving needs other packages: pip install 'setgrad[serve]'")
     if name == "tensorboard_log":
         pytest.importorskip("tensorboard")
+    if name == "mlflow_model":
+        pytest.importorskip("mlflow")
     if name in ("network_traffic", "optnet_sudoku"):
         pytest.importorskip("qpsolvers", reason="the layer is a quadratic program: pip install 'setgrad[qp]'")
 
@@ -493,6 +495,15 @@ def test_serve_numbers() -> None:
     numbers = _numbers("serve")
     assert numbers["answers that are those of predict"] == 1
     assert numbers["status of a wrong request"] == 422
+
+
+@pytest.mark.filterwarnings("ignore")  # those of MLflow about its own form
+def test_mlflow_numbers() -> None:
+    numbers = _numbers("mlflow_model")
+    assert numbers["epochs recorded"] == numbers["epochs of the fit"]
+    assert numbers["picks that are those of predict"] == 1
+    assert numbers["items of a set with size 3"] == 3
+    assert numbers["pickled files"] == 0
 
 
 def test_tensorboard_numbers() -> None:

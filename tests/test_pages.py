@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import setgrad as sg
+from scripts.run_pages import BLOCK, FOOTER, PICTURE, code_hash, run_block
 from setgrad.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +22,8 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PACKAGES = sorted((ROOT / "src" / "setgrad").glob("*/README.md"))
 README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *DOCS, *PACKAGES]
+# These fit for minutes: `scripts/run_pages.py` runs them, by hand.
+RUN_PAGES = [page for page in DOCS if FOOTER.search(page.read_text(encoding="utf-8"))]
 PUBLIC_NAMES = (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").split()
 
 
@@ -60,23 +63,35 @@ def folder(
 ) -> Iterator[Path]:
     """Work in an empty folder, with few sets, epochs and trees: the pages must run, not learn."""
     monkeypatch.chdir(tmp_path)
-    fit, fit_read, load_task = sg.SubsetSelector.fit, sg.SubsetSelector.fit_read, sg.datasets.load_task
+    fit, fit_read = sg.SubsetSelector.fit, sg.SubsetSelector.fit_read
+    load_task, load_table = sg.datasets.load_task, sg.datasets.load_table
+
+    def shorten(selector: sg.SubsetSelector) -> sg.SubsetSelector:
+        small = {"dim": 16, "hidden": (16,), "layers": 1} if selector.phi == "context" else {}
+        return selector.set_params(max_epochs=1, verbose=0, **small)
 
     def short_fit(selector: sg.SubsetSelector, *args: Any, **kwargs: Any) -> sg.SubsetSelector:
-        return fit(selector.set_params(max_epochs=1, verbose=0), *args, **kwargs)
+        return fit(shorten(selector), *args, **kwargs)
 
     # What the command line calls.
     def short_fit_read(selector: sg.SubsetSelector, *args: Any, **kwargs: Any) -> sg.SubsetSelector:
-        return fit_read(selector.set_params(max_epochs=1, verbose=0), *args, **kwargs)
+        return fit_read(shorten(selector), *args, **kwargs)
 
     def small_task(name: str, **options: Any) -> sg.datasets.Task:
         return load_task(name, **{**options, "n_train": 30, "n_validation": 9, "n_test": 9})
 
+    def small_table(name: str, **options: Any) -> sg.datasets.TableTask:
+        return load_table(name, **{**options, "n_train": 30, "n_test": 20})
+
     monkeypatch.setattr(sg.SubsetSelector, "fit", short_fit)
     monkeypatch.setattr(sg.SubsetSelector, "fit_read", short_fit_read)
     for name, module in list(sys.modules.items()):
-        if name.startswith("setgrad") and vars(module).get("load_task") is load_task:
-            monkeypatch.setattr(module, "load_task", small_task)
+        for attribute, original, small in (
+            ("load_task", load_task, small_task),
+            ("load_table", load_table, small_table),
+        ):
+            if name.startswith("setgrad") and vars(module).get(attribute) is original:
+                monkeypatch.setattr(module, attribute, small)
     with torch.random.fork_rng(), few_trees():
         yield tmp_path
 
@@ -104,11 +119,37 @@ def _package_names() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", [page for page in [README, *DOCS] if _python(page)], ids=_name)
+@pytest.mark.parametrize(
+    "page", [page for page in [README, *DOCS] if _python(page) and page not in RUN_PAGES], ids=_name
+)
 def test_page_runs_as_it_stands(page: Path, folder: Path) -> None:
     names = {"__name__": "page"}
     for number, block in enumerate(_python(page)):  # later blocks may use the names of earlier ones
         exec(compile(block, f"{_name(page)}, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=_name)
+def test_page_shows_what_its_code_printed(page: Path) -> None:
+    """If this fails, run `scripts/run_pages.py PAGE`."""
+    (shown,) = FOOTER.findall(_text(page))
+    assert shown == code_hash(_text(page))
+    assert all((page.parent / name).exists() for name in PICTURE.findall(_text(page)))
+
+
+def test_tutorials_and_comparisons_were_run() -> None:
+    pages = [page for page in DOCS if page.parent.name in ("tutorials", "coming-from") and page.stem != "index"]
+    assert len(pages) == 12
+    assert not [_name(page) for page in pages if page not in RUN_PAGES]
+
+
+def test_a_block_is_followed_by_what_it_prints() -> None:
+    text = "```python\nx = 2\nprint(x)\n```\n\n```text\nold\n```\n\nend\n"
+    names: dict[str, Any] = {}
+    new = BLOCK.sub(lambda match: run_block(match[1], match[2], names), text)
+    assert new == text.replace("old", "2")
+    assert run_block("sh", "echo a\necho b | wc -c\n", names).endswith("```text\na\n2\n```\n")
+    assert run_block("python", "y = x\n", names) == "```python\ny = x\n```\n"
+    assert code_hash(text) == code_hash(new) != code_hash(text.replace("x = 2", "x = 3"))
 
 
 @pytest.mark.parametrize("page", [page for page in PACKAGES if _python(page)], ids=_name)
@@ -124,8 +165,6 @@ def test_package_page_runs(page: Path, folder: Path) -> None:
 def test_commands_run(page: Path, folder: Path) -> None:
     commands = _commands(page)
     assert len(commands) >= 4
-    if page == QUICK_START:
-        exec(_python(page)[0], {})  # writes the tables that the commands read
     for command in commands:
         words = shlex.split(command)[1:]
         assert main(words) == 0, command

@@ -1,6 +1,8 @@
 """Kinds of columns on the command line, and what is understood of a table before a fit."""
 
 import csv
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,17 @@ def test_columns_that_cannot_be_carried_raise(
     assert result.code == 1
     assert message in result.err
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_warning_of_a_command_is_one_line(
+    run: Callable, model: Path, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*warning: Any, **_: Any) -> None:
+        sys.stderr.write(warnings.formatwarning(*warning[:4]))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        shown = run("evaluate", model, shop).err
+    lines = [line for line in shown.splitlines() if "are apart" in line]
+    assert lines and all(line.startswith("warning: ") for line in lines)

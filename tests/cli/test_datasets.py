@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet
 import torch
 
 import setgrad as sg
@@ -17,6 +18,18 @@ def test_the_list_has_all_data_sets(run: Callable) -> None:
         assert name in shown
         assert loader.summary in shown
         assert loader.needs in shown
+
+
+def test_tables_are_listed_described_and_written(run: Callable, tmp_path: Path) -> None:
+    listed = run("datasets", "--json").data["tables"]
+    assert [entry["name"] for entry in listed] == sg.datasets.table_names()
+    shop = sg.datasets.load_table("shop")
+    result = run("datasets", "shop", "-o", tmp_path / "shop", "--json").data
+    assert result["splits"]["train"] == {"sets": 600, "items": shop.train.num_rows}
+    for path, table in zip(result["tables"], (shop.train, shop.test), strict=True):
+        assert pyarrow.parquet.read_table(path).equals(table)
+    shown = run("datasets", "shop").out
+    assert "in_cart" in shown and shop.description.split(".")[0] in " ".join(shown.split())
 
 
 def test_one_data_set_is_described(run: Callable) -> None:

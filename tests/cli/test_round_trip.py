@@ -14,6 +14,7 @@ import torch
 
 import setgrad as sg
 from setgrad.cli import main
+from setgrad.cli._report import describe_table
 from setgrad.selector._fitted_table import FittedTable
 from tests.models import MODEL_FILES, rewrite_config
 
@@ -255,6 +256,16 @@ def test_report_with_and_without_a_table(run: Callable, model: Path, table: Path
     assert "The baselines learn from 16 of these sets" in page
     assert re.search(r"<td>price</td><td>number</td>.*<td>yes</td>", page)
     assert re.search(r"<td>product</td><td>item_id</td>.*<td></td></tr>", page)
+
+
+def test_a_report_describes_a_vector_of_numbered_columns(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((160, 8))
+    table = pyarrow.table({f"x{n}": values[:, n] for n in range(8)})
+    table = table.append_column("set", [np.arange(160) // 4]).append_column("chosen", [values[:, :2].sum(1) > 1])
+    pyarrow.parquet.write_table(table, tmp_path / "vectors.parquet")
+    selector = sg.SubsetSelector(dim=8, heads=1, max_epochs=1, verbose=0).fit(table, set_id="set", chosen="chosen")
+    described = describe_table(tmp_path / "vectors.parquet", selector.table_)
+    assert ("x0 ... x7", "vector") in [(column.name, column.kind) for column in described.columns]
 
 
 def test_baselines_of_a_report_learn_from_the_training_table(

@@ -16,7 +16,7 @@ import setgrad
 from setgrad._launch import is_first, launched
 from setgrad._progress import showing
 from setgrad.cli._command import STOPPED, Command
-from setgrad.cli._output import print_error, redirect_to_stderr, show, write_result
+from setgrad.cli._output import print_error, redirect_to_stderr, show, warnings_in_one_line, write_result
 from setgrad.errors import SetgradError
 
 # The commands with a line about each. A command is imported when it is used, because its packages take time.
@@ -39,10 +39,10 @@ _DISTRIBUTED = ("fit", "predict")
 _WIDTH = 80
 _TOUR = (
     "setgrad demo                                            fit on built-in data",
-    "setgrad datasets moons -o moons/                        or write them as tables, and go step by step:",
-    "setgrad fit moons/train.parquet --set-id set --item-id item --chosen chosen -o model/",
-    "setgrad predict model/ moons/test.parquet -o picks.parquet",
-    "setgrad evaluate model/ moons/test.parquet",
+    "setgrad datasets shop -o shop/                          or write tables, and go step by step:",
+    "setgrad fit shop/train.parquet --set-id visit --item-id product --chosen bought --ignore in_cart -o model/",
+    "setgrad predict model/ shop/test.parquet -o picks.csv",
+    "setgrad report model/ shop/test.parquet -o report.html",
 )
 
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if process is not None and process[1] > 1 and args.command not in _DISTRIBUTED:
         return _fail(f"{args.command} is for one process; start it without torchrun", args.json, 2)
     try:
-        with redirect_to_stderr(), showing("reading", not args.json and is_first()):
+        with redirect_to_stderr(), warnings_in_one_line(), showing("reading", not args.json and is_first()):
             result = find_command(args.command).run(args)
         if not is_first():
             return result.code

@@ -53,6 +53,17 @@ def print_error(message: str) -> None:
 
 
 @contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Show warnings without the place in the code that gave them."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
+@contextmanager
 def printed_warnings(category: type[Warning]) -> Iterator[None]:
     """Print each warning on one line, also one of this category that was shown before."""
     with warnings.catch_warnings(record=True) as caught:

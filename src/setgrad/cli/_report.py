@@ -74,18 +74,19 @@ def _evaluated(selector: SubsetSelector, args: Namespace) -> Section:
         selector,
         evaluate(selector, table.read_choices()),
         training=training,
-        table=_describe(args.table, table.schema),
+        table=describe_table(args.table, table.schema),
     )
 
 
-def _describe(path: Path, schema: TableSchema) -> TableDescription:
+def describe_table(path: Path, schema: TableSchema) -> TableDescription:
     """Return the columns of a table, those that the model reads in the kind in which it reads them."""
     from setgrad.columns._kinds import KINDS
     from setgrad.columns._understand import describe
 
     names = {kind: name for name, kind in KINDS.items()}
     fitted = () if schema.columns is None else schema.columns.columns
-    kinds = {source: names[type(column)] for column in fitted for source in column.sources}
+    # Numbered columns are found to be one vector; named as such, each would have to be one.
+    kinds = {column.sources[0]: names[type(column)] for column in fitted if len(column.sources) == 1}
     with printed_warnings(UserWarning):
         return describe(
             path,

@@ -1,4 +1,4 @@
-"""Tasks to train and test on: synthetic data, images bundled with scikit-learn, and loaders of public data."""
+"""Tasks and tables to train and test on: generated, bundled with scikit-learn, and loaders of public data."""
 
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,10 @@ from setgrad.datasets._load import LOADERS as LOADERS
 from setgrad.datasets._load import TaskLoader as TaskLoader
 from setgrad.datasets._load import load_task as load_task
 from setgrad.datasets._load import task_names as task_names
+from setgrad.datasets._load_table import TABLES as TABLES
+from setgrad.datasets._load_table import TableLoader as TableLoader
+from setgrad.datasets._load_table import load_table as load_table
+from setgrad.datasets._load_table import table_names as table_names
 from setgrad.datasets._mil import MIL_DATASETS as MIL_DATASETS
 from setgrad.datasets._mil import Bags as Bags
 from setgrad.datasets._mil import bag_folds as bag_folds
@@ -30,6 +34,7 @@ from setgrad.datasets._mil import mil as mil
 from setgrad.datasets._pair_sets import COMPOUND_PROTOCOLS as COMPOUND_PROTOCOLS
 from setgrad.datasets._synthetic import gaussian as gaussian
 from setgrad.datasets._synthetic import moons as moons
+from setgrad.datasets._table_task import TableTask as TableTask
 from setgrad.datasets._task import Task as Task
 from setgrad.datasets._tokens import pair_tokens as pair_tokens
 

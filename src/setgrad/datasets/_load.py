@@ -15,6 +15,7 @@ from setgrad.datasets._celeba import celeba
 from setgrad.datasets._clusters import clusters
 from setgrad.datasets._compounds import COMPOUND_DATASETS, compounds
 from setgrad.datasets._digits import digits
+from setgrad.datasets._load_table import TABLES
 from setgrad.datasets._pair_sets import COMPOUND_PROTOCOLS
 from setgrad.datasets._synthetic import gaussian, moons
 from setgrad.datasets._task import Task
@@ -142,6 +143,8 @@ def load_task(
         setgrad.errors.OptionError: unknown data set 'suns'; choose one of: gaussian, moons, digits, clusters...
     """
     family, *rest = name.split(":")
+    if name in TABLES:
+        raise OptionError(f"{name!r} is a table; load it with load_table({name!r})")
     if family not in LOADERS:
         raise unknown_name("data set", name, LOADERS)
     variant = (*rest, *(part for part in (category, protocol) if part is not None))

@@ -8,7 +8,7 @@ from setgrad.report._calibration import Calibration
 from setgrad.report._curve import plain_axes
 from setgrad.report._svg import INK, Picture, new_figure, to_picture
 
-_DOT = "#4477aa"
+_DOT = "#4f86c0"
 _WIDTH, _HEIGHT = 4.0, 3.2
 
 
@@ -48,7 +48,7 @@ def size_chart(chosen: np.ndarray, true: np.ndarray) -> Picture:
     most = max(1, int(pairs.max()))
     edge = 0.06 * most + 0.4
     axes.plot([0, most], [0, most], color=INK, alpha=0.4, linewidth=1, linestyle=":")
-    axes.scatter(pairs[:, 0], pairs[:, 1], s=12 + 200 * counts / counts.max(), c=_DOT, alpha=0.65, linewidths=0)
+    axes.scatter(pairs[:, 0], pairs[:, 1], s=12 + 200 * counts / counts.max(), c=_DOT, alpha=0.8, linewidths=0)
     axes.set_xlim(-edge, most + edge)
     axes.set_ylim(-edge, most + edge)
     for axis in (axes.xaxis, axes.yaxis):

@@ -10,7 +10,7 @@ from setgrad.report._svg import INK, Picture, new_figure, to_picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LOSS, _SCORE = "#4477aa", "#009e73"
+_LOSS, _SCORE = "#4f86c0", "#009e73"
 
 
 def learning_curve(history: Sequence[dict[str, float]], best_epoch: int) -> list[Picture]:
