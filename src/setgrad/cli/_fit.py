@@ -248,14 +248,14 @@ FIT = Command(
     description=(
         "Learn what makes a subset good. The table has one row for each item; one column tells its set, and one "
         "whether the item was chosen. Numbers, categories, dates, texts and vectors are understood as they are, also "
-        "with gaps. The model remembers the names of the columns."
+        "with gaps. The model remembers the names of the columns. Started as `torchrun --nproc-per-node 4 -m setgrad fit "
+        "...`, four processes fit one model together."
     ),
     examples=(
         "setgrad fit baskets.parquet --set-id basket --chosen bought --dry-run   # what is understood",
         "setgrad fit choices.csv --set-id query --chosen clicked --category shop --ignore stock -o model/",
         "setgrad fit train.parquet --validation valid.parquet --set-id set --chosen chosen -o model/ \\\n"
         "      --hidden 256,256 --random-state 0 --checkpoint run.ckpt   # resumes if it is interrupted",
-        "torchrun --nproc-per-node 4 -m setgrad fit rows/ --set-id set --chosen chosen -o model/   # four processes",
     ),
     declare=_declare,
     run=_run,
