@@ -373,7 +373,7 @@ WRONG: list[tuple[Callable[..., Any], type[Exception], str]] = [
     (
         lambda d, x, y: SubsetSelector.preset("magic"),
         OptionError,
-        "unknown preset 'magic'; choose one of: diffmf, idiff",
+        "unknown preset 'magic'; choose one of: diffmf, diffmf-5, idiff",
     ),
     (lambda d, x, y: d.score([], []), DataError, "no sets to score on"),
     (lambda d, x, y: d.score_true_size([], []), DataError, "no sets to score on"),

@@ -248,8 +248,8 @@ FIT = Command(
     description=(
         "Learn what makes a subset good. The table has one row for each item; one column tells its set, and one "
         "whether the item was chosen. Numbers, categories, dates, texts and vectors are understood as they are, also "
-        "with gaps. The model remembers the names of the columns. Started as `torchrun --nproc-per-node 4 -m setgrad fit "
-        "...`, four processes fit one model together."
+        "with gaps. The model remembers the names of the columns. Started as `torchrun --nproc-per-node 4 -m setgrad "
+        "fit ...`, four processes fit one model together."
     ),
     examples=(
         "setgrad fit baskets.parquet --set-id basket --chosen bought --dry-run   # what is understood",

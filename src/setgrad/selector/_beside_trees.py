@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from setgrad.inference import PartialSubsetLoss
-from setgrad.selector._examples import Examples
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
 from setgrad.selector._partial_validation import score_sets, sets_to_validate, take_choices
@@ -89,19 +89,23 @@ def is_clear(scores: Tensor, others: Tensor) -> bool:
 
 
 @torch.no_grad()
-def all_sets_out_of_fold(model: ChoiceModel, train: Examples, validation: Choices, folds: Folds, seed: int) -> Choices:
+def all_sets_out_of_fold(
+    model: ChoiceModel, train: AbstractExamples, validation: Choices, folds: Folds, seed: int
+) -> Choices:
     """Return the validation sets and training sets, each scored by trees that have not seen it, in float64.
 
     Args:
         model: The model.
-        train: The training sets as they were passed.
+        train: The training sets as they were passed; of those that are read in parts, the part that trees learned from.
         validation: The validation sets, prepared.
         folds: The folds of the sets.
-        seed: Seed of the choice of training sets, if there are many.
+        seed: The seed of the fit.
     """
-    rows = np.sort(np.random.default_rng(seed).permutation(len(train))[:_MOST_SETS])
-    sets, subsets = take_choices(train.choices, rows)
-    of_items = folds.train[torch.as_tensor(rows, device=sets.device)][sets.layout.ids]
+    (loaded,) = train.load(train.windows(seed)[:1])
+    order = np.argsort(loaded.numbers, kind="stable")
+    places = order[np.sort(np.random.default_rng(seed).permutation(len(order))[:_MOST_SETS])]
+    sets, subsets = take_choices(loaded.choices, places)
+    of_items = folds.train[torch.as_tensor(loaded.numbers[places], device=sets.device)][sets.layout.ids]
     prepared = copy.deepcopy(model).double().prepare(sets, of_items)
     return Choices(Sets.cat([validation.sets, prepared]), Sets.cat([validation.subsets, subsets]))
 

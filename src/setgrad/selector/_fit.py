@@ -24,7 +24,7 @@ from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
 from setgrad.selector._defaults import FEW_SETS, resolve_model
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
-from setgrad.selector._examples import AbstractExamples, Examples
+from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._fit_together import begin_together, check_together
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._model_config import resolved
@@ -146,7 +146,7 @@ def fit_selector(
         if alone is not None:
             best_epoch, score = 0, alone
             # Sets that trees did not learn from have scores of another kind.
-            if folds.held_out is not None and isinstance(passed_train, Examples):
+            if folds.held_out is not None:
                 held_out = all_sets_out_of_fold(model, passed_train, held_out, folds, seed)
     seconds = None if options.max_time is None else options.max_time * CALIBRATION_SHARE
     with showing("calibrating", options.verbose > 0):

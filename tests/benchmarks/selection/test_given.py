@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from benchmarks.__main__ import main
-from benchmarks.selection import variants
+from benchmarks.selection import fitted
 from benchmarks.selection.given import by_number, lead_table, score_completion, task_table
 from benchmarks.selection.given_rivals import (
     RIVALS,
@@ -194,7 +194,7 @@ class _Stub:
 def test_runs_resumes_and_renders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "make_selector", lambda options, *, seed, device: _Stub())
+    monkeypatch.setattr(fitted, "make_selector", lambda options, *, seed, device: _Stub())
     results = tmp_path / "g.jsonl"
     run = ["given", "--quick", "--device", "cpu", "--results", str(results)]
     assert main([*run, "--models", "conditional,nearest"]) == 0
