@@ -142,6 +142,21 @@ def test_a_new_term_for_pairs_prefers_items_that_are_alike():
     assert function.value(sets, first).item() == 0.0
 
 
+def test_tied_features_have_one_weight():
+    function, sets = (
+        PairScores(3, tied=[slice(1, 3)]),
+        Sets.from_list([[[1.0, 2.0, 0.0], [1.0, 0.0, 2.0], [0.0, 1.0, 1.0]]]),
+    )
+    with torch.no_grad():
+        function.weights.copy_(torch.tensor([0.5, 1.0, 3.0]))
+    plain, first = PairScores(3), torch.tensor([[True, False, False]])
+    with torch.no_grad():
+        plain.weights.copy_(torch.tensor([0.5, 2.0, 2.0]))
+    torch.testing.assert_close(function.gains(sets, first), plain.gains(sets, first))
+    function.gains(sets, first).sum().backward()
+    assert function.weights.grad is not None and function.weights.grad[1] == function.weights.grad[2] != 0
+
+
 def test_pairs_of_images_and_wrong_items():
     items = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0))
     flat, images = (Sets.from_list([x]) for x in (items.flatten(1), items))

@@ -34,11 +34,18 @@ def cheap() -> SubsetSelector:
     return SubsetSelector(**SMALL).fit(make_frame("price"), **ROLES)
 
 
-def test_items_like_the_given_ones_are_found(few_trees):
+def with_brands(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Add columns that tell nothing of what goes together."""
+    rng = np.random.default_rng(seed)
+    return frame.assign(**{f"brand{n}": rng.choice([f"b{k}" for k in range(9)], len(frame)) for n in range(4)})
+
+
+@pytest.mark.parametrize("trees", [None, False])
+def test_items_like_the_given_ones_are_found(few_trees, trees):
     """Nothing tells which kind is chosen, until one item is given; two epochs are too few to learn that."""
-    new = make_frame("kind", seed=1)
+    new = with_brands(make_frame("kind", seed=1), 1)
     with few_trees():
-        selector = SubsetSelector(**SMALL).fit(make_frame("kind"), **ROLES)
+        selector = SubsetSelector(**SMALL, trees=trees).fit(with_brands(make_frame("kind"), 0), **ROLES)
     given = new["y"] & ~new.duplicated(["s", "y"])
     picks = selector.predict(new, size=SIZE // 3, given=given.to_numpy())
     assert (picks["chosen"] == new["y"]).mean() > 0.99

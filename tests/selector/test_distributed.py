@@ -106,19 +106,8 @@ def stop_one(rank: int, count: int, port: int, folder: Path) -> None:
 
     selector = SubsetSelector(**SMALL).fit(*make_choices(30), distributed=True, callback=callback)
     assert selector.stopped_ and len(selector.history_) == 2
-    options = [
-        "--dim",
-        "8",
-        "--hidden",
-        "8",
-        "--max-epochs",
-        "2",
-        "--random-state",
-        "0",
-        "--device",
-        "cpu",
-        "--no-trees",
-    ]
+    sizes = ["--dim", "8", "--hidden", "8", "--max-epochs", "2"]
+    options = [*sizes, "--random-state", "0", "--device", "cpu", "--no-trees"]
     data = str(folder / "data")
     with open(folder / f"{rank}.out", "w") as out, open(folder / f"{rank}.err", "w") as err:
         sys.stdout, sys.stderr = out, err

@@ -15,14 +15,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
+from itertools import count
 from typing import Any, final
 
 import torch
 import torch.distributed as dist
 
+from setgrad._launch import launched
 from setgrad.encoders._ranks import is_lost_connection
 from setgrad.errors import LostRankError, OptionError, SetgradError, parameter
 
+# The numbers of the groups that are started here, the same in all processes.
+_GROUPS = count()
 # Seconds between two signs of life.
 _INTERVAL = 0.2
 # Seconds that a process has to end by itself after another one was lost.
@@ -98,7 +103,10 @@ def _start(backend: str | None, timeout: float, options: dict[str, Any]) -> _Wat
     limit = timedelta(seconds=timeout)
     try:
         if not dist.is_initialized():
-            dist.init_process_group(backend, timeout=limit, **options)
+            meets = (
+                _meeting_point(limit) if launched() is not None and not {"init_method", "store"} & {*options} else {}
+            )
+            dist.init_process_group(backend, timeout=limit, **meets, **options)
         return _Watch(dist.new_group(backend="gloo", timeout=limit), timeout)
     except RuntimeError as error:
         if not is_lost_connection(error):
@@ -106,6 +114,22 @@ def _start(backend: str | None, timeout: float, options: dict[str, Any]) -> _Wat
         raise LostRankError(f"{_message(_ABSENT, timeout)}\n{error}") from error
     finally:
         deadline.cancel()
+
+
+def _meeting_point(limit: timedelta) -> dict[str, Any]:
+    """Return where the processes that torchrun started find each other, as arguments of `init_process_group`.
+
+    One store lasts for all groups of the program, and each group has its own keys. With those of a group before, a
+    process would connect to where another one listens no longer.
+    """
+    store, rank, size = _find_store(os.environ["MASTER_PORT"], limit)
+    return {"store": dist.PrefixStore(f"group {next(_GROUPS)}", store), "rank": rank, "world_size": size}
+
+
+@cache
+def _find_store(port: str, limit: timedelta) -> tuple[Any, int, int]:
+    found: tuple[Any, int, int] = next(iter(dist.rendezvous("env://", timeout=limit)))
+    return found
 
 
 @final

@@ -33,6 +33,7 @@ class PairScores(nn.Module, SetFunction):
     Args:
         in_dim: Number of features, or shape, of an item.
         weight: The weight of every feature before training.
+        tied: Features that have one weight together, such as the counts of the words of a text.
 
     Examples:
         >>> import setgrad as sg
@@ -44,22 +45,28 @@ class PairScores(nn.Module, SetFunction):
 
     scale: Tensor
 
-    def __init__(self, in_dim: int | Sequence[int], weight: float = 3.0) -> None:
+    def __init__(self, in_dim: int | Sequence[int], weight: float = 3.0, tied: Sequence[slice] = ()) -> None:
         super().__init__()
-        self.shape = item_shape(in_dim)
+        self.shape, self.tied = item_shape(in_dim), tuple(tied)
         self.register_buffer("scale", torch.ones(math.prod(self.shape)))
         self.weights = nn.Parameter(torch.full((math.prod(self.shape),), weight / _UNIT))
         self.constant = nn.Parameter(torch.zeros(1))
 
-    def start(self, weight: float, constant: float = 0.0) -> None:
-        """Set the weight of every feature and the constant, as before training."""
-        nn.init.constant_(self.weights, weight / _UNIT)
-        nn.init.constant_(self.constant, constant)
+    @torch.no_grad()
+    def start(self, weight: float, features: slice = slice(None), constant: float = 0.0) -> None:
+        """Set the weight of these features, that of the others to 0, and the constant, as before training."""
+        self.weights.zero_()
+        self.weights[features] = weight / _UNIT
+        self.constant.fill_(constant)
 
     @property
     def all_weights(self) -> Tensor:
         """The weight of each feature, and the constant."""
-        return torch.cat([self.weights * _UNIT, self.constant])
+        weights: Tensor = self.weights
+        for features in self.tied:
+            mean = weights[features].mean().expand_as(weights[features])
+            weights = torch.cat([weights[: features.start], mean, weights[features.stop :]])
+        return torch.cat([weights * _UNIT, self.constant])
 
     def bind(self, sets: Sets) -> BoundSetFunction:
         """Return the function bound to these sets, with unit vectors of the items.

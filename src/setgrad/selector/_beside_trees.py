@@ -33,26 +33,35 @@ _PAIR_WEIGHTS = (1.0, 3.0, 10.0, 30.0)
 _MOST_SETS = 2_000
 
 
-def start_beside_trees(model: ChoiceModel, validation: Choices, seed: int) -> None:
-    """Give the term for pairs of a model that is the score of its trees the best weight; 0 if none is clearly better.
+def start_pairs(model: ChoiceModel, validation: Choices, seed: int) -> None:
+    """Let the term for pairs start from likeness in one column or in all, whichever is best, or from nothing.
 
     Args:
-        model: The model, before training.
+        model: The model, before training: F is the score of its trees, if it has them, and the term for pairs.
         validation: The validation sets, prepared.
         seed: Seed of the validation.
     """
-    terms = [member.pairs for member in model.each() if member.pairs is not None]
-    if not terms:
+    if not any(member.pairs is not None for member in model.each()):
         return
     watched = _Watched.of(model, validation, seed)
     model.use_function(False)
-    found = [(0.0, watched.scores(model))]
-    for weight in _PAIR_WEIGHTS:
-        _set_weight(model, validation.sets, weight)
-        found.append((weight, watched.scores(model)))
-    weight, scores = max(found, key=lambda entry: float(entry[1].mean()))
-    _set_weight(model, validation.sets, weight if is_clear(scores, found[0][1]) else 0.0)
+    nothing = watched.scores(model)
+    starts: list[tuple[Tensor, _Start]] = []
+    for features in _features_of_columns(model):
+        for weight in _PAIR_WEIGHTS:
+            start = _Start(weight, features)
+            start.set(model, validation.sets)
+            starts.append((watched.scores(model), start))
+    scores, start = max(starts, key=lambda entry: float(entry[0].mean()))
+    if not is_clear(scores, nothing):
+        start = _Start(0.0, slice(None))
+    start.set(model, validation.sets)
     model.use_function(True)
+
+
+def _features_of_columns(model: ChoiceModel) -> list[slice]:
+    """Return the features by which pairs are compared: all, and those of each column that differs within sets."""
+    return [slice(None), *(place for part, place in model.config.compared_slices() if not part.context)]
 
 
 def drop_useless_training(
@@ -130,15 +139,24 @@ class _Watched(NamedTuple):
         return score_sets(model, self.choices, self.sizes, self.loss, self.seed)[0]
 
 
-@torch.no_grad()
-def _set_weight(model: ChoiceModel, sets: Sets, weight: float) -> None:
-    """Set the weight of all features of the term for pairs; its mean over the pairs of these sets is 0."""
-    for member in model.each():
-        if member.pairs is None:
-            continue
-        member.pairs.start(1.0)
-        featured = sets.with_values(sets.values[:, :-1].to(model.dtype))
-        bound = member.pairs.bind(member.compared(featured, member.featured(featured)))
-        total = float(bound.value(torch.ones(1, sets.layout.total, dtype=torch.bool, device=sets.device)).sum())
-        lengths = sets.layout.host_lengths
-        member.pairs.start(weight, -weight * total / max(1, int((lengths * (lengths - 1)).sum()) // 2))
+@final
+class _Start(NamedTuple):
+    """A start of the term for pairs: one weight for some of the features."""
+
+    weight: float
+    features: slice
+
+    @torch.no_grad()
+    def set(self, model: ChoiceModel, sets: Sets) -> None:
+        """Set the weights of the term; its mean over the pairs of these sets is 0."""
+        items = model.prepare(sets)
+        for member in model.each():
+            if member.pairs is None:
+                continue
+            member.pairs.start(1.0, self.features)
+            featured = items.with_values(items.values[:, :-1]) if member.reads_scores else items
+            bound = member.pairs.bind(member.compared(featured, member.featured(featured)))
+            total = float(bound.value(torch.ones(1, sets.layout.total, dtype=torch.bool, device=sets.device)).sum())
+            lengths = sets.layout.host_lengths
+            pairs = max(1, int((lengths * (lengths - 1)).sum()) // 2)
+            member.pairs.start(self.weight, self.features, constant=-self.weight * total / pairs)

@@ -18,7 +18,7 @@ from setgrad._progress import showing
 from setgrad.columns._part import Part
 from setgrad.errors import OptionError, parameter
 from setgrad.selector._batched_inference import CONVERGED_SHARE
-from setgrad.selector._beside_trees import all_sets_out_of_fold, drop_useless_training, start_beside_trees
+from setgrad.selector._beside_trees import all_sets_out_of_fold, drop_useless_training, start_pairs
 from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
@@ -121,8 +121,9 @@ def fit_selector(
             folds = grow_trees(model, train, held_out, learn_from_both=both, seed=seed)
         passed, passed_train = held_out, train
         train, held_out = prepare_sets(model, train, held_out, folds)
-        if folds is not None and data.constraints is None and config.options.method == CONDITIONAL:
-            start_beside_trees(model, held_out, seed)
+        if start is None and data.constraints is None and config.options.method == CONDITIONAL:
+            if folds is not None or (parts is not None and len(train) < FEW_SETS):
+                start_pairs(model, held_out, seed)
             before = copy.deepcopy(model.state_dict())
         processes = data.processes
         monitor = Monitor(

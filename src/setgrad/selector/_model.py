@@ -67,7 +67,7 @@ class Member(nn.Module):
             self.function: LearnedFunction = ItemScores(config.feature_shape, encoder, relation=config.relation)
         else:
             self.function = FUNCTIONS[config.options.function](config, encoder)
-        self.pairs = PairScores(config.compared_shape) if config.pairs else None
+        self.pairs = PairScores(config.compared_shape, tied=config.compared_texts) if config.pairs else None
         self.recognition: Recognition | None = None
         if config.options.method in RECOGNITIONS:
             # A separate encoder: what tells where to start need not be what tells a good subset.

@@ -51,6 +51,19 @@ class ModelConfig:
         """Shape of the features by which pairs of items are compared."""
         return self.item_shape if self.all_parts is None else (sum(part.compared_features for part in self.all_parts),)
 
+    def compared_slices(self) -> list[tuple[Part, slice]]:
+        """Return the places of the features by which pairs of items are compared, of each part."""
+        found, place = [], 0
+        for part in self.all_parts or ():
+            found.append((part, slice(place, place + part.compared_features)))
+            place += part.compared_features
+        return found
+
+    @property
+    def compared_texts(self) -> list[slice]:
+        """Places of the features by which texts are compared: words are too many for a weight of each."""
+        return [place for part, place in self.compared_slices() if part.words]
+
     @property
     def relative(self) -> tuple[Part, ...] | None:
         """What the numbers of an item are, if it also has features relative to its set."""
