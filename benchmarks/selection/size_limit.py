@@ -211,4 +211,4 @@ def show(records: Sequence[Record]) -> str:
     return table(["task, model", "fits", *COLUMNS.values()], cells)
 
 
-REPORT = Report.of_module(__doc__, "What the unknown size costs", show, "size-limit --data-dir DATA --jobs 2")
+REPORT = Report.of_module(__doc__, "What the unknown size costs", show, "size-limit --seeds 3 --data-dir DATA")
