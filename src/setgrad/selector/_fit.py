@@ -122,7 +122,8 @@ def fit_selector(
         passed, passed_train = held_out, train
         train, held_out = prepare_sets(model, train, held_out, folds)
         if start is None and data.constraints is None and config.options.method == CONDITIONAL:
-            if folds is not None or (parts is not None and len(train) < FEW_SETS):
+            # Tables of numbers are fitted as arrays are.
+            if folds is not None or (bool(config.codes.any()) and len(train) < FEW_SETS):
                 start_pairs(model, held_out, seed)
             before = copy.deepcopy(model.state_dict())
         processes = data.processes
