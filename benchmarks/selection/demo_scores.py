@@ -11,8 +11,8 @@ published score, and its limit is not known.
 Results: Test Jaccard in percent, mean ± standard deviation over seeds. true size: the size of the right subset is
 given, as in publications; own size: the model chooses it. The published best is that of Özcan et al., 2024
 (arXiv:2412.11239); its Gaussian scores are for another draw of the test sets, whose limit is about 91.0. limit: the
-best possible score with the true size. LightGBM ran on one CPU core beside other work, so its times compare with
-nothing.
+best possible score with the true size. LightGBM and conditional-single ran on one CPU core beside other work,
+and were paused, so their times compare with nothing.
 """
 
 from __future__ import annotations
