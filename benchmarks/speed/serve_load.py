@@ -1,6 +1,6 @@
 """Requests a second of the example server on the loopback, beside the bare predictor.
 
-Claim checked: every answer under load is that of `predict`, whatever else is asked at the same time.
+Claims checked: every answer under load is that of `predict`, whatever else is asked at the same time.
 
 The server is `examples/serve.py` under uvicorn, one process. Each client holds a connection and asks for one set of
 eight rows at a time, the next when the answer is there. "predict" is the call that the server makes, on a frame of the
