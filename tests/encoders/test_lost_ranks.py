@@ -14,11 +14,19 @@ import pytest
 from setgrad.encoders import stream_over
 from setgrad.errors import LostRankError
 from setgrad.sets import Sets
-from tests.encoders.test_distributed import TIMEOUT, launch, loss_of, make, shard_of, start
+from tests.encoders.test_distributed import RANKS, TIMEOUT, launch, loss_of, make, shard_of, start
+
+
+def wait_for_all(folder: Path, rank: int) -> None:
+    """Return when every process has connected to all others: none may be killed while another one still connects."""
+    (folder / f"connected {rank}").touch()
+    while not all((folder / f"connected {other}").exists() for other in range(RANKS)):
+        time.sleep(0.01)
 
 
 def lose(rank: int, folder: Path, where: str, timeout: float = TIMEOUT) -> None:
     start(rank, folder, timeout)
+    wait_for_all(folder, rank)
     encoder = make("em" if where == "between passes" else "softmax")
     if rank == 2 and where == "forward":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -103,10 +103,9 @@ def _start(backend: str | None, timeout: float, options: dict[str, Any]) -> _Wat
     limit = timedelta(seconds=timeout)
     try:
         if not dist.is_initialized():
-            meets = (
-                _meeting_point(limit) if launched() is not None and not {"init_method", "store"} & {*options} else {}
-            )
-            dist.init_process_group(backend, timeout=limit, **meets, **options)
+            is_named = bool({"init_method", "store"} & options.keys())
+            where = {} if is_named or launched() is None else _meeting_point(limit)
+            dist.init_process_group(backend, timeout=limit, **where, **options)
         return _Watch(dist.new_group(backend="gloo", timeout=limit), timeout)
     except RuntimeError as error:
         if not is_lost_connection(error):

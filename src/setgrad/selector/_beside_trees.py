@@ -1,9 +1,9 @@
 """What F has beside the score of its trees: a first term for pairs, and what training adds, where they help.
 
 The trees know nothing of what else is chosen. Before training, a term that prefers items like the given ones gets the
-weight that is best on the validation sets, or none. After training, F goes back to that if it is not clearly better.
-Then every set has a score from trees that have not seen it, and nothing else was learned from a set. So all sets tell
-how many items to choose, not the validation sets alone.
+columns and the weight that are best on the validation sets, or none; so it does in tables without trees. With trees F
+goes back to that after training, if it is not clearly better. Then every set has a score from trees that have not seen
+it, and nothing else was learned from a set. So all sets tell how many items to choose, not the validation sets alone.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ def start_pairs(model: ChoiceModel, validation: Choices, seed: int) -> None:
         validation: The validation sets, prepared.
         seed: Seed of the validation.
     """
-    if not any(member.pairs is not None for member in model.each()):
+    if not model.config.pairs:
         return
     watched = _Watched.of(model, validation, seed)
     model.use_function(False)
-    nothing = watched.scores(model)
+    nothing, items = watched.scores(model), model.prepare(validation.sets)
     starts: list[tuple[Tensor, _Start]] = []
     for features in _features_of_columns(model):
+        likeness = _mean_likeness(model, items, features)
         for weight in _PAIR_WEIGHTS:
-            start = _Start(weight, features)
-            start.set(model, validation.sets)
+            start = _Start(weight, features, likeness)
+            start.set(model)
             starts.append((watched.scores(model), start))
     scores, start = max(starts, key=lambda entry: float(entry[0].mean()))
     if not is_clear(scores, nothing):
-        start = _Start(0.0, slice(None))
-    start.set(model, validation.sets)
+        start = start._replace(weight=0.0)
+    start.set(model)
     model.use_function(True)
 
 
@@ -139,24 +140,32 @@ class _Watched(NamedTuple):
         return score_sets(model, self.choices, self.sizes, self.loss, self.seed)[0]
 
 
+@torch.no_grad()
+def _mean_likeness(model: ChoiceModel, items: Sets, features: slice) -> list[float]:
+    """Return the mean over the pairs of the sets of how alike they are in some features, for each member."""
+    lengths = items.layout.host_lengths
+    pairs = max(1, int((lengths * (lengths - 1)).sum()) // 2)
+    everything = torch.ones(1, items.layout.total, dtype=torch.bool, device=items.device)
+    found = []
+    for member in model.each():
+        assert member.pairs is not None
+        member.pairs.start(1.0, features)
+        own = items.with_values(items.values[:, :-1]) if member.reads_scores else items
+        bound = member.pairs.bind(member.compared(own, member.featured(own)))
+        found.append(float(bound.value(everything).sum()) / pairs)
+    return found
+
+
 @final
 class _Start(NamedTuple):
-    """A start of the term for pairs: one weight for some of the features."""
+    """A start of the term for pairs: one weight for some of the features; its mean over all pairs is 0."""
 
     weight: float
     features: slice
+    likeness: list[float]
 
-    @torch.no_grad()
-    def set(self, model: ChoiceModel, sets: Sets) -> None:
-        """Set the weights of the term; its mean over the pairs of these sets is 0."""
-        items = model.prepare(sets)
-        for member in model.each():
-            if member.pairs is None:
-                continue
-            member.pairs.start(1.0, self.features)
-            featured = items.with_values(items.values[:, :-1]) if member.reads_scores else items
-            bound = member.pairs.bind(member.compared(featured, member.featured(featured)))
-            total = float(bound.value(torch.ones(1, sets.layout.total, dtype=torch.bool, device=sets.device)).sum())
-            lengths = sets.layout.host_lengths
-            pairs = max(1, int((lengths * (lengths - 1)).sum()) // 2)
-            member.pairs.start(self.weight, self.features, constant=-self.weight * total / pairs)
+    def set(self, model: ChoiceModel) -> None:
+        """Set the weights of the term."""
+        for member, likeness in zip(model.each(), self.likeness, strict=True):
+            assert member.pairs is not None
+            member.pairs.start(self.weight, self.features, constant=-self.weight * likeness)

@@ -125,7 +125,7 @@ def fit_selector(
             # Tables of numbers are fitted as arrays are.
             if folds is not None or (bool(config.codes.any()) and len(train) < FEW_SETS):
                 start_pairs(model, held_out, seed)
-            before = copy.deepcopy(model.state_dict())
+            before = None if folds is None else copy.deepcopy(model.state_dict())
         processes = data.processes
         monitor = Monitor(
             options.verbose,
