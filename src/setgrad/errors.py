@@ -126,6 +126,11 @@ class StateError(SetgradError, ValueError):
 class LostRankError(SetgradError, RuntimeError):
     """Another process of the group failed or did not respond in time."""
 
+    def __init__(self, *args: object) -> None:
+        # An error that one thread raises in another one has no message of its own.
+        untold = "another process of the group was lost; look at the messages of the other processes, then start all of"
+        super().__init__(*(args or (f"{untold} them again",)))
+
 
 class NotFittedError(SetgradError, ValueError, AttributeError):
     """A selector must be fitted before this call."""

@@ -68,3 +68,9 @@ def test_the_group_is_gone_after_the_block_and_one_that_was_there_stays(tmp_path
 def test_a_timeout_must_be_positive():
     with pytest.raises(OptionError, match="timeout must be a positive number"), guard_ranks(timeout=0):
         pass
+
+
+def test_an_error_without_a_message_says_what_to_do():
+    """The thread that watches raises the class: it may arrive after the block, where nothing adds a message."""
+    assert "look at the messages of the other processes" in str(LostRankError())
+    assert str(LostRankError("rank 3 is gone")) == "rank 3 is gone"

@@ -80,7 +80,8 @@ def guard_ranks(backend: str | None = None, *, timeout: float = 300.0, **options
             raise
         watch.leave()
     except Exception as error:
-        if isinstance(error, SetgradError) and error.args:
+        is_told = error.args not in ((), LostRankError().args)
+        if isinstance(error, SetgradError) and is_told:
             raise
         cause = watch.lost
         if cause is None and is_lost_connection(error):
@@ -88,7 +89,7 @@ def guard_ranks(backend: str | None = None, *, timeout: float = 300.0, **options
             cause = _message(_ENDED, timeout)
         if cause is None:
             raise
-        raise LostRankError(f"{cause}\n{type(error).__name__}: {error}" if error.args else cause) from error
+        raise LostRankError(f"{cause}\n{type(error).__name__}: {error}" if is_told else cause) from error
     if watch.lost is not None:
         raise LostRankError(watch.lost)
     if starts:
