@@ -124,7 +124,8 @@ def fitted_logits(choices, options):
     return selector.decision_function(choices[0]).values
 
 
-MEMBERS = [{}, {"members": 1}, {"method": "direct"}, {"attention": "induced"}, {"estimator": "gaussian"}]
+MEMBERS = [{}, {"members": 1}, {"method": "direct"}, {"attention": "induced"}]
+MEMBERS += [{"method": "unrolled", "estimator": "gaussian"}]
 
 
 @pytest.mark.parametrize("options", MEMBERS, ids=str)

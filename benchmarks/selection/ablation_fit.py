@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
-from torch import nn
+from torch import Tensor
 
 from benchmarks.lib.records import Record, RunContext
 from benchmarks.selection.models import (
@@ -22,8 +22,9 @@ from benchmarks.selection.published import AMAZON_PAIRS
 from benchmarks.selection.tasks import load_split
 from setgrad import SubsetSelector
 from setgrad.datasets import Task
-from setgrad.encoders import ContextItems, ItemWise, Stacked
+from setgrad.encoders import ContextItems, ItemEncoder
 from setgrad.selector import SelectorOptions
+from setgrad.sets import Sets
 
 DEFAULT, TRANSFER = "default", "transfer"
 # A name among the options; the module is built when the shape of an item is known.
@@ -60,6 +61,20 @@ CONTENDERS: dict[str, Options] = {
     "related direct": {"method": "direct", "relation": RELATION},
     TRANSFER: {},
 }
+
+
+@final
+class _WithoutScore(ItemEncoder):
+    """The same features, called itemwise: then DeepSetFunction adds no linear score of them."""
+
+    itemwise = True
+
+    def __init__(self, phi: ContextItems) -> None:
+        super().__init__()
+        self.phi, self.out_dim = phi, phi.out_dim
+
+    def forward(self, sets: Sets) -> Tensor:
+        return self.phi(sets)
 
 
 @final
@@ -138,10 +153,9 @@ def untrained(trial: Trial, shape: tuple[int, ...], sets: int, device: str | Non
     if selector.phi != _NO_SKIP:
         return selector
     context = ContextItems(shape, selector.dim, layers=selector.layers, heads=selector.heads)
-    # DeepSetFunction adds the modular term only if phi is a ContextItems. Behind a module that does nothing it is the
-    # same network without that term. The relation is the default's.
+    # The relation is the default's.
     relation = default_relation(SelectorOptions(method="unrolled"), sets)
-    return selector.set_params(phi=Stacked(ItemWise(nn.Identity(), shape), context), relation=relation)
+    return selector.set_params(phi=_WithoutScore(context), relation=relation)
 
 
 def _options(task: str, model: str, quick: bool) -> Options:

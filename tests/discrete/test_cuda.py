@@ -201,7 +201,7 @@ def test_noise_follows_its_distribution_with_a_gpu_generator(noise: Noise) -> No
     assert gpu.is_cuda
     assert abs(gpu.mean().item() - cpu.mean().item()) < 0.05
     assert gpu.std().item() == pytest.approx(cpu.std().item(), rel=0.03)
-    with pytest.raises(OptionError, match="generator lives on cpu"):
+    with pytest.raises(OptionError, match="the generator is on cpu"):
         noise.sample((2,), device="cuda", generator=torch.Generator())
 
 

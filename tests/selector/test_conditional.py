@@ -19,6 +19,7 @@ from setgrad.selector._choice_gradient import GRADIENTS
 from setgrad.selector._constrained_choice import find_levels
 from setgrad.selector._defaults import (
     default_batch_size,
+    default_epochs,
     default_hidden,
     default_learning_rate,
     default_pairs,
@@ -455,11 +456,12 @@ def test_options_in_use(choices):
     unrolled = SelectorOptions(method="unrolled")
     assert unrolled.resolved_samples == 5 and unrolled.resolved_loss == "all"
     assert SelectorOptions().method == "conditional"
-    assert default_pairs(SelectorOptions(method="conditional"), 9999)
-    assert not default_pairs(SelectorOptions(method="conditional", phi="mlp"), 10)
-    assert not default_pairs(SelectorOptions(method="unrolled"), 10)
+    pairs = [default_pairs(SelectorOptions(), empty_sets(9999, width)) for width in (20, 4095, 4096)]
+    assert pairs == [True, True, False]
+    assert not default_pairs(SelectorOptions(method="conditional", phi="mlp"), empty_sets(10))
+    assert not default_pairs(SelectorOptions(method="unrolled"), empty_sets(10))
     images = SelectorOptions(phi="pixel-cnn+context")
-    assert [default_pairs(images, count) for count in (3999, 4000)] == [True, False]
+    assert [default_pairs(images, empty_sets(count, 784)) for count in (3999, 4000)] == [True, False]
     assert [default_relation(images, count) for count in (3999, 4000)] == [64, 0]
     assert default_relation(SelectorOptions(method="unrolled", phi="pixel-cnn+context"), 10) == 0
     ranks = {
@@ -477,13 +479,14 @@ def test_options_in_use(choices):
     assert [default_learning_rate(SelectorOptions(), empty_sets(count)) for count in (1999, 2000)] == [1e-3, 2e-3]
     assert default_learning_rate(SelectorOptions(method="unrolled"), empty_sets(2000)) == 1e-3
     assert default_learning_rate(SelectorOptions(), empty_sets(2000, 32)) == 1e-3
-    assert default_samples(SelectorOptions(), empty_sets(2000, 32)) == 4
+    assert [default_samples(SelectorOptions(), empty_sets(2000, width)) for width in (32, 4095, 4096)] == [4, 4, 8]
     assert default_samples(SelectorOptions(half=True), empty_sets(2000)) == 4
     assert default_samples(SelectorOptions(method="unrolled"), empty_sets(2000)) == 5
     assert [default_hidden(SelectorOptions(), empty_sets(1, d)) for d in (31, 32)] == [(256, 128), (512, 256)]
     assert default_hidden(SelectorOptions(method="direct"), empty_sets(1, 2)) == (512, 256)
     assert [default_patience(SelectorOptions(), steps) for steps in (2, 20, 30, 100)] == [30, 10, 7, 5]
-    assert [default_patience(SelectorOptions(phi="pair"), steps) for steps in (2, 100)] == [30, 10]
+    assert [default_patience(SelectorOptions(phi="pair"), steps) for steps in (2, 100)] == [30, 20]
+    assert [default_epochs(SelectorOptions(phi=phi), 20) for phi in ("context", "pair+context")] == [100, 200]
     assert (options.batch_size, fit(choices, max_epochs=1, batch_size=8).options_.batch_size) == (32, 8)
 
 

@@ -18,6 +18,7 @@ from setgrad.cli import main
 from setgrad.errors import FileFormatError
 from setgrad.functions._neural import Relation
 from setgrad.selector import SelectorOptions, TableSchema, load
+from setgrad.selector._load import _build_model
 from setgrad.selector._migration import migrate_version_2, migrate_weights_of_version_2
 from setgrad.sets import Sets, segment_mean
 from tests.models import MODEL_FILES
@@ -175,3 +176,24 @@ def test_models_of_all_encoders_load_with_the_same_bits(tmp_path, phi):
     assert torch.equal(again.decision_function(sets).values, selector.decision_function(sets).values)
     mask = torch.ones(1, 16, dtype=torch.bool)
     assert torch.equal(again.function_.value(sets, mask), selector.function_.value(sets, mask))
+
+
+def test_models_without_a_score_behind_two_encoders_load_as_they_were(choices):
+    """In earlier versions only one encoder by itself had a linear score."""
+    selector = sg.SubsetSelector(**TINY, phi="mlp+context").fit(*choices)
+    model = selector.model_
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if ".function.skip." not in name}
+    assert len(model.state_dict()) == len(tensors) + 2
+    with torch.no_grad():
+        for parameter in model.each()[0].function.skip.parameters():
+            parameter.zero_()
+    expected = selector.decision_function(choices.sets).values
+    selector.model_ = _build_model(model.config, tensors, None).eval()
+    assert torch.equal(selector.decision_function(choices.sets).values, expected)
+
+
+def test_a_model_whose_score_is_missing_raises(choices):
+    model = sg.SubsetSelector(**TINY).fit(*choices).model_
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if ".function.skip." not in name}
+    with pytest.raises(RuntimeError, match="skip"):
+        _build_model(model.config, tensors, None)

@@ -9,7 +9,7 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from setgrad.encoders import ContextItems, UMBCItems
+from setgrad.encoders import UMBCItems
 from setgrad.errors import OptionError
 from setgrad.functions._additive import AdditiveBoundFunction
 from setgrad.functions._neural import (
@@ -34,8 +34,8 @@ class DeepSetFunction(nn.Module, SetFunction):
             features `(total, dim)`.
         dim: Number of features that a preset returns; None for the preset's default.
         hidden: Units of the hidden layers of the perceptron rho; None for a default that depends on phi.
-        skip: Whether to add a linear score of each chosen item. By default only if phi is `ContextItems` or
-            `UMBCItems`, whose features already describe the item among the others.
+        skip: Whether to add a linear score of each chosen item. By default only if the features of phi already describe
+            the item among the others: if phi is not `itemwise`.
         relation: Rank of a bilinear score of the item and the mean of V, which is added too; 0 for none.
         max_flips: Largest number of flipped subsets to evaluate at once. Beyond it, gains are computed in chunks, and
             again in the backward pass, which saves memory.
@@ -65,7 +65,7 @@ class DeepSetFunction(nn.Module, SetFunction):
     ) -> None:
         super().__init__()
         self.phi = make_item_encoder(in_dim, phi, dim)
-        contextual = isinstance(self.phi, ContextItems | UMBCItems)
+        contextual = not self.phi.itemwise
         sizes = tuple(hidden) if hidden is not None else (512, 256) if contextual else (500, 500)
         self.rho = make_perceptron(self.phi.out_dim, sizes)
         use_skip = contextual if skip is None else skip

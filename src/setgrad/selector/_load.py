@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from setgrad.encoders import ContextItems, UMBCItems
 from setgrad.errors import FileFormatError, parameter
 from setgrad.selector._device import isolated_torch_rng, resolve_device
 from setgrad.selector._fit import FitResult, copy_module
@@ -130,6 +131,7 @@ def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module
         # Without memory for the weights, because those of a damaged configuration may not fit into it.
         with torch.device("meta"):
             model = ChoiceModel(config)
+        _add_scores(model, tensors)
         _check_weights(model.state_dict(), tensors)
         model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
         if not any(buffer.is_meta for buffer in model.buffers()):
@@ -137,9 +139,19 @@ def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module
     # A module of the user, or buffers that are not saved: the constructor computes what the file does not hold.
     with isolated_torch_rng():
         model = ChoiceModel(config, copy_module(phi))
+    _add_scores(model, tensors)
     _check_weights(model.state_dict(), tensors)
     model.load_state_dict(tensors)
     return model
+
+
+def _add_scores(model: ChoiceModel, tensors: dict[str, Tensor]) -> None:
+    # In earlier versions only features of these two had a linear score. A score of 0 changes nothing.
+    if all(isinstance(member.function.phi, ContextItems | UMBCItems) for member in model.each()):
+        return
+    for name, expected in model.state_dict().items():
+        if ".function.skip." in name:
+            tensors.setdefault(name, torch.zeros(expected.shape, dtype=expected.dtype))
 
 
 def _check_sizes(config: ModelConfig, tensors: dict[str, Tensor]) -> None:

@@ -67,7 +67,7 @@ class SubsetSelector(
             deepset of phi="context" with method="conditional" or fewer than 800 training sets, and of
             phi="pixel-cnn+context" with method="conditional" and fewer than 4,000; else 0.
         pairs: Whether F has a term for pairs of chosen items that are alike, or unlike. None is yes where
-            method="conditional" has a relation by default.
+            method="conditional" has a relation by default, but for items of 4,096 numbers or more.
         half: Whether one of the subsets of a training step of method="conditional" is a random half of the set. None is
             yes with fewer than 800 training sets, where it keeps F from learning the subsets by heart.
         relative: Whether an item also has features relative to its set: ranks, distances from the mean, and how often
@@ -86,7 +86,8 @@ class SubsetSelector(
             unbiased derivative, for small sets. None is "gaussian" for the implicit method, which needs a smooth one,
             else "bernoulli".
         samples: Subsets that are sampled for each set in a training step. None is 5; for method="conditional" it is 4,
-            the empty one among them, and 2 on a CPU with 2,000 training sets or more and fewer than 32 features.
+            the empty one among them, 2 on a CPU with 2,000 training sets or more and fewer than 32 features, and 8 for
+            items of 4,096 numbers or more.
         predict_samples: Subsets that are sampled for each set in prediction. None is four times as many as in training.
         chunk_size: With phi="umbc", a larger set is read in chunks of so many items, so that it need not fit into
             memory; with mean field the `dim` features of each item do. It changes results by rounding only. Method
@@ -106,13 +107,15 @@ class SubsetSelector(
         weight_decay: Weight decay of AdamW.
         batch_size: Sets in a training batch. None is 64, and 32 for method="conditional" with fewer than 1,200 training
             sets, on a CPU fewer than 10,000.
-        max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more.
+        max_epochs: Largest number of epochs. None is 100, or as many as make 400 steps, whichever is more; 200 for
+            method "conditional" with phi "pair" or "pair+context".
         max_time: Seconds that a fit may take, without the reading of a file; None for no limit. Steps become smaller
             towards the end, and the best model is kept. How many epochs fit into the time, and so the result, depends
             on the machine.
         patience: Epochs after which training stops if the validation score has not gained 0.1 points and the validation
             loss has not fallen by 0.5 %. None is 10, or as many as make 60 steps, whichever is more; with many steps in
-            an epoch, 5 are enough for method="conditional". From a score of 99.5 on, a quarter of it is.
+            an epoch, 5 are enough for method="conditional", which waits 20 with phi "pair" or "pair+context". From a
+            score of 99.5 on, a quarter of it is.
         clip: Largest norm of the gradient; a longer one is scaled down.
         average: Decay of the moving average of the weights; 0 for no average.
         validation_fraction: Share of the sets that is held out if there are no separate validation sets.
