@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from setgrad.columns._column import FittedColumn
 from setgrad.columns._encoded import Encoded
-from setgrad.sets._columns import Column
+
+if TYPE_CHECKING:
+    from setgrad.sets._columns import Column
 
 # With fewer values than this, that most are unknown may be chance.
 _FEW_VALUES = 20
