@@ -31,6 +31,9 @@ _NEARLY_ALL = 0.8
 _LOOKS_LIKE_ID = "looks like an id"
 _LONG_ID = f"{_LOOKS_LIKE_ID}: more digits than a number keeps"
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+# What other countries write. Whether the comma stands before decimals or thousands, only the whole file tells.
+_COMMA_NUMBER = r"^[-+]?\d+(,\d+)*$"
+_COMMAS = 'numbers with a comma, as text: convert them first, in pandas by decimal="," or thousands=","'
 # A column of so many numbers holds numbers, and the others are errors.
 _NEARLY_NUMBERS = 0.95
 
@@ -151,6 +154,8 @@ def _guess_text(column: Column, look: Look) -> Guess:
     if rows[is_number].sum() >= _NEARLY_NUMBERS * rows.sum():
         # Reading it names the values that are none.
         return Guess("number")
+    if look.distinct > _TEXTS_OF_THREE and pc.all(pc.match_substring_regex(texts, _COMMA_NUMBER)).as_py():
+        return Guess(IGNORE, _COMMAS)
     words = pc.mean(pc.add(pc.count_substring_regex(texts, r"\s+"), 1)).as_py()
     if (words >= 3 and look.distinct > _TEXTS_OF_THREE) or (words >= 2 and look.distinct > _TEXTS_OF_TWO):
         return Guess("text")
