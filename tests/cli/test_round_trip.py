@@ -127,6 +127,15 @@ def test_sizes_thresholds_and_searches(
     assert picks == selector.predict(choices.sets, **arguments).values.tolist()
 
 
+def test_a_size_above_that_of_a_set_is_told(run: Callable, model: Path, table: Path) -> None:
+    lengths = sg.read_table(table, set_id="basket", features=["price"]).sets.lengths
+    small = int((lengths < 6).sum())
+    assert 0 < small < len(lengths)
+    told = f"{small} of {len(lengths)} sets have fewer than 6 items to pick; all of theirs are picked"
+    assert told in run("predict", model, table, "--show", 1, "--size", 6).out
+    assert "fewer than" not in run("predict", model, table, "--show", 1, "--size", int(lengths.min())).out
+
+
 def test_features_are_read_by_name(
     run: Callable, model: Path, table: Path, rows: list[list[str]], put: Callable, tmp_path: Path
 ) -> None:
