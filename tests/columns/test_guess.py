@@ -109,9 +109,9 @@ def test_all_kinds_are_found_in_one_table():
 
 def test_gaps_and_different_values_are_counted():
     values = pd.Series(["a", None, "b", " a", "NA", ""])
-    assert look_at(column_of(values)) == (3, 2)
-    assert look_at(column_of([1.0, None, float("nan"), 2.0, 1.0])) == (2, 2)
-    assert look_at(column_of([[1.0], None, [1.0]])) == (1, 2)
+    assert look_at(column_of(values)) == (3, 2, ("NA",))
+    assert look_at(column_of([1.0, None, float("nan"), 2.0, 1.0])) == (2, 2, ())
+    assert look_at(column_of([[1.0], None, [1.0]])) == (1, 2, ())
 
 
 def test_what_the_user_says_is_done():

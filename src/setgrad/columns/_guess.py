@@ -48,10 +48,11 @@ class Guess(NamedTuple):
 
 @final
 class Look(NamedTuple):
-    """What was counted in a column: missing values and different ones."""
+    """What was counted in a column: missing values, different ones, and how gaps are spelled."""
 
     missing: int
     distinct: int
+    spelled: tuple[str, ...] = ()
 
 
 def look_at(column: Column) -> Look:
@@ -62,7 +63,8 @@ def look_at(column: Column) -> Look:
         counted = array.value_counts()
         texts = as_texts(replace(column, array=counted.field(0)))
         gaps = pc.sum(counted.field(1).filter(texts.is_null())).as_py() or 0
-        return Look(gaps, pc.count_distinct(texts).as_py())
+        spelled = {text.strip() for text in counted.field(0).filter(texts.is_null()).to_pylist() if text}
+        return Look(gaps, pc.count_distinct(texts).as_py(), tuple(sorted(spelled - {""})))
     if types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     try:
