@@ -65,10 +65,11 @@ def _declare(parser: ArgumentParser) -> None:
     )
     columns = declare_columns(parser, required=True)
     columns.add_argument(
+        "--weight",
         "--sample-weight",
         "--weights",
         metavar="COL",
-        help="column with the weight of a row in the loss (--weights is the old name)",
+        help="column with the weight of a row in the loss; the other names are old ones",
     )
     declare_kinds(parser)
     declare_limits(
@@ -100,7 +101,7 @@ def _run(args: Namespace) -> CommandResult:
         )
     check_limits(args)
     kinds, ids = given_kinds(args)
-    columns = (args.set_id, args.chosen, args.item_id, args.features, args.sample_weight, kinds, ids)
+    columns = (args.set_id, args.chosen, args.item_id, args.features, args.weight, kinds, ids)
     arguments = TableArguments(*columns)
     if args.dry_run:
         return _describe(args, selector, arguments)
