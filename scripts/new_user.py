@@ -220,7 +220,7 @@ def timed(step: str, work: Callable[[], str]) -> None:
     started = time.perf_counter()
     said = work()
     load = os.getloadavg()[0]
-    print(f"| {step} | {time.perf_counter() - started:.1f} | {load:.1f} | {said} |", flush=True)
+    print(f"| {time.perf_counter() - started:.1f} | {load:.1f} | {step}{said and ': ' + said} |", flush=True)
 
 
 def command(folder: Path, words: str) -> str:
@@ -238,7 +238,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, vacancies in (("applicants.csv", range(1, 401)), ("new.csv", range(401, 501))):
         write(folder / name, list(applicants(rng, vacancies)))
-    print("| step | seconds | load | |\n|---|---|---|---|")
+    print("| seconds | load | step |\n|---|---|---|")
     for words in STEPS:
         timed(f"`setgrad {words}`", lambda words=words: command(folder, words))
     timed("the exported program in onnxruntime, by the code of Shipping a model", lambda: shipped(folder))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from setgrad.report._svg import INK, Picture, new_figure, to_picture
 
@@ -58,7 +58,7 @@ def _chart(
 def _line(axes: Axes, x: list[float], y: list[float], title: str, colour: str, best: int, trees: float | None) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    dotted = {"color": INK, "alpha": 0.4, "linewidth": 1, "linestyle": ":"}
+    dotted: dict[str, Any] = {"color": INK, "alpha": 0.4, "linewidth": 1, "linestyle": ":"}
     if trees is not None:
         axes.axhline(trees, **dotted)
     axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3.5 if len(x) < 40 else 0)
