@@ -63,6 +63,8 @@ def test_fit_prints_the_next_command(run: Callable, table: Path, tiny: list[str]
     assert result.code == 0
     assert f"saved to {tmp_path / 'm'}" in result.out
     assert f"setgrad predict {tmp_path / 'm'}" in result.out
+    # A mean of two, which is no estimate of the score of `evaluate`.
+    assert "true size given, and one right item in half of the choices" in result.out
 
 
 def test_sample_weights_change_the_loss(

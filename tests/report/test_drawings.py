@@ -159,8 +159,12 @@ def test_curve_tells_that_trees_alone_are_used() -> None:
     history = [{"epoch": epoch, "loss": 1 / epoch, "validation_jaccard": 0.5 - 0.1 * epoch} for epoch in (1, 2)]
     _, score = learning_curve(history, 0, 0.612)
     assert score.alt.endswith("boosted trees alone have 61.20, and are used.")
-    assert "61.20" in curve_note(0, 0.612)
-    assert curve_note(2, 0.3) == "The dotted line is at epoch 2, whose weights are used."
+    assert "61.20" in curve_note(0, 0.612, is_conditional=True)
+    note = curve_note(2, 0.3, is_conditional=False)
+    assert note.startswith(
+        "The dotted line is at epoch 2, whose weights are used. The validation score is with the true"
+    )
+    assert "one right item" not in note and "one right item" in curve_note(2, 0.3, is_conditional=True)
 
 
 def test_no_figure_is_left_behind() -> None:

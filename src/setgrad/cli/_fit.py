@@ -37,6 +37,7 @@ from setgrad.selector._model_files import check_model_folder
 from setgrad.selector._stream_choice import check_streamed, is_streamed
 from setgrad.selector._stream_fit import StreamedTable
 from setgrad.selector._table_input import FitTable, list_warnings
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.choice_losses import CHOICE_LOSSES
 
 
@@ -227,7 +228,9 @@ def _result(
         "stopped": selector.stopped_,
         "description": None if description is None else asdict(description),
     }
-    condition = "within the limits" if has_limits else "true size given"
+    # As `score_sets` has it: neither a score from nothing, nor that of a completion.
+    parts_given = ", and one right item in half of the choices" if selector.options_.method == CONDITIONAL else ""
+    condition = "within the limits" if has_limits else f"true size given{parts_given}"
     used = f"at epoch {selector.best_epoch_}" if selector.best_epoch_ else "by boosted trees alone"
     parts: tuple[TextTable | str, ...] = (
         f"fitted on {sets} sets with {items} items, {len(features)} features: "

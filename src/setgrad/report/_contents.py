@@ -19,6 +19,7 @@ from setgrad.report._scores import Evaluation, score_table, size_rule_table
 from setgrad.report._set_view import SetView, extreme_sets, has_names, views_of
 from setgrad.report._svg import Picture, to_picture
 from setgrad.selector import SubsetSelector
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.sets import Choices, subset_sizes
 
 # How many items of a set are listed.
@@ -115,7 +116,11 @@ def contents_of(
         None if evaluation is None else _results(selector, evaluation, training, table, sets),
         size_rule_table(selector),
         learning_curve(selector.history_, selector.best_epoch_, selector.validation_score_),
-        curve_note(selector.best_epoch_, selector.validation_score_),
+        curve_note(
+            selector.best_epoch_,
+            selector.validation_score_,
+            is_conditional=selector.options_.method == CONDITIONAL,
+        ),
         options_table(selector),
     )
 

@@ -37,14 +37,22 @@ def learning_curve(history: Sequence[dict[str, float]], best_epoch: int, best_sc
     ]
 
 
-def curve_note(best_epoch: int, best_score: float) -> str:
-    """Return what the dotted lines of the curves tell."""
-    if best_epoch:
-        return f"The dotted line is at epoch {best_epoch}, whose weights are used."
-    return (
-        f"The dotted line is the score of the boosted trees alone, {100 * best_score:.2f}. They are used without the "
-        "rest of F, because training did not raise it by more than three standard errors."
+def curve_note(best_epoch: int, best_score: float, *, is_conditional: bool) -> str:
+    """Return what the dotted lines of the curves tell, and of which choices the validation score is.
+
+    Args:
+        best_epoch: The epoch whose weights are used; 0 for the trees alone.
+        best_score: The validation score of what is used.
+        is_conditional: Whether F was trained at parts of the subsets.
+    """
+    line = (
+        f"The dotted line is at epoch {best_epoch}, whose weights are used."
+        if best_epoch
+        else f"The dotted line is the score of the boosted trees alone, {100 * best_score:.2f}. They are used without "
+        "the rest of F, because training did not raise it by more than three standard errors."
     )
+    given = "the true size and, in half of the choices, one right item" if is_conditional else "the true size"
+    return f"{line} The validation score is with {given} given; in a fit with limits, within them."
 
 
 def _chart(
