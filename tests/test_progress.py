@@ -38,6 +38,13 @@ def test_time_that_is_left_may_be_told(clock: SimpleNamespace, capsys: pytest.Ca
     assert capsys.readouterr().err == "fitting: 50 %, at most 1 h 02 min left\n"
 
 
+def test_nothing_is_left_at_the_end(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("fitting", 100, unit="sets") as progress:
+        clock.seconds += 5
+        progress.update(100)
+    assert capsys.readouterr().err == "fitting: 100 %, 20 sets/s\n"
+
+
 def test_what_was_done_before_does_not_count_in_the_rate(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ def _read_model(folder: Path) -> str:
         selector.completion_rule_,
     )
     size_rule_table(selector)
-    learning_curve(selector.history_, selector.best_epoch_)
+    learning_curve(selector.history_, selector.best_epoch_, selector.validation_score_)
     return result
 
 

@@ -102,7 +102,7 @@ class Progress:
         if left is None and self.total is not None and rate > 0:
             left = (self.total - done) / rate
         speed = f"{rate:,.0f} {self.unit}/s" if self.unit and rate > 0 else ""
-        return ", ".join(part for part in (speed, "" if left is None else f"at most {duration(left)} left") if part)
+        return ", ".join(part for part in (speed, f"at most {duration(left)} left" if left else "") if part)
 
     def _draw(self, done: float, text: str) -> None:
         if self.bar is None:

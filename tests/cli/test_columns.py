@@ -172,15 +172,18 @@ def test_the_picks_of_a_few_sets_are_shown(run: Callable, shop: Path, model: Pat
         mine = sorted((row for row in rows if row["session"] == name), key=lambda row: int(row["rank"]))
         count = sum(row["chosen"] == "true" for row in mine)
         assert [row["chosen"] for row in mine[:count]] == ["true"] * count
-        expected += [(row["session"], row["product"], row["title"], row["rank"]) for row in mine[: count + 3]]
+        fields = ("session", "product", "title", "price", "rank")
+        expected += [tuple(row[field] for field in fields) for row in mine[: count + 3]]
     lines = alone.out.splitlines()
     assert any(all(word in line for word in ("session", "product", "title", "price", "rank")) for line in lines)
     shown = [line for line in lines if line.strip().startswith(("s", "t")) and " p" in line and "-" in line]
     shown = [line for line in shown if line.split()[0] in names]
     assert len(shown) == len(expected)
-    for line, (session, product, title, rank) in zip(shown, expected, strict=True):
+    for line, (session, product, title, price, rank) in zip(shown, expected, strict=True):
         assert line.split()[:2] == [session, product]
         assert title in line
+        # Numbers of the table as they are there.
+        assert not price or f"{float(price):.10g}" in line.split()
         assert line.split()[-1] == rank
 
 

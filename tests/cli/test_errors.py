@@ -58,7 +58,7 @@ WRONG_TABLES: dict[str, tuple[Callable[[Rows], Rows], list[str], tuple[str, ...]
     "one set": (lambda r: r[:5], FIT, ("at least 2 sets", "or pass --validation")),
     "negative weight": (
         lambda r: swap(r, 1, 5, "-1"),
-        [*FIT, "--sample-weight", "load"],
+        [*FIT, "--weight", "load"],
         ("'load'", "row 1", "negative"),
     ),
 }

@@ -63,6 +63,8 @@ def test_fit_prints_the_next_command(run: Callable, table: Path, tiny: list[str]
     assert result.code == 0
     assert f"saved to {tmp_path / 'm'}" in result.out
     assert f"setgrad predict {tmp_path / 'm'}" in result.out
+    # A mean of two, which is no estimate of the score of `evaluate`.
+    assert "true size given, and one right item in half of the choices" in result.out
 
 
 def test_sample_weights_change_the_loss(
@@ -125,6 +127,15 @@ def test_sizes_thresholds_and_searches(
     assert run("predict", model, table, "-o", tmp_path / "p.parquet", *words, "--device", "cpu").code == 0
     picks = pyarrow.parquet.read_table(tmp_path / "p.parquet")["chosen"].to_pylist()
     assert picks == selector.predict(choices.sets, **arguments).values.tolist()
+
+
+def test_a_size_above_that_of_a_set_is_told(run: Callable, model: Path, table: Path) -> None:
+    lengths = sg.read_table(table, set_id="basket", features=["price"]).sets.lengths
+    small = int((lengths < 6).sum())
+    assert 0 < small < len(lengths)
+    told = f"{small} of {len(lengths)} sets have fewer than 6 items to pick; all of theirs are picked"
+    assert told in run("predict", model, table, "--show", 1, "--size", 6).out
+    assert "fewer than" not in run("predict", model, table, "--show", 1, "--size", int(lengths.min())).out
 
 
 def test_features_are_read_by_name(

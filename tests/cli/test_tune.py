@@ -33,6 +33,15 @@ def test_it_saves_the_best_model_and_goes_on(run: Callable, words: list[object],
     assert run("evaluate", tmp_path / "model", tmp_path / "train.csv").code == 0
 
 
+def test_it_tells_that_options_do_not_change_trees(run: Callable, words: list[object], tmp_path: Path) -> None:
+    quick = ["--trials", "1", "--search", "layers", "--ignore", "load", *QUICK, "--verbose", "1"]
+    done = run(*words, "--trees", *quick)
+    assert "score" in done.err and "by boosted trees alone" in done.err
+    assert "boosted trees alone are best" in done.out
+    assert sg.load(tmp_path / "model").best_epoch_ == 0
+    assert "trees" not in run(*words[:-1], tmp_path / "other", *quick).out
+
+
 def test_a_search_needs_optuna(run: Callable, words: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     result = run(*words, *QUICK)

@@ -266,3 +266,14 @@ def test_numbers_beyond_single_precision_are_named():
     with pytest.raises(DataError, match=r"column 'x', row 3 .*1e\+300 is too large for torch.float32"):
         read_items(big, columns, torch.float32)
     assert read_items(big, columns, None).dtype == torch.float64
+
+
+def test_spellings_of_gaps_are_told_of_categories():
+    degree = ["none", "master", " None", "", "doctorate", None, "master", "doctorate"] * 10
+    table = pa.table({"s": [row // 4 for row in range(80)], "degree": degree, "stars": [*"12-4"] * 20})
+    _, description = fit_table(table)
+    used = {column.name: column for column in description.columns}
+    assert used["degree"].missing == 40
+    assert used["degree"].use == "2 values, and rare ones together; 'None' or 'none' is a gap"
+    # A dash is no number.
+    assert used["stars"].missing == 20 and "gap" not in used["stars"].use

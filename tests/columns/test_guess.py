@@ -46,6 +46,9 @@ CASES: dict[str, tuple[Any, str]] = {
     "dictionary of numbers": (pd.Categorical(few(17, 23, 42)), "category"),
     "versions": (few("1.2.3", "1.10.0", "2.0.1"), "category"),
     "mixed": (few("a", "1", "2.5"), "category"),
+    "decimal commas": ([f"{number:.1f}".replace(".", ",") for number in NUMBERS], "numbers with a comma"),
+    "thousands": ([f"{number:,}" for number in range(900, 900 + ROWS)], "numbers with a comma"),
+    "few codes with commas": (few("1,2", "1,3", "2"), "category"),
     "titles": (TITLES, "text"),
     "days": (DAYS, "date"),
     "days in text": ([day.strftime("%d.%m.%Y") for day in DAYS], "date"),
@@ -106,9 +109,9 @@ def test_all_kinds_are_found_in_one_table():
 
 def test_gaps_and_different_values_are_counted():
     values = pd.Series(["a", None, "b", " a", "NA", ""])
-    assert look_at(column_of(values)) == (3, 2)
-    assert look_at(column_of([1.0, None, float("nan"), 2.0, 1.0])) == (2, 2)
-    assert look_at(column_of([[1.0], None, [1.0]])) == (1, 2)
+    assert look_at(column_of(values)) == (3, 2, ("NA",))
+    assert look_at(column_of([1.0, None, float("nan"), 2.0, 1.0])) == (2, 2, ())
+    assert look_at(column_of([[1.0], None, [1.0]])) == (1, 2, ())
 
 
 def test_what_the_user_says_is_done():

@@ -88,7 +88,7 @@ def test_facts_about_the_data(page: Page, shop: Shop) -> None:
     gaps = columns[weight].missing
     assert gaps > 0
     assert page.row("columns that the model reads") == ["3"]
-    assert page.row("gaps in them") == [f"{gaps} ({100 * gaps / 360:.2f} %)"]
+    assert page.row("gaps in them") == [f"{gaps} ({100 * gaps / 360:.2f}\u00a0%)"]
     rows = {row[0]: row[1:] for row in page.rows if len(row) == 5}
     assert rows[weight] == ["number", str(gaps), str(columns[weight].distinct), "yes"]
     assert rows["product"][-1] == ""

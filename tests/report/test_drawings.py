@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from setgrad import Choices, Sets, SubsetSelector
 from setgrad.report import Evaluation
-from setgrad.report._curve import learning_curve
+from setgrad.report._curve import curve_note, learning_curve
 from setgrad.report._drawings import IMAGES, MARKS, POINTS, drawing_for
 from setgrad.report._set_view import SetView, extreme_sets, has_names, views_of
 from setgrad.report._svg import INK, Picture, to_picture
@@ -146,13 +146,25 @@ def test_ids_of_the_table_name_sets_and_items(evaluation: Evaluation) -> None:
 
 
 def test_curve_is_described(selector: SubsetSelector) -> None:
-    loss, score = learning_curve(selector.history_, selector.best_epoch_)
+    loss, score = learning_curve(selector.history_, selector.best_epoch_, selector.validation_score_)
     best = selector.history_[selector.best_epoch_ - 1]["validation_jaccard"]
     assert "3 epochs" in loss.alt
     assert f"best {100 * best:.2f} at epoch {selector.best_epoch_}" in score.alt
     assert "training loss" in svg(loss)
     # A fit under a constraint is not told the size, and the history does not say which kind it was.
     assert "true size" not in svg(score)
+
+
+def test_curve_tells_that_trees_alone_are_used() -> None:
+    history = [{"epoch": epoch, "loss": 1 / epoch, "validation_jaccard": 0.5 - 0.1 * epoch} for epoch in (1, 2)]
+    _, score = learning_curve(history, 0, 0.612)
+    assert score.alt.endswith("boosted trees alone have 61.20, and are used.")
+    assert "61.20" in curve_note(0, 0.612, is_conditional=True)
+    note = curve_note(2, 0.3, is_conditional=False)
+    assert note.startswith(
+        "The dotted line is at epoch 2, whose weights are used. The validation score is with the true"
+    )
+    assert "one right item" not in note and "one right item" in curve_note(2, 0.3, is_conditional=True)
 
 
 def test_no_figure_is_left_behind() -> None:

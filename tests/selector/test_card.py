@@ -64,6 +64,9 @@ def test_the_page_tells_data_scores_options_and_versions(quick, tmp_path):
     quick.save(tmp_path / "model")
     page = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     shown = cells(page)
+    # Its score is the mean of choices from nothing and of completions of one item.
+    assert "in half of the choices one right item" in page
+    assert f"{100 * quick.validation_score_:.2f}" in shown
     origin = quick.origin_
     assert origin.training.sets + origin.validation.sets == 20
     choices = make_choices(20)

@@ -205,6 +205,22 @@ def test_constrained_search_finds_the_best_subset_of_a_modular_function(scores):
     assert torch.equal(result.values, allowed.choose(scores.values, scores).values)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Budget("price", 50),
+        lambda: Groups("price", at_most=1),
+        lambda: Conflicts("price"),
+        lambda: MustHave("price"),
+    ],
+)
+def test_the_name_of_a_column_is_no_constraint(make):
+    with pytest.raises(
+        ShapeError, match=r"not the name of a column; of a data frame: \[rows\['price'\]\.tolist\(\) for"
+    ):
+        make()
+
+
 def test_errors_name_the_set_without_a_solution(unrolled):
     sets = make_choices(6, seed=3).sets
     costs = [[1.0] * len(x) for x in sets]

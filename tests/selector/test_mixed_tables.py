@@ -169,6 +169,14 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"no column 'price' \(did you mean 'prices'",
     ),
     "text for numbers": (lambda f: f.assign(price="cheap"), r"column 'price', row 1 .*'cheap' is not a number"),
+    "decimal commas": (
+        lambda f: f.assign(price=f["price"].map(lambda price: f"{price:.2f}".replace(".", ","))),
+        r"column 'price', row 1 .*' is not a number; write it without a comma \(pandas: decimal=\",\"",
+    ),
+    "several types in a column": (
+        lambda f: f.assign(price=f["price"].astype(object).where(f.index != 4, "cheap")),
+        r"column 'price', row 5 .*: 'cheap' is str, unlike the values before; give the column one type",
+    ),
     "several faults": (
         lambda f: f.assign(price="cheap", sale="maybe", seen="soon"),
         r"3 faults: .*'price', row 1 .*; .*'sale', row 1 .*neither true nor false.*; .*'seen', row 1 .*not a date",

@@ -170,12 +170,16 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another type": (_other_type, r"part1.parquet: column 'item' is string, and int64 in .*part0.parquet; write all"),
     "a missing column": (_without_column, r"part1.parquet: there is no column 'price', which .*part0.parquet has"),
     "mixed types": (
-        lambda p: pd.DataFrame({"basket": ["a", 1], "price": [1.0, 2.0]}),
-        "the data frame cannot be read: .*basket.*; give each column one type",
+        lambda p: pd.DataFrame({"price": [1.0, 2.0, 2.5, 3.0], "basket": ["a", None, 1, "b"]}),
+        "the data frame: column 'basket', row 3 .*: 1 is int, unlike the values before; give the column one type",
     ),
     "two columns of one name": (
         lambda p: pd.DataFrame([[1, 2]], columns=["basket", "basket"]),
-        "the data frame cannot be read: Duplicate column names .* a name of its own",
+        "the data frame: 2 columns are called 'basket'; rename them",
+    ),
+    "values of no type": (
+        lambda p: pd.DataFrame({"basket": [object()]}),
+        "the data frame: column 'basket', row 1 .*: <object object at .* is object; leave it out",
     ),
     "damaged lines": (
         lambda p: (p / "t.jsonl").write_text('{"basket": 1\n') and p / "t.jsonl",

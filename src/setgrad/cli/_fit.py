@@ -37,6 +37,7 @@ from setgrad.selector._model_files import check_model_folder
 from setgrad.selector._stream_choice import check_streamed, is_streamed
 from setgrad.selector._stream_fit import StreamedTable
 from setgrad.selector._table_input import FitTable, list_warnings
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.choice_losses import CHOICE_LOSSES
 
 
@@ -65,10 +66,11 @@ def _declare(parser: ArgumentParser) -> None:
     )
     columns = declare_columns(parser, required=True)
     columns.add_argument(
+        "--weight",
         "--sample-weight",
         "--weights",
         metavar="COL",
-        help="column with the weight of a row in the loss (--weights is the old name)",
+        help="column with the weight of a row in the loss; the other names are old ones",
     )
     declare_kinds(parser)
     declare_limits(
@@ -100,7 +102,7 @@ def _run(args: Namespace) -> CommandResult:
         )
     check_limits(args)
     kinds, ids = given_kinds(args)
-    columns = (args.set_id, args.chosen, args.item_id, args.features, args.sample_weight, kinds, ids)
+    columns = (args.set_id, args.chosen, args.item_id, args.features, args.weight, kinds, ids)
     arguments = TableArguments(*columns)
     if args.dry_run:
         return _describe(args, selector, arguments)
@@ -226,7 +228,9 @@ def _result(
         "stopped": selector.stopped_,
         "description": None if description is None else asdict(description),
     }
-    condition = "within the limits" if has_limits else "true size given"
+    # As `score_sets` has it: neither a score from nothing, nor that of a completion.
+    parts_given = ", and one right item in half of the choices" if selector.options_.method == CONDITIONAL else ""
+    condition = "within the limits" if has_limits else f"true size given{parts_given}"
     used = f"at epoch {selector.best_epoch_}" if selector.best_epoch_ else "by boosted trees alone"
     parts: tuple[TextTable | str, ...] = (
         f"fitted on {sets} sets with {items} items, {len(features)} features: "

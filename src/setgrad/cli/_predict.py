@@ -298,8 +298,12 @@ def _result(args: Namespace, sizes: np.ndarray, items: int, rows: pa.Table, more
     )
     summary = TextTable("", ("sets", "items", "chosen", "mean of a set", "smallest", "largest"), (row,))
     parts: tuple[TextTable | str, ...] = (show_picks(rows, args.show),) if args.show else ()
+    parts += (summary,)
+    short = 0 if args.size is None else int((sizes < args.size).sum()) - len(more.get("skipped", ()))
+    if short:
+        parts += (f"{short} of {len(sizes)} sets have fewer than {args.size} items to pick; all of theirs are picked",)
     written = () if args.output is None else (f"picks written to {args.output}",)
-    return CommandResult(data, (*parts, summary, *written))
+    return CommandResult(data, (*parts, *written))
 
 
 PREDICT = Command(

@@ -32,7 +32,9 @@ def show_picks(rows: pa.Table, count: int) -> TextTable:
     kept = np.flatnonzero((sets < shown) & (rank <= last))
     kept = kept[np.lexsort((rank[kept], sets[kept]))]
     names = [set_id, item_id, *carried, "chosen", "probability", "rank"]
-    columns = [[_cell(value) for value in rows[name].take(kept).to_pylist()] for name in names]
+    shown_rows = rows.take(kept)
+    columns = [[_cell(value) for value in shown_rows[name].to_pylist()] for name in names]
+    columns[names.index("probability")] = [f"{value:.4f}" for value in shown_rows["probability"].to_pylist()]
     title = f"the first {shown} of {int(sets.max()) + 1} sets: what was chosen, and the next {_OTHERS} of each"
     return TextTable(title, tuple(names), tuple(zip(*columns, strict=True)))
 
@@ -41,6 +43,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.10g}"
     text = "" if value is None else " ".join(str(value).split())
     return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
+from setgrad._text_table import TextTable
 from setgrad.cli._columns import TABLE_HELP, column_names, declare_columns, declare_kinds, given_kinds
 from setgrad.cli._command import Command, CommandResult
 from setgrad.cli._options import declare_selector, make_selector
@@ -63,14 +64,14 @@ def _run(args: Namespace) -> CommandResult:
         "best": asdict(found.best),
         "trials": [asdict(trial) for trial in found.trials],
     }
-    return CommandResult(
-        data,
-        (
-            found.table(),
-            f"best of {len(found.trials)} trials: number {found.best.number}, saved to {args.folder}",
-            f"its score is that of the best of many: setgrad evaluate {args.folder} OTHER_TABLE",
-        ),
+    parts: tuple[TextTable | str, ...] = (
+        found.table(),
+        f"best of {len(found.trials)} trials: number {found.best.number}, saved to {args.folder}",
+        f"its score is that of the best of many: setgrad evaluate {args.folder} OTHER_TABLE",
     )
+    if not found.selector.best_epoch_:
+        parts += ("boosted trees alone are best; most options do not change them; --no-trees searches without them",)
+    return CommandResult(data, parts)
 
 
 TUNE = Command(

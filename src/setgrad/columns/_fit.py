@@ -253,9 +253,15 @@ def _fit_one(
     mask = pa.array(is_training)
     parts = [replace(column, array=column.array.filter(mask)) for column in columns]
     fitted = KINDS[guess.kind].fit(label, TrainingColumn(parts, sets[is_training], False))
-    use = "; ".join(filter(None, (guess.reason, fitted.note)))
+    # A number cannot be spelled so, but "none" may be a category.
+    gaps = f"{_listed(look.spelled)} is a gap" if guess.kind in ("category", "text") and look.spelled else ""
+    use = "; ".join(filter(None, (guess.reason, fitted.note, gaps)))
     summary = ColumnSummary(label, guess.kind, type_name, look.missing, look.distinct, use, True)
     return (fitted, fitted.encode_distinct(columns)), summary
+
+
+def _listed(texts: tuple[str, ...]) -> str:
+    return " or ".join(repr(text) for text in texts[:3])
 
 
 def _whole(source: TableSource, table: pa.Table, name: str) -> Column:

@@ -31,6 +31,9 @@ _NEARLY_ALL = 0.8
 _LOOKS_LIKE_ID = "looks like an id"
 _LONG_ID = f"{_LOOKS_LIKE_ID}: more digits than a number keeps"
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+# What other countries write. Whether the comma stands before decimals or thousands, only the whole file tells.
+_COMMA_NUMBER = r"^[-+]?\d+(,\d+)*$"
+_COMMAS = 'numbers with a comma, as text: convert them first, in pandas by decimal="," or thousands=","'
 # A column of so many numbers holds numbers, and the others are errors.
 _NEARLY_NUMBERS = 0.95
 
@@ -45,10 +48,11 @@ class Guess(NamedTuple):
 
 @final
 class Look(NamedTuple):
-    """What was counted in a column: missing values and different ones."""
+    """What was counted in a column: missing values, different ones, and how gaps are spelled."""
 
     missing: int
     distinct: int
+    spelled: tuple[str, ...] = ()
 
 
 def look_at(column: Column) -> Look:
@@ -59,7 +63,8 @@ def look_at(column: Column) -> Look:
         counted = array.value_counts()
         texts = as_texts(replace(column, array=counted.field(0)))
         gaps = pc.sum(counted.field(1).filter(texts.is_null())).as_py() or 0
-        return Look(gaps, pc.count_distinct(texts).as_py())
+        spelled = {text.strip() for text in counted.field(0).filter(texts.is_null()).to_pylist() if text}
+        return Look(gaps, pc.count_distinct(texts).as_py(), tuple(sorted(spelled - {""})))
     if types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     try:
@@ -151,6 +156,8 @@ def _guess_text(column: Column, look: Look) -> Guess:
     if rows[is_number].sum() >= _NEARLY_NUMBERS * rows.sum():
         # Reading it names the values that are none.
         return Guess("number")
+    if look.distinct > _TEXTS_OF_THREE and pc.all(pc.match_substring_regex(texts, _COMMA_NUMBER)).as_py():
+        return Guess(IGNORE, _COMMAS)
     words = pc.mean(pc.add(pc.count_substring_regex(texts, r"\s+"), 1)).as_py()
     if (words >= 3 and look.distinct > _TEXTS_OF_THREE) or (words >= 2 and look.distinct > _TEXTS_OF_TWO):
         return Guess("text")

@@ -133,8 +133,10 @@ def _parse_numbers(column: Column) -> pa.Array:
         numbers = texts.cast(pa.float64())
     except pa.ArrowInvalid:
         position = find_invalid(texts, lambda part: part.cast(pa.float64()))
+        has_comma = pc.match_substring_regex(texts[position : position + 1], r"^[-+]?\d+(,\d+)+$")[0].as_py()
+        remedy = 'write it without a comma (pandas: decimal="," or thousands=",")' if has_comma else "correct it"
         raise column.error(
-            position, f"{column.value(position)!r} is not a number; correct it, or name another kind of column"
+            position, f"{column.value(position)!r} is not a number; {remedy}, or name another kind of column"
         ) from None
     return check_exact_texts(column, texts, numbers)
 

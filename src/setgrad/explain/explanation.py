@@ -160,8 +160,12 @@ class Explanation:
         table = self.swaps
         if len(table[name]):
             best = int(np.argmax(table["difference"]))
-            one, other = (clean(table[column][best]) for column in (name, "other"))
-            lines.append(f"  nearest swap: {one} and {other}, F {signed(table['difference'][best])}")
+            new, old = table[name][best], table["other"][best]
+            if chosen.get(new):
+                new, old = old, new
+            lines.append(
+                f"  nearest swap: {clean(new)} in place of {clean(old)}, F {signed(table['difference'][best])}"
+            )
         table = self.changes
         for index in range(len(table[name])):
             one, column = table[name][index], clean(table["column"][index])

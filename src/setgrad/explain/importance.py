@@ -34,7 +34,7 @@ class Importance:
     Examples:
         >>> found = Importance(("price",), np.array([0.4]), np.array([0.01]), 0.9, ("items",))
         >>> print(found)
-        mean Jaccard score without a column, less than 90.00 by
+        points that the mean Jaccard score of 90.00 loses without a column
         column  lost   +-    exchanged among
         ------  -----  ----  ---------------
         price   40.00  1.00  items
@@ -50,7 +50,7 @@ class Importance:
         """Return a table of text, in points of 100."""
         rows = zip(self.columns, self.drops, self.errors, self.exchanged, strict=True)
         return TextTable(
-            f"mean Jaccard score without a column, less than {100 * self.score:.2f} by",
+            f"points that the mean Jaccard score of {100 * self.score:.2f} loses without a column",
             ("column", "lost", "+-", "exchanged among"),
             tuple((clean(name), f"{100 * drop:.2f}", f"{100 * error:.2f}", kind) for name, drop, error, kind in rows),
         )

@@ -11,7 +11,7 @@ from setgrad.columns._describe import TableDescription
 from setgrad.report._calibration import calibration_of
 from setgrad.report._charts import calibration_chart, size_caption, size_chart
 from setgrad.report._compare import compare
-from setgrad.report._curve import learning_curve
+from setgrad.report._curve import curve_note, learning_curve
 from setgrad.report._drawings import IMAGES, MARKS, Drawing, Mark, drawing_for
 from setgrad.report._facts import column_table, columns_read, data_table, options_table
 from setgrad.report._reasons import Importances, Waterfall, importances, pair_tables, waterfalls
@@ -19,6 +19,7 @@ from setgrad.report._scores import Evaluation, score_table, size_rule_table
 from setgrad.report._set_view import SetView, extreme_sets, has_names, views_of
 from setgrad.report._svg import Picture, to_picture
 from setgrad.selector import SubsetSelector
+from setgrad.selector._tables import CONDITIONAL
 from setgrad.sets import Choices, subset_sizes
 
 # How many items of a set are listed.
@@ -94,6 +95,7 @@ class Contents:
     results: Results | None
     size_rules: TextTable
     curves: list[Picture]
+    curve_note: str
     options: TextTable
 
 
@@ -113,7 +115,12 @@ def contents_of(
         note,
         None if evaluation is None else _results(selector, evaluation, training, table, sets),
         size_rule_table(selector),
-        learning_curve(selector.history_, selector.best_epoch_),
+        learning_curve(selector.history_, selector.best_epoch_, selector.validation_score_),
+        curve_note(
+            selector.best_epoch_,
+            selector.validation_score_,
+            is_conditional=selector.options_.method == CONDITIONAL,
+        ),
         options_table(selector),
     )
 
@@ -158,7 +165,7 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
     if not choices.sets.layout.total:
         return []
     chosen, true = (subset_sizes(part) for part in (picks, choices.subsets))
-    sizes = Chart(size_chart(chosen, true), size_caption(chosen, true))
+    sizes = Chart(size_chart(chosen, true), f"{size_caption(chosen, true)} A larger point stands for more sets.")
     if evaluation.scores.found is not None:
         return [sizes]
     found = calibration_of(evaluation.probability.values.cpu().numpy(), choices.subsets.values.cpu().numpy())

@@ -40,7 +40,7 @@ def data_table(choices: Choices, columns: Sequence[ColumnSummary]) -> TextTable:
         gaps, cells = sum(column.missing for column in columns), max(1, total * len(columns))
         rows += [
             ("columns that the model reads", str(len(columns))),
-            ("gaps in them", f"{gaps} ({percent(gaps / cells)} %)"),
+            ("gaps in them", f"{gaps} ({percent(gaps / cells)}\u00a0%)"),
         ]
     return TextTable("sets and items", ("fact", "value"), tuple(rows))
 
@@ -58,7 +58,7 @@ def column_table(table: TableDescription, read: Sequence[ColumnSummary]) -> Text
         (readable(one.name), one.kind, str(one.missing), str(one.distinct), "yes" if one in read else "")
         for one in table.columns
     )
-    return TextTable("columns", ("column", "kind", "gaps", "different values", "read by the model"), rows)
+    return TextTable("columns", ("column", "kind", "gaps", "distinct", "read"), rows)
 
 
 def options_table(selector: SubsetSelector) -> TextTable:

@@ -96,7 +96,7 @@ def _steps(names: Sequence[str], steps: np.ndarray, gains: np.ndarray) -> list[B
     ]
     if len(order) > _STEPS:
         rows.append((f"{len(order) - _STEPS} more items", signed(ends[-1] - rows[-1][3]), rows[-1][3], ends[-1]))
-    whole = "all chosen items"
+    whole = "together"
     return bars_between([*rows, (whole, signed(ends[-1]), 0.0, ends[-1])], total=whole)
 
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from setgrad.selector._records import validation_score
+from setgrad.selector._tables import CONDITIONAL
 
 _LONGEST_TEXT, _MOST_COLUMNS = 80, 200
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+# What `score_sets` does.
+_GIVEN_TOO = ", and in half of the choices one right item"
 _USE = """\
 ```python
 import setgrad as sg
@@ -101,14 +104,15 @@ def _columns(config: dict[str, Any]) -> str:
 
 
 def _scores(config: dict[str, Any]) -> str:
-    rule = config["size_rule"]["name"]
-    rows = [("number of items known", _score(validation_score(config)))]
+    rule, is_conditional = config["size_rule"]["name"], config["options_in_use"]["method"] == CONDITIONAL
+    rows = [("while training", _score(validation_score(config)))]
     for name, score in config["size_scores"].items():
         rows.append((f"number of items by `{name}`{', which is used' if name == rule else ''}", _score(score)))
     return "\n".join(
         [
             "## Scores\n",
-            "Mean Jaccard score on the validation sets, of 100. The first is that of the best epoch.\n",
+            "Mean Jaccard score on the validation sets, of 100. The first is that of the best epoch, with the true "
+            f"size given{_GIVEN_TOO if is_conditional else ''}; in a fit with limits, within them.\n",
             _table(("", "score"), rows),
         ]
     )

@@ -113,7 +113,7 @@ class AbstractChoosing(abc.ABC):
             given: Items that are in the subset already, as masks or index lists, or the name of a column of the table.
                 The choice completes them; they count in every size, budget and group.
             excluded: Items that are known to be out of it.
-            size: How many items to choose, one number or one for each set; None to use the rule learned in fitting.
+            size: How many items to choose, one number or one for each set; all of a smaller set. None: the fitted rule.
             threshold: Choose the items whose probability exceeds this, instead of a number of items.
             search: "greedy" builds the subset on F item by item, which is what method="conditional" does anyway.
                 "local" improves the choice on F by single moves. "completion" completes the subset from each of the

@@ -175,7 +175,8 @@ def _run(search: Search, study: Any, fit: Callable[[SubsetSelector, Callback], S
         selector.save(search.folder / f"trial-{trial.number}")
         trial.set_user_attr(MODEL, True)
     study.tell(trial, score)
-    _say(search, trial.number, options, f"score {100 * score:.2f} in {time.perf_counter() - started:.1f} s")
+    by = "" if selector.best_epoch_ else " by boosted trees alone"
+    _say(search, trial.number, options, f"score {100 * score:.2f}{by} in {time.perf_counter() - started:.1f} s")
     return not selector.stopped_ or search.is_late
 
 

@@ -137,7 +137,8 @@ class SubsetSelector(
         stopped_: Whether Ctrl-C or the callback ended the fit, so that more training may make the model better.
         best_epoch_: The epoch whose weights are used, counted from 1; of members that end apart, the last of theirs.
             0 if boosted trees alone were as good on the validation sets, and are used without the rest of F.
-        validation_score_: The validation score of these weights, with the true size.
+        validation_score_: The validation score of these weights, with the true size; with method="conditional" and no
+            constraint the mean of two, from nothing and from one right item.
         size_rule_: The rule for the number of items, and `size_scores_` the validation scores of all rules.
         completion_rule_: The rule for sets with given items.
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.

@@ -20,7 +20,7 @@ from pyarrow import dataset, fs, types
 
 from setgrad._progress import slow_bar
 from setgrad.errors import DataError
-from setgrad.sets._columns import Column, describe_missing
+from setgrad.sets._columns import Column, describe_missing, row_error
 from setgrad.sets._formats import FORMATS, Format, chunk_rows, find_format, validated
 from setgrad.sets._ids import factorize, read_ids
 from setgrad.sets._memory import MemoryLimit
@@ -202,12 +202,43 @@ def _open_frame(frame: Any) -> TableSource:
     try:
         table = pa.table(frame)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        text = "; ".join(str(part) for part in error.args) or type(error).__name__
-        raise DataError(f"{name} cannot be read: {text}; give each column one type, and a name of its own") from error
+        raise _frame_error(name, frame, error) from error
     columns = [column for column in table.column_names if not _UNNAMED_INDEX.fullmatch(column)]
     if len(columns) < table.num_columns:
         table = table.select(columns)
     return hold_rows(name, True, table.schema, table)
+
+
+def _frame_error(name: str, frame: Any, error: Exception) -> DataError:
+    """Return what Arrow could not read of a data frame: columns of one name, or of several types, as pandas allows."""
+    for column, values in frame.items() if hasattr(frame, "iloc") else ():
+        count = list(frame.columns).count(column)
+        if count > 1:
+            return DataError(f"{name}: {count} columns are called {column!r}; rename them")
+        if values.dtype == object and not _is_array(values):
+            row = _first_of_another_type(values)
+            shown = f"{values.iloc[row]!r:.40} is {type(values.iloc[row]).__name__}"
+            text = f"{shown}, unlike the values before; give the column one type" if row else f"{shown}; leave it out"
+            return row_error(name, str(column), row, text)
+    text = "; ".join(str(part) for part in error.args) or type(error).__name__
+    return DataError(f"{name} cannot be read: {text}; give each column one type, and a name of its own")
+
+
+def _first_of_another_type(values: Any) -> int:
+    """Return the first row up to which the values of a column of pandas are no array; all rows are none."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _is_array(values.iloc[:middle]) else (low, middle)
+    return low
+
+
+def _is_array(values: Any) -> bool:
+    try:
+        pa.array(values, from_pandas=True)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def hold_rows(name: str, typed: bool, schema: pa.Schema, table: pa.Table) -> TableSource:

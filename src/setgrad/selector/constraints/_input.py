@@ -30,6 +30,11 @@ def as_sets(name: str, values: Any) -> Sets:
 
 def as_lists(name: str, values: Any) -> list[Any]:
     """Return the entries of the sets."""
+    if isinstance(values, str):
+        raise ShapeError(
+            f"{parameter(name)} must be one list for each set, not the name of a column; of a data frame: "
+            f"[rows[{values!r}].tolist() for _, rows in frame.groupby(SET_ID, sort=False)]"
+        )
     parts = list(values) if isinstance(values, Iterable) else [values]
     if not all(isinstance(part, Iterable) for part in parts):
         raise ShapeError(
