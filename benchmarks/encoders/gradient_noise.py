@@ -11,7 +11,9 @@ compared: behind the state the gradient of a sample is exact. clipped: sampled g
 above 1, where `clustering` cuts them off.
 
 Results: noise: root mean square of the difference between the sampled and the full gradient of the encoder, in units of
-the full gradient.
+the full gradient. It grows as the loss falls. Softmax is the noisiest after 300 steps, when its loss is also among the
+lowest, and less noisy than sigmoid after 1,000: noise alone does not say why only softmax diverges in `clustering`. The
+norm is above 1 for every chunk of every size, so that clipping leaves only the direction of a gradient.
 """
 
 from __future__ import annotations

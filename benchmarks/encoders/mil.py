@@ -23,9 +23,10 @@ one chunk of 256 images with the value of the whole (sample), or on 256 images a
 labels" is frozen after pretraining with all 60,000 labels: a limit. A row counts the seeds that all rows of its pooling
 have, and so does its change from frozen. `memory`: peak of one step.
 
-Results: Published rows: Ilse et al., 2018 (arXiv:1802.04712). Plain statistics of bags are level with the encoders.
-Shares of digits: a network pretrained on 100 labelled images is tuned through bags of 2,000 to 6,000 images; frozen is
-the network without tuning, all labels a limit. The slides of the publication (Camelyon16) are not available.
+Results: Published rows: Ilse et al., 2018 (arXiv:1802.04712). Plain statistics of bags are level with the encoders. The
+five activations are level. Shares of digits: a network pretrained on 100 labelled images is tuned through bags of 2,000
+to 6,000 images; frozen is the network without tuning, all labels a limit. The slides of the publication (Camelyon16)
+are not available.
 """
 
 from __future__ import annotations

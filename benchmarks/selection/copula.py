@@ -156,8 +156,8 @@ def measure(selector: SubsetSelector, test: Choices) -> dict[str, float | None]:
         member.recognition = None
         from_half, _ = infer(selector, model.config, test.sets)
         member.recognition = network
-        items = model.prepare(test.sets)
-        start = network.start(items)
+        items = model.prepare(test.sets.to(model.mean.device))
+        start = network.start(items).cpu()
     found |= {
         "from_half": score(from_half.values),
         "start": score(start),

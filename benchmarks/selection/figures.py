@@ -46,7 +46,8 @@ def _draw_scores(records: Sequence[Record], path: Path, title: str) -> list[Path
             yerr=[0.0 if summary.count < 2 else summary.deviation for _, summary in bars],
             label=model,
             error_kw={"linewidth": 0.7},
-            color=f"C{number}" if number < 10 else str(0.2 + 0.12 * (number - 10)),
+            # Ten colours, then greys from dark to light.
+            color=f"C{number}" if number < 10 else str(0.2 + 0.7 * (number - 10) / (len(models) - 10)),
         )
     axes.set_xticks(range(len(tasks)), [task.split(":")[1] if ":" in task else task for task in tasks])
     axes.set_ylabel("test Jaccard, true size (%)")
