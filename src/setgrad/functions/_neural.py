@@ -20,8 +20,8 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
+from setgrad._linear import linear
 from setgrad.encoders import ITEM_ENCODERS, ItemEncoder, ItemWise
 from setgrad.encoders._base import flat_quantities, item_shape
 from setgrad.encoders._checkpoint import checkpointed
