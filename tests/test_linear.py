@@ -37,6 +37,15 @@ def test_values_and_derivatives_are_those_of_torch(shape, has_bias):
         torch.testing.assert_close(own.double(), other, rtol=1e-4, atol=1e-4)
 
 
+def test_the_positive_part_is_that_of_torch():
+    x, weight, bias = draw(7, 5), draw(4, 5, seed=1), draw(4, seed=2)
+    expected = functional.linear(x, weight, bias).relu()
+    with torch.no_grad():
+        torch.testing.assert_close(linear(x, weight, bias, relu=True), expected)
+    torch.testing.assert_close(linear(x, weight, bias, relu=True), expected)
+    assert linear(x, weight, relu=True).requires_grad
+
+
 def test_a_transposed_input_is_read_as_it_is():
     x, weight = draw(5, 7), draw(6, 4, seed=1)
     with torch.no_grad():

@@ -28,8 +28,8 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `torch.nn.functional.linear`, up to rounding.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """Return `torch.nn.functional.linear`, up to rounding, or the positive part of it.
 
     Examples:
         >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])
@@ -37,9 +37,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         tensor([[16.]])
     """
     if not _is_faster(x, weight):
-        return functional.linear(x, weight, bias)
+        out = functional.linear(x, weight, bias)
+        return out.relu_() if relu else out
     rows = x.reshape(-1, x.shape[-1])
-    out = _Linear.apply(rows, weight, bias) if torch.is_grad_enabled() else _product(rows, weight, bias)
+    if torch.is_grad_enabled():
+        out = _Linear.apply(rows, weight, bias)
+        out = out.relu_() if relu else out
+    else:
+        out = _product(rows, weight, bias, "relu" if relu else "none")
     return out.reshape(*x.shape[:-1], len(weight))
 
 
@@ -61,9 +66,9 @@ def _has_wide_vectors() -> bool:
     return is_there and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the product by oneDNN, without a graph."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, then: str = "none") -> Tensor:
+    """Return the product by oneDNN, without a graph, and what is `then` done to it."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
     return out
 
 
