@@ -52,9 +52,9 @@ def _is_faster(x: Tensor, weight: Tensor) -> bool:
     """Return whether oneDNN is there, faster, and can replace MKL in this state of torch."""
     return (
         not torch.compiler.is_compiling()
+        and x.numel() * weight.shape[0] >= _LEAST_WORK
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
-        and x.numel() * len(weight) >= _LEAST_WORK
         and _has_wide_vectors()
         and not (in_transform() or in_forward_mode() or torch.is_autocast_enabled("cpu"))
     )
