@@ -44,10 +44,10 @@ def test_the_plain_model_ignores_padding(seeded):
 
 
 def test_the_table_has_the_sizes_that_it_says():
-    table = make_table(50, 1)
+    table = make_table(50, 1, 20)
     assert set(table.sets.layout.host_lengths) == {30} and table.sets.item_shape == (20,)
     assert {int(subset.sum()) for subset in table.subsets} == {3, 4, 5, 6, 7, 8}
-    assert torch.equal(table.sets.values, make_table(50, 1).sets.values)
+    assert torch.equal(table.sets.values, make_table(50, 1, 20).sets.values)
 
 
 def test_the_time_to_a_score_is_that_of_the_first_epoch_with_it():
