@@ -23,8 +23,8 @@ def load_speed_task(name: str, data_dir: Path | None, *, quick: bool) -> Task:
     if name in DRAWN:
         count, features = DRAWN[name]
         counts = (60, 20, 20) if quick else (count, 1000, 1000)
-        parts = (make_table(some, seed, features) for seed, some in enumerate(counts, 1))
-        return Task(name, "", *parts, "drawn here")
+        train, validation, test = (make_table(some, seed, features) for seed, some in enumerate(counts, 1))
+        return Task(name, "", train, validation, test, "drawn here")
     sizes: dict[str, Any] = (
         {"n_train": 60, "n_validation": 20, "n_test": 20} if quick and not name.startswith("amazon") else {}
     )

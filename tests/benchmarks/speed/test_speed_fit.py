@@ -52,6 +52,6 @@ def test_the_table_has_the_sizes_that_it_says():
 
 def test_the_time_to_a_score_is_that_of_the_first_epoch_with_it():
     scores = [0.5, 0.796, 0.9, 0.8]
-    history = [{"validation_jaccard": score, "seconds": 1.0} for score in scores]
+    history = [{"validation_jaccard": score} for score in scores]
     assert share_to_score(history, 4) == 0.5
     assert share_to_score(history, 3) == 0.75
