@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
+from setgrad.columns import _relative
 from setgrad.columns._part import Part
 from setgrad.columns._relative import RelativeFeatures, compare_within
 from setgrad.sets import Sets
@@ -131,6 +132,18 @@ def test_ranks_and_distances_are_those_within_groups(rows):
             own = values[groups == group, column]
             np.testing.assert_allclose(ranks[groups == group, column], ranks_by_hand(own), atol=1e-12)
             np.testing.assert_allclose(distances[groups == group, column], distances_by_hand(own), atol=1e-7)
+
+
+@pytest.mark.parametrize("lengths", [[6, 6], [3, 0, 8, 1], [5000] + [1] * 300], ids=["equal", "unequal", "one large"])
+def test_sets_are_groups(lengths):
+    """Sets are sorted one by one, also with values that are not numbers, which come last."""
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(rng.integers(0, 9, (sum(lengths), 3)) / 2).index_fill(0, torch.tensor([1]), torch.nan)
+    sets = Sets.from_lengths(values, lengths)
+    found = _relative._compare_in_sets(values, sets)
+    expected = compare_within(values, sets.layout.ids)
+    for own, other in zip(found, expected, strict=True):
+        assert torch.equal(own.nan_to_num(9.0), other.nan_to_num(9.0))
 
 
 @pytest.mark.parametrize("value", [0.1, 1e12, -3.3, 0.0])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from setgrad.columns._part import Part
 from setgrad.sets import Sets, segment_max
+from setgrad.sets._sets import unpad
 
 # More quantities than this are compared within the whole set only, and more than the other number not at all.
 _MOST_GROUPED, _MOST_QUANTITIES = 16, 64
@@ -22,6 +23,8 @@ FARTHEST = 4.0
 LARGEST = 3
 # More than the largest code of a column.
 _CODES = 2**24
+# Values are sorted set by set unless filling up the sets would more than double them; a few more do not matter.
+_PADDING = 4096
 # The rank of an item has this standard deviation, if all ranks are equally frequent.
 RANK_SPREAD = 12**-0.5
 
@@ -93,9 +96,10 @@ class RelativeFeatures(nn.Module):
         features = [sets.lengths.double().clamp(min=1).log()[ids, None]]
         quantities = items[:, self.quantities]
         if self.quantities:
-            for group in (None, *self.groups):
-                keys = ids if group is None else ids * _CODES + items[:, group].long()
-                features += compare_within(quantities.double(), keys)
+            numbers = quantities.double()
+            features += _compare_in_sets(numbers, sets)
+            for group in self.groups:
+                features += compare_within(numbers, ids * _CODES + items[:, group].long())
         best: list[Tensor] = []
         for place in self.codes:
             codes = items[:, place.start : place.start + place.width].long()
@@ -133,8 +137,31 @@ def compare_within(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """
     order = values.argsort(dim=0, stable=True)
     order = order.gather(0, groups[order].argsort(dim=0, stable=True))
+    return _compare(values, order, groups[order], groups)
+
+
+def _compare_in_sets(values: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
+    """Return the result of `compare_within` for the items of each set, which are beside each other already."""
+    layout = sets.layout
+    if len(layout) * layout.longest > 2 * layout.total + _PADDING:
+        return compare_within(values, layout.ids)
+    # Padding comes last, also after values that are not numbers.
+    places = sets.with_values(values).padded(torch.nan)[0].mT.contiguous().argsort(stable=True).mT
+    order = unpad(places, sets) + layout.offsets[layout.ids, None]
+    return _compare(values, order, layout.ids[:, None], layout.ids)
+
+
+def _compare(values: Tensor, order: Tensor, groups_in_order: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ranks and distances.
+
+    Args:
+        values: The values `(n, d)`.
+        order: The rows of each column by group and value `(n, d)`.
+        groups_in_order: The groups of these rows, `(n, d)`; `(n, 1)` if they are the same for all columns.
+        groups: The group of each row, `(n,)`.
+    """
     sorted_values, index = values.gather(0, order), torch.arange(len(values), device=values.device)[:, None]
-    starts_group = _starts(groups[order])
+    starts_group = _starts(groups_in_order)
     starts_value = starts_group | _starts(sorted_values)
     group_start, group_end = _bounds(starts_group, index)
     value_start, value_end = _bounds(starts_value, index)

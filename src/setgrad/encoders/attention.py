@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from setgrad._autograd import in_transform
+from setgrad._linear import Linear
 from setgrad.encoders._checkpoint import Result, checkpointed
 from setgrad.encoders._slot_softmax import Padded, exponentials, join_heads, slot_logits, slot_totals
 from setgrad.encoders._state import State
@@ -47,8 +48,8 @@ class SelfAttention(Block):
         super().__init__()
         self.heads = heads
         self.norm = nn.LayerNorm(dim)
-        self.project = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.project = Linear(dim, 3 * dim)
+        self.out = Linear(dim, dim)
         self.feed = FeedForward(dim)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -72,13 +73,13 @@ class InducedAttention(Block):
         self.slots = nn.Parameter(torch.randn(slots, dim) * dim**-0.5)
         self.norm_items = nn.LayerNorm(dim)
         self.norm_slots = nn.LayerNorm(dim)
-        self.ask_items = nn.Linear(dim, dim)
-        self.read_items = nn.Linear(dim, 2 * dim)
-        self.out_slots = nn.Linear(dim, dim)
+        self.ask_items = Linear(dim, dim)
+        self.read_items = Linear(dim, 2 * dim)
+        self.out_slots = Linear(dim, dim)
         self.feed_slots = FeedForward(dim)
-        self.ask_slots = nn.Linear(dim, dim)
-        self.read_slots = nn.Linear(dim, 2 * dim)
-        self.out_items = nn.Linear(dim, dim)
+        self.ask_slots = Linear(dim, dim)
+        self.read_slots = Linear(dim, 2 * dim)
+        self.out_items = Linear(dim, dim)
         self.feed_items = FeedForward(dim)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -110,7 +111,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
+        self.layers = nn.Sequential(nn.LayerNorm(dim), Linear(dim, 2 * dim), nn.GELU(), Linear(2 * dim, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return items of the same shape."""

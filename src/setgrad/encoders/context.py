@@ -8,6 +8,7 @@ from typing import final
 
 from torch import Tensor, nn
 
+from setgrad._linear import Linear
 from setgrad.encoders._base import ItemEncoder, flat_quantities, item_shape
 from setgrad.encoders.attention import attention_blocks
 from setgrad.errors import OptionError
@@ -51,7 +52,7 @@ class ContextItems(ItemEncoder):
             raise OptionError(f"dim must be a multiple of heads, but {dim} is not a multiple of {heads}")
         self.shape = item_shape(in_dim)
         self.out_dim = dim
-        self.embed = nn.Linear(math.prod(self.shape), dim)
+        self.embed = Linear(math.prod(self.shape), dim)
         self.blocks = attention_blocks(layers, dim, heads, slots)
         self.norm = nn.LayerNorm(dim)
 

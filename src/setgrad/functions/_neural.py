@@ -20,8 +20,8 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
+from setgrad._linear import linear
 from setgrad.encoders import ITEM_ENCODERS, ItemEncoder, ItemWise
 from setgrad.encoders._base import flat_quantities, item_shape
 from setgrad.encoders._checkpoint import checkpointed
@@ -102,17 +102,18 @@ class NeuralBoundFunction(BoundSetFunction, abc.ABC):
         values = self._evaluate(sums, self._base(), overwrite=False) if masks.dtype == torch.bool else None
 
         def compute(bits: Tensor, ids: Tensor, *items: Tensor) -> Tensor:
-            pairs = list(zip([x.index_select(1, ids) for x in sums], self._rows(list(items)), strict=True))
+            pairs = list(zip(sums, self._rows(list(items)), strict=True))
             if values is None:
                 shares = self._shares(bits)
-                both = [with_and_without(x, row, shares) for x, row in pairs]
+                both = [with_and_without(x.index_select(1, ids), row, shares) for x, row in pairs]
                 with_item, without_item = self._evaluate(both, self._base(ids), overwrite=True)
                 return with_item - without_item
             sign = 1 - 2 * bits.to(items[0].dtype)
-            flipped = [torch.addcmul(x, sign[..., None], row) for x, row in pairs]
+            flipped = [_flip(x, row, sign, None if is_even else ids) for x, row in pairs]
             return sign * (self._evaluate(flipped, self._base(ids), overwrite=True) - values.index_select(1, ids))
 
         step = max(1, self.max_flips // max(1, len(bits)))
+        is_even = coordinates is None and self.sets.layout.uniform and bits.shape[1] <= step
         if bits.shape[1] <= step:
             gains = compute(bits, ids, *items)
         else:
@@ -180,8 +181,23 @@ def apply_layers(first: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
     # With one axis of rows, because a layer of more axes returns a view, and autograd copies a view to overwrite it.
     x = (first.relu_() if overwrite else torch.relu(first)).flatten(0, -2)
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-        x = linear(x, weight, bias).relu_()
+        x = linear(x, weight, bias, relu=True)
     return linear(x, weights[-1], biases[-1]).reshape(first.shape[:-1])
+
+
+def _flip(sums: Tensor, rows: Tensor, sign: Tensor, ids: Tensor | None) -> Tensor:
+    """Return sums with the row of one item added or removed, `(m, k, h)`.
+
+    Args:
+        sums: The sum over each subset, `(m, b, h)`.
+        rows: The rows of the items, `(k, h)`.
+        sign: 1 for an item that is added, -1 for one that is removed, `(m, k)`.
+        ids: The set of each item; None if `k / b` items in order belong to each, so that no sum need be repeated.
+    """
+    if ids is not None:
+        return torch.addcmul(sums.index_select(1, ids), sign[..., None], rows)
+    shape = (sums.shape[1], -1)
+    return torch.addcmul(sums[:, :, None], sign.unflatten(1, shape)[..., None], rows.unflatten(0, shape)).flatten(1, 2)
 
 
 def with_and_without(sums: Tensor, rows: Tensor, shares: Tensor) -> Tensor:

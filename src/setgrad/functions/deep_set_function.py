@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import final
 
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
+from setgrad._linear import linear
 from setgrad.encoders import UMBCItems
 from setgrad.errors import OptionError
 from setgrad.functions._additive import AdditiveBoundFunction

@@ -84,10 +84,12 @@ class PairScores(nn.Module, SetFunction):
 @final
 class _BoundPairScores(AdditiveBoundFunction):
     relaxed = True
-    item_attributes = ("rows",)
+    item_attributes = ("rows", "own")
 
     def __init__(self, sets: Sets, rows: Tensor, weights: Tensor) -> None:
         self.sets, self.rows, self.weights = sets, rows, weights
+        # The similarity of each item with itself, once it is computed.
+        self.own: Tensor | None = None
         # The sums over chosen items that are not among those of the sets.
         self.others: tuple[Tensor, ...] | None = None
 
@@ -100,6 +102,11 @@ class _BoundPairScores(AdditiveBoundFunction):
     def beside(self, pooled: Sequence[Tensor]) -> _BoundPairScores:
         other = copy.copy(self)
         other.others = tuple(pooled if self.others is None else map(torch.add, self.others, pooled))
+        return other
+
+    def prepared(self) -> _BoundPairScores:
+        other = copy.copy(self)
+        other.own = self._own()
         return other
 
     def value(self, masks: Tensor) -> Tensor:
@@ -129,7 +136,7 @@ class _BoundPairScores(AdditiveBoundFunction):
 
     def _own(self) -> Tensor:
         """Return the similarity of each item with itself, `(total,)`."""
-        return (self.rows.square() * self.weights).sum(1)
+        return (self.rows.square() * self.weights).sum(1) if self.own is None else self.own
 
 
 @final

@@ -20,8 +20,9 @@ from setgrad.selector._rounds import LARGEST_WHOLE
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.sets import Choices, Sets
 
-# Padded items in one batch. A CPU is faster where intermediate results stay in its cache.
-BATCH_ITEMS, _BATCH_ITEMS_ON_CPU = 2**15, 2**11
+# Padded items in one batch. A CPU is faster where intermediate results stay in its cache: with a narrow rho, of which
+# there are fewer numbers for each item, a batch may have twice as many.
+BATCH_ITEMS, _BATCH_ITEMS_ON_CPU, _NARROW = 2**15, 2**11, 256
 # A warning is shown if the inference converges on a smaller share of the sets.
 CONVERGED_SHARE = 0.9
 _LOOK = "look for values far beyond those that the model was fitted on"
@@ -96,7 +97,8 @@ def map_sets(
     if processes.count > 1:
         return _map_together(model, sets, work, budget, processes)
     device, layout = model.mean.device, sets.layout
-    budget = batch_items(device) if budget is None else budget
+    if budget is None:
+        budget = batch_items(device) * (2 if device.type == "cpu" and max(model.config.hidden) <= _NARROW else 1)
     out: Tensor | None = None
     done = 0
     with torch.no_grad(), slow_bar(len(sets), "sets") as progress:

@@ -20,7 +20,7 @@ from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._partial_validation import (
     CALIBRATION_GAINS,
-    calibrate_completion,
+    calibrate_choice_and_completion,
     calibrate_from_nothing,
     sets_to_calibrate,
     take_choices,
@@ -84,8 +84,9 @@ def calibrate_model(
         gains = int(min(gains, (seconds - used) / _PASSES * held_out.sets.layout.total / max(used, 1e-6)))
     rows = sets_to_calibrate(held_out, gains, seed)
     some, some_logits = take_choices(held_out, rows), held_out.sets.with_values(logits).take(rows).values
-    rule, scores = calibrate_from_nothing(exact, some, some_logits, min_size, None, data.processes)
-    completion_rule = calibrate_completion(exact, some, min_size, seed, data.processes)
+    rule, scores, completion_rule = calibrate_choice_and_completion(
+        exact, some, some_logits, min_size, seed, data.processes
+    )
     stop_logit = fit_stop_logit(exact, some, seed, data.processes)
     return Calibration(rule, completion_rule, scores, min_size, recall, stop_logit)
 

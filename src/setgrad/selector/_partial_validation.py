@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,8 +11,7 @@ from torch import Tensor
 
 from setgrad.functions import BoundSetFunction, FreshNoise
 from setgrad.inference import PartialSubsetLoss, draw_partial_subsets
-from setgrad.selector._batched_inference import infer_logits, map_batches, padded_items, plan_batches
-from setgrad.selector._known import Known
+from setgrad.selector._batched_inference import map_batches, padded_items, plan_batches
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._processes import ALONE, Processes
 from setgrad.selector.item_by_item import choose_item_by_item, path_steps
@@ -145,38 +144,48 @@ def calibrate_from_nothing(
     logits: Tensor,
     min_size: int,
     limit: Callable[[Sets, Tensor, SizeRule], Sets] | None,
-    processes: Processes = ALONE,
 ) -> tuple[SizeRule, dict[str, float]]:
     """Return the best rule for the number of items, and the scores of all; the arguments are those of `calibrate`."""
-    return calibrate(logits, choices.subsets, min_size, limit, _follow_paths(model, choices, None, processes))
+    ((_, scores),) = _follow_paths(model, choices, [torch.zeros_like(choices.subsets.values)], ALONE)
+    return calibrate(logits, choices.subsets, min_size, limit, scores)
 
 
-def calibrate_completion(
-    model: ChoiceModel, choices: Choices, min_size: int, seed: int, processes: Processes = ALONE
-) -> SizeRule:
-    """Return the best rule for the number of items if one random item of the true subset is given."""
+def calibrate_choice_and_completion(
+    model: ChoiceModel, choices: Choices, logits: Tensor, min_size: int, seed: int, processes: Processes = ALONE
+) -> tuple[SizeRule, dict[str, float], SizeRule]:
+    """Return the best rule for the number of items, the scores of all, and the best one where an item is given.
+
+    The given item is a random one of the true subset.
+    """
     subsets = choices.subsets
-    one = subsets.with_values(_draw_one(subsets, FreshNoise(seed)))
-    known = Known(one, subsets.with_values(torch.zeros_like(one.values)))
-    logits = infer_logits(model, choices.sets, samples=1, known=known, processes=processes)
+    one = _draw_one(subsets, FreshNoise(seed))
+    found = _follow_paths(model, choices, [torch.zeros_like(one), one], processes)
+    rule, scores = calibrate(logits, subsets, min_size, None, found[0][1])
     # A given item is certain; a rule is fitted to finite numbers.
-    logits = known.fill(logits, inside=_CERTAIN, outside=-_CERTAIN)
-    scores = _follow_paths(model, choices, known, processes).clamp(max=_CERTAIN)
-    return calibrate(logits, subsets, min_size, None, scores)[0]
+    gains, path = torch.where(one, _CERTAIN, found[1][0]), found[1][1].clamp(max=_CERTAIN)
+    return rule, scores, calibrate(gains, subsets, min_size, None, path)[0]
 
 
-def _follow_paths(model: ChoiceModel, choices: Choices, known: Known | None, processes: Processes) -> Tensor:
-    """Return the scores `(total,)` of choosing item by item, up to twice the size of the largest subset.
+def _follow_paths(
+    model: ChoiceModel, choices: Choices, starts: Sequence[Tensor], processes: Processes
+) -> list[tuple[Tensor, Tensor]]:
+    """Choose item by item from each start, up to twice the size of the largest subset.
 
     So a rule that would choose too many items shows it.
+
+    Returns:
+        For each start the gains there and the scores of the path, `(total,)` each.
     """
-    largest = _largest_size(choices)
+    largest, masks = _largest_size(choices), choices.subsets.with_values(torch.stack(list(starts), 1))
 
     def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
-        start = None if known is None else known.masks(rows, batch.device)[0]
-        return choose_item_by_item(bound.prepared(), sizes=batch.lengths.clamp(max=largest), start=start).scores
+        bound, begun = bound.prepared(), masks.take(rows).values.to(batch.device).T
+        firsts, sizes = bound.gains(begun), batch.lengths.clamp(max=largest)
+        paths = [choose_item_by_item(bound, sizes=sizes, start=x, first=y) for x, y in zip(begun, firsts, strict=True)]
+        return torch.stack([*firsts.double(), *(path.scores for path in paths)], 1)
 
-    return map_batches(model, choices.sets, work, processes)
+    columns = map_batches(model, choices.sets, work, processes).unbind(1)
+    return list(zip(columns[: len(starts)], columns[len(starts) :], strict=True))
 
 
 def _largest_size(choices: Choices) -> int:

@@ -127,46 +127,52 @@ def choose_from_all(
 ) -> Path:
     """Return the path over all items of each set; the arguments are those of `choose_item_by_item`."""
     whole, device = bound.sets, bound.sets.device
-    cuts = torch.as_tensor(cut, dtype=torch.float64, device=device).expand(len(whole))
-    picks, closed = start.clone(), start.clone() if excluded is None else start | excluded
-    scores = torch.where(picks, torch.inf, -torch.inf).double()
-    level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
+    picks, scores = start.clone(), torch.where(start, torch.inf, -torch.inf).double()
     is_sure = torch.ones(len(whole), dtype=torch.bool, device=device)
+    # The sets that still grow, where their items are, and what is known of both. Finished sets leave the batch when
+    # they are half of it.
+    rows, items = torch.arange(len(whole), device=device), torch.arange(whole.layout.total, device=device)
+    chosen, closed, own_scores = start, start if excluded is None else start | excluded, scores
+    level = torch.full((len(whole),), torch.inf, dtype=torch.float64, device=device)
+    cuts = torch.as_tensor(cut, dtype=torch.float64, device=device).expand(len(whole))
+    count, clear = segment_sum(start, whole), torch.ones_like(is_sure)
     least = torch.ones_like(sizes)
     if steps is not None:
-        least = (-((segment_sum(picks, whole) - sizes) // steps)).clamp(min=1)
-    # The sets that still grow, and where their items are. Finished sets leave the batch when they are half of it.
-    rows, items = torch.arange(len(whole), device=device), torch.arange(whole.layout.total, device=device)
+        least = (-((count - sizes) // steps)).clamp(min=1)
     while len(items):
         sets, ids = bound.sets, bound.sets.layout.ids
-        chosen, is_closed = picks[items], closed[items]
         gains = bound.gains(chosen[None])[0] if first is None else first
-        gains, first = gains.double().masked_fill(is_closed, -torch.inf), None
-        check_gains(gains, rows[ids])
-        rank, count = segment_rank(gains, sets), segment_sum(chosen, sets)
-        block = (count // _BLOCK).maximum(least[rows])
-        joins = gains.isfinite() & (rank < block.minimum(sizes[rows] - count)[ids])
-        before = level[rows]
-        step = STEP * torch.where(before.isfinite(), before.abs(), 0.0).clamp(min=1.0)
-        reached = torch.minimum(gains, before[ids] - (rank + 1) * step[ids])
+        gains, first = gains.double().masked_fill(closed, -torch.inf), None
+        check_gains(gains, ids, rows)
+        rank = segment_rank(gains, sets)
+        block = (count // _BLOCK).maximum(least).minimum(sizes - count)
+        joins = gains.isfinite() & (rank < block[ids])
+        step = STEP * torch.where(level.isfinite(), level.abs(), 0.0).clamp(min=1.0)
+        reached = torch.minimum(gains, level[ids] - (rank + 1) * step[ids])
+        above = reached - cuts[ids]
         if margin:
-            is_sure[rows] &= _is_clear(gains, reached - cuts[rows][ids], joins, sets, margin)
-        joins &= (reached > cuts[rows][ids]) | (count[ids] + rank < min_size)
-        scores[items] = torch.where(is_closed, scores[items], reached)
-        level[rows] = before.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
-        picks[items] = chosen | joins
-        joined = segment_sum(joins, sets)
-        grows = (joined > 0) & (count + joined < sizes[rows])
+            clear = clear & _is_clear(gains, above, joins, sets, margin)
+        joins &= (above > 0) | (rank < (min_size - count)[ids])
+        own_scores = torch.where(closed, own_scores, reached)
+        level = level.minimum(-segment_max(torch.where(joins, -reached, -torch.inf), sets))
+        chosen, joined = chosen | joins, segment_sum(joins, sets)
+        count = count + joined
+        grows = (joined > 0) & (count < sizes)
         # A finished set that is still in the batch stays as it is, as it does alone.
-        closed[items] = is_closed | joins | ~grows[ids]
+        closed = closed | joins | ~grows[ids]
         remaining = grows.nonzero()[:, 0]
-        if not len(remaining):
-            break
-        if 2 * len(remaining) <= len(rows):
+        part = None
+        if 0 < 2 * len(remaining) <= len(rows):
             positions = sets.with_values(torch.arange(sets.layout.total, device=device)).take(remaining)
             part = bound.restrict(remaining, positions)
-            if part is not None:
-                bound, rows, items = part, rows[remaining], items[positions.values]
+        if part is not None or not len(remaining):
+            picks[items], scores[items], is_sure[rows] = chosen, own_scores, clear
+        if not len(remaining):
+            break
+        if part is not None:
+            bound, rows, items = part, rows[remaining], items[positions.values]
+            chosen, closed, own_scores = (x[positions.values] for x in (chosen, closed, own_scores))
+            level, cuts, count, clear, least, sizes = (x[remaining] for x in (level, cuts, count, clear, least, sizes))
     return Path(whole.with_values(picks), scores, is_sure)
 
 
@@ -235,7 +241,7 @@ def draw_item_by_item(
     picks, is_open = start.clone(), torch.ones(len(start), len(sets), dtype=torch.bool, device=sets.device)
     for number in range(sets.layout.longest):
         gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
-        check_gains(gains, ids.expand_as(gains))
+        check_gains(gains, ids)
         uniform = noise(number).uniform(sets.layout, 2 * len(picks)).double().clamp(2**-54, 1 - 2**-54)
         to_join, to_stop = uniform.chunk(2)
         # The fractional part of a sum of independent uniform numbers is uniform: one number for each set.
@@ -267,7 +273,7 @@ def complete_each(bound: BoundSetFunction, firsts: Tensor, sizes: Tensor, exclud
         if not bool(is_open.any()):
             break
         gains = bound.gains(picks).double().masked_fill(picks | excluded, -torch.inf)
-        check_gains(gains, ids.expand_as(gains))
+        check_gains(gains, ids)
         is_open &= segment_max(gains.T, sets).T.isfinite()
         picks = picks | (is_best(gains, sets) & is_open[:, ids])
     return picks
@@ -285,11 +291,19 @@ def _gumbel(uniform: Tensor) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def check_gains(gains: Tensor, ids: Tensor) -> None:
-    """Raise a DataError that names the set, from the sets of the items, if a gain is NaN or infinity."""
-    wrong = gains.isnan() | (gains == torch.inf)
-    if bool(wrong.any()):
-        raise DataError(
-            f"the gain of an item of set {int(ids[wrong][0])} is not finite; look for features far beyond those that "
-            "the selector was fitted on"
-        )
+def check_gains(gains: Tensor, ids: Tensor, rows: Tensor | None = None) -> None:
+    """Raise a DataError that names the set if a gain is NaN or infinity.
+
+    Args:
+        gains: Gains of items, `(..., n)`; minus infinity is allowed.
+        ids: The sets of the items, `(n,)`.
+        rows: The numbers of these sets; None if they are numbered so.
+    """
+    # The largest of several numbers is NaN if one of them is.
+    if not gains.numel() or float(gains.detach().max()) < math.inf:
+        return
+    number = ids.expand_as(gains)[gains.isnan() | (gains == torch.inf)][0]
+    raise DataError(
+        f"the gain of an item of set {int(number if rows is None else rows[number])} is not finite; look for features "
+        "far beyond those that the selector was fitted on"
+    )

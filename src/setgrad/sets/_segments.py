@@ -9,6 +9,7 @@ precision and returned in half precision; integers and booleans are summed as in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -68,6 +69,8 @@ def segment_max(x: Tensor, sets: Sets | Layout, empty: float = -torch.inf) -> Te
         if not layout.host_lengths.all():
             raise DataError(f"an empty set has no maximum in {x.dtype}; pass segment_max a value for it, e.g. empty=0")
         empty = 0  # unused: no set is empty
+    if layout.uniform:
+        return x.reshape(len(layout), layout.longest, *x.shape[1:]).amax(1)
     out = x.new_full((len(layout), *x.shape[1:]), empty)
     ids = layout.ids.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
     return out.scatter_reduce(0, ids, x, "amax", include_self=False)
@@ -166,9 +169,11 @@ def segment_matmul(weights: Tensor, x: Tensor, sets: Sets | Layout) -> Tensor:
     if count * longest <= 2 * layout.total + 4096 and x.dtype != torch.int64:
         padded_x, _ = Sets(x, layout).padded()
         padded_w, _ = Sets(weights.T, layout).padded()
+        padded_w = padded_w.to(x.dtype)
         # A sum over many items needs the full precision of its input.
-        with torch.autocast(x.device.type, enabled=False):
-            return torch.einsum("bnm,bnh->mbh", padded_w.to(x.dtype), padded_x)
+        is_cast = torch.is_autocast_enabled(x.device.type)
+        with torch.autocast(x.device.type, enabled=False) if is_cast else nullcontext():
+            return torch.bmm(padded_w.mT, padded_x).transpose(0, 1)
     if not m:
         return x.new_zeros(0, count, x.shape[1])
     return torch.stack([segment_sum(w[:, None].to(x.dtype) * x, layout) for w in weights])

@@ -44,14 +44,14 @@ def test_the_plain_model_ignores_padding(seeded):
 
 
 def test_the_table_has_the_sizes_that_it_says():
-    table = make_table(50, 1)
+    table = make_table(50, 1, 20)
     assert set(table.sets.layout.host_lengths) == {30} and table.sets.item_shape == (20,)
     assert {int(subset.sum()) for subset in table.subsets} == {3, 4, 5, 6, 7, 8}
-    assert torch.equal(table.sets.values, make_table(50, 1).sets.values)
+    assert torch.equal(table.sets.values, make_table(50, 1, 20).sets.values)
 
 
 def test_the_time_to_a_score_is_that_of_the_first_epoch_with_it():
     scores = [0.5, 0.796, 0.9, 0.8]
-    history = [{"validation_jaccard": score, "seconds": 1.0} for score in scores]
+    history = [{"validation_jaccard": score} for score in scores]
     assert share_to_score(history, 4) == 0.5
     assert share_to_score(history, 3) == 0.75
