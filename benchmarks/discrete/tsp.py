@@ -15,7 +15,7 @@ that are not in training. Lambda is per example (published: 20 on means over bat
 
 Results: tours: every leg is right. entries: right entries of the matrix. spread: standard deviation of the predicted
 distances, 0 if costs have collapsed (true points: about 0.5). With noise nearly all methods reach about 98 % of the
-tours, except one run of 56 %. TSP(20) has one run of a method, and with noise 94 % of the tours and nearly all
+tours, except one run of 56 %. TSP(20) has one run of one method, and with noise 93 % of the tours and nearly all
 entries. Without noise the costs of Identity without projection collapse, and it still finds more tours than with
 projection. Published accuracies for TSP(5), TSP(10) and TSP(20), identity std (Sahoo et al., 2023, arXiv:2205.15213,
 table 6): noise 0 91.09 ± 0.07, 85.31 ± 0.15 and 88.45 ± 0.88; noise 0.1 99.67 ± 0.10, 99.72 ± 0.04 and 99.78 ± 0.04;
