@@ -22,7 +22,7 @@ from setgrad.selector._load import _build_model
 from setgrad.selector._migration import migrate_version_2, migrate_weights_of_version_2
 from setgrad.sets import Sets, segment_mean
 from tests.models import MODEL_FILES
-from tests.selector.conftest import TINY
+from tests.selector.conftest import TINY, first_member
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "model_version_2"
@@ -185,7 +185,7 @@ def test_models_without_a_score_behind_two_encoders_load_as_they_were(choices):
     tensors = {name: tensor for name, tensor in model.state_dict().items() if ".function.skip." not in name}
     assert len(model.state_dict()) == len(tensors) + 2
     with torch.no_grad():
-        for parameter in model.each()[0].function.skip.parameters():
+        for parameter in first_member(selector).function.skip.parameters():
             parameter.zero_()
     expected = selector.decision_function(choices.sets).values
     selector.model_ = _build_model(model.config, tensors, None).eval()
