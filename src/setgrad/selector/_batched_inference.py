@@ -70,9 +70,14 @@ def map_batches(
     sets: Sets,
     work: Callable[[BoundAverage, Sets, np.ndarray], Tensor],
     processes: Processes = ALONE,
+    columns: int = 0,
 ) -> Tensor:
     """Call `work` with F bound to each batch, the batch and the indices of its sets; see `map_sets`."""
-    return map_sets(model, sets, lambda batch, indices: work(model.bind(batch), batch, indices), processes=processes)
+
+    def bind(batch: Sets, indices: np.ndarray) -> Tensor:
+        return work(model.bind(batch), batch, indices)
+
+    return map_sets(model, sets, bind, processes=processes, columns=columns)
 
 
 def map_sets(
@@ -81,6 +86,7 @@ def map_sets(
     work: Callable[[Sets, np.ndarray], Tensor],
     budget: int | None = None,
     processes: Processes = ALONE,
+    columns: int = 0,
 ) -> Tensor:
     """Call `work` with each batch and the indices of its sets; return the results in the order of the items.
 
@@ -90,15 +96,17 @@ def map_sets(
         work: Returns one row for each item of a batch.
         budget: As in `plan_batches`.
         processes: The processes that share the batches; all get all results, which are then numbers in float64.
+        columns: How many numbers a row has, where processes share the batches: a process may have none of them. 0 for
+            one number without an axis.
 
     Returns:
         The results, `(total, ...)`.
     """
-    if processes.count > 1:
-        return _map_together(model, sets, work, budget, processes)
     device, layout = model.mean.device, sets.layout
     if budget is None:
         budget = batch_items(device) * (2 if device.type == "cpu" and max(model.config.hidden) <= _NARROW else 1)
+    if processes.count > 1:
+        return _map_together(model, sets, work, budget, processes, columns)
     out: Tensor | None = None
     done = 0
     with torch.no_grad(), slow_bar(len(sets), "sets") as progress:
@@ -126,12 +134,13 @@ def _map_together(
     model: ChoiceModel,
     sets: Sets,
     work: Callable[[Sets, np.ndarray], Tensor],
-    budget: int | None,
+    budget: int,
     processes: Processes,
+    columns: int,
 ) -> Tensor:
     """Call `work` with the batches of this process, and return the results of all."""
-    batches = list(plan_batches(sets, batch_items(model.mean.device) if budget is None else budget))
-    out = torch.zeros(sets.layout.total, dtype=torch.float64, device=sets.device)
+    batches, shape = list(plan_batches(sets, budget)), (sets.layout.total, columns)
+    out = torch.zeros(shape if columns else shape[:1], dtype=torch.float64, device=sets.device)
     items = sets.with_values(torch.arange(sets.layout.total, device=sets.device))
     with torch.no_grad():
         for number in processes.own(padded_items(sets, batches)).tolist():

@@ -184,7 +184,7 @@ def _follow_paths(
         paths = [choose_item_by_item(bound, sizes=sizes, start=x, first=y) for x, y in zip(begun, firsts, strict=True)]
         return torch.stack([*firsts.double(), *(path.scores for path in paths)], 1)
 
-    columns = map_batches(model, choices.sets, work, processes).unbind(1)
+    columns = map_batches(model, choices.sets, work, processes, columns=2 * len(starts)).unbind(1)
     return list(zip(columns[: len(starts)], columns[len(starts) :], strict=True))
 
 
