@@ -124,12 +124,17 @@ class StateError(SetgradError, ValueError):
 
 
 class LostRankError(SetgradError, RuntimeError):
-    """Another process of the group failed or did not respond in time."""
+    """Another process of the group failed or did not respond in time.
+
+    Attributes:
+        remedy: What to do.
+    """
+
+    remedy = "look at the messages of the other processes, then start all of them again"
 
     def __init__(self, *args: object) -> None:
         # An error that one thread raises in another one has no message of its own.
-        untold = "another process of the group was lost; look at the messages of the other processes, then start all of"
-        super().__init__(*(args or (f"{untold} them again",)))
+        super().__init__(*(args or (f"another process of the group was lost; {self.remedy}",)))
 
 
 class NotFittedError(SetgradError, ValueError, AttributeError):

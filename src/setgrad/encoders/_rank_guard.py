@@ -35,7 +35,6 @@ _GRACE = 5.0
 _ENDED = "another process of the group ended, or did not answer for {timeout:g} s"
 _FAILED = "another process of the group failed"
 _ABSENT = "not all processes of the group started within {timeout:g} s"
-_REMEDY = "; look at the messages of the other processes, then start all of them again"
 
 
 @contextmanager
@@ -188,7 +187,7 @@ class _Watch:
 
 
 def _message(text: str, timeout: float) -> str:
-    return text.format(timeout=timeout) + _REMEDY
+    return f"{text.format(timeout=timeout)}; {LostRankError.remedy}"
 
 
 def _end(message: str) -> None:

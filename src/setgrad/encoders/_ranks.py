@@ -192,7 +192,7 @@ def all_reduce(x: Tensor, operation: Any, group: Group) -> Tensor:
             raise
         raise LostRankError(
             f"another process ended or did not answer in time, so the sum over ranks cannot be computed: {error}\n"
-            "Look at the messages of the other processes, then start all of them again"
+            f"{LostRankError.remedy.capitalize()}"
         ) from error
     return x
 

@@ -131,27 +131,27 @@ def _build_model(config: ModelConfig, tensors: dict[str, Tensor], phi: nn.Module
         # Without memory for the weights, because those of a damaged configuration may not fit into it.
         with torch.device("meta"):
             model = ChoiceModel(config)
-        _add_scores(model, tensors)
-        _check_weights(model.state_dict(), tensors)
+        _complete(model, tensors)
         model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
         if not any(buffer.is_meta for buffer in model.buffers()):
             return model
     # A module of the user, or buffers that are not saved: the constructor computes what the file does not hold.
     with isolated_torch_rng():
         model = ChoiceModel(config, copy_module(phi))
-    _add_scores(model, tensors)
-    _check_weights(model.state_dict(), tensors)
+    _complete(model, tensors)
     model.load_state_dict(tensors)
     return model
 
 
-def _add_scores(model: ChoiceModel, tensors: dict[str, Tensor]) -> None:
+def _complete(model: ChoiceModel, tensors: dict[str, Tensor]) -> None:
+    """Add what earlier versions did not have, and check the shapes and types of the weights."""
+    expected = model.state_dict()
     # In earlier versions only features of these two had a linear score. A score of 0 changes nothing.
-    if all(isinstance(member.function.phi, ContextItems | UMBCItems) for member in model.each()):
-        return
-    for name, expected in model.state_dict().items():
-        if ".function.skip." in name:
-            tensors.setdefault(name, torch.zeros(expected.shape, dtype=expected.dtype))
+    if not all(isinstance(member.function.phi, ContextItems | UMBCItems) for member in model.each()):
+        for name, weight in expected.items():
+            if ".function.skip." in name:
+                tensors.setdefault(name, torch.zeros(weight.shape, dtype=weight.dtype))
+    _check_weights(expected, tensors)
 
 
 def _check_sizes(config: ModelConfig, tensors: dict[str, Tensor]) -> None:
