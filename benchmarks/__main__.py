@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks import all_pages
 from benchmarks.attack import attack
 from benchmarks.discrete import (
     dvae,
@@ -53,6 +54,7 @@ from benchmarks.selection import (
 from benchmarks.speed import (
     discrete_speed,
     explain_time,
+    gpu_fit,
     huge_set,
     members_speed,
     method_speed,
@@ -73,6 +75,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "method-speed": method_speed,
     "speed-fit": speed_fit,
     "speed-predict": speed_predict,
+    "gpu-fit": gpu_fit,
     "explain-time": explain_time,
     "serve-load": serve_load,
     "huge-set": huge_set,
@@ -125,6 +128,10 @@ BENCHMARKS: dict[str, ModuleType] = {
 }
 
 
+# Writes the pages of all benchmarks from their records.
+PAGES = "pages"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one benchmark; return the exit code."""
     parser = make_parser()
@@ -135,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # For results that are kept: which command gave them.
     options.command = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        results = BENCHMARKS[options.name].run(options)
+        is_for_all = options.name == PAGES
+        results = all_pages.rewrite(BENCHMARKS, options) if is_for_all else BENCHMARKS[options.name].run(options)
     except SetgradError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -153,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=plain,
     )
     names = parser.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
-    for name, module in BENCHMARKS.items():
+    for name, module in {**BENCHMARKS, PAGES: all_pages}.items():
         text = module.__doc__ or ""
         one = names.add_parser(name, help=text.partition("\n")[0], description=text, formatter_class=plain)
         one.add_argument("--quick", action="store_true", help="a tiny version that only shows that it works")

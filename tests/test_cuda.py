@@ -10,7 +10,7 @@ from setgrad import load
 from setgrad.encoders import ContextItems
 from setgrad.functions import Bernoulli, DeepSetFunction, Exact, Gaussian, ItemNoise
 from setgrad.selector import SubsetSelector
-from setgrad.selector._stacked_weights import CUDAGraphReplay, _CapturedStep
+from setgrad.selector._stacked_weights import CUDAGraphReplay, StackedWeights, _CapturedStep
 from setgrad.sets import Sets, segment_max, segment_rank, segment_softmax, segment_sum, segment_top_k
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -151,3 +151,23 @@ def test_a_step_replayed_as_a_cuda_graph_gives_the_same(options, monkeypatch):
     assert len(replays) > 10
     monkeypatch.setattr("setgrad.selector._stacked_weights.CUDAGraphReplay", lambda: CUDAGraphReplay(warm_up=10**9))
     torch.testing.assert_close(replayed, fitted_logits(choices, options), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", MEMBERS[:1], ids=str)
+def test_a_fit_goes_on_where_no_graph_can_be_captured(options, monkeypatch):
+    choices, refused = draw_choices([7] * 37), []
+    train = StackedWeights._train
+
+    def asking(self, batch, noise):
+        if torch.cuda.is_current_stream_capturing():
+            refused.append(1)
+            # A question to the host ends a capture.
+            batch.sets.values.sum().item()
+        return train(self, batch, noise)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StackedWeights, "_train", asking)
+        found = fitted_logits(choices, options)
+    assert len(refused) == 1
+    monkeypatch.setattr("setgrad.selector._stacked_weights.CUDAGraphReplay", lambda: CUDAGraphReplay(warm_up=10**9))
+    assert torch.equal(found, fitted_logits(choices, options))

@@ -13,6 +13,7 @@ ALLOWED = {
     "selection/models.py": "the ablation changes values of the default that only the selector knows",
     "selection/inference.py": "tests a fitted model with another inference than it was trained with",
     "speed/processes.py": "times the reading of ids alone, which every process does",
+    "speed/gpu_fit.py": "fits without the replayed steps that the trainer chooses by itself",
     "speed/members_speed.py": "compares ways to train that the trainer chooses by itself",
 }
 

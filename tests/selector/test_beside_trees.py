@@ -10,7 +10,7 @@ import torch
 import setgrad as sg
 from setgrad.export import encode_table
 from setgrad.selector import SubsetSelector
-from setgrad.selector._beside_trees import is_clear
+from setgrad.selector.metrics import is_clear
 from setgrad.sets import Sets
 
 SMALL: dict[str, Any] = {"dim": 8, "hidden": (8,), "layers": 1, "max_epochs": 2, "random_state": 0, "verbose": 0}
@@ -77,11 +77,11 @@ def test_a_saved_model_remembers_that_its_trees_are_alone(cheap, tmp_path):
 
 def test_only_a_clear_gain_counts():
     rng = torch.Generator().manual_seed(0)
-    scores, noise = torch.rand(50, generator=rng), 0.2 * torch.randn(50, generator=rng)
+    noise = 0.2 * torch.randn(50, generator=rng)
     noise -= noise.mean()
     error = float(noise.std()) / 50**0.5
-    assert not is_clear(scores, scores)
-    assert is_clear(scores + 0.01, scores)
-    assert is_clear(scores + noise + 3.1 * error, scores) and not is_clear(scores + noise + 2.9 * error, scores)
+    assert not is_clear(torch.zeros(50), 3.0) and is_clear(torch.full((50,), 0.01), 3.0)
+    for errors in (1.0, 3.0):
+        assert is_clear(noise + 1.03 * errors * error, errors) and not is_clear(noise + 0.97 * errors * error, errors)
     # One set shows no chance.
-    assert is_clear(scores[:1] + 0.1, scores[:1]) and not is_clear(scores[:1], scores[:1])
+    assert is_clear(torch.tensor([0.1]), 3.0) and not is_clear(torch.tensor([0.0]), 3.0)

@@ -234,6 +234,7 @@ def edit_in(folder, part, **changes):
         (lambda f: edit(f, history=[{"epoch": 1, "loss": "x", "validation_jaccard": 1}]), "history is not"),
         (lambda f: edit(f, best_epoch=10**6), "best_epoch is 1000000"),
         (lambda f: edit(f, stop_logit="x"), "stop_logit is not"),
+        (lambda f: edit(f, start_weight=0.3), "start_weight is not"),
         (lambda f: edit(f, size_scores={"magic": 1.0}), "size_scores are not"),
         (lambda f: edit(f, slots=-1), "slots is -1"),
         (lambda f: edit_in(f, "options_in_use", dim=32), "has shape"),

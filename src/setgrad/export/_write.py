@@ -139,6 +139,7 @@ def _about(selector: SubsetSelector, predictor: PaddedPredictor) -> dict[str, An
         "size_rule": rule_to_json(selector.size_rule_),
         "completion_rule": rule_to_json(selector.completion_rule_),
         "min_size": selector.min_size_,
+        "start_weight": selector.start_weight_,
         # How the columns of a table become the numbers of an item, in their order.
         "table": None if selector.table_ is None else selector.table_.to_json(),
         "widths": None if config.parts is None else [part.width for part in config.parts],

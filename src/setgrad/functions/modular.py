@@ -64,6 +64,10 @@ class BoundModular(BoundSetFunction):
         scores = self.scores if coordinates is None else self.scores[coordinates]
         return scores.expand(len(masks), -1)
 
+    def among(self, items: Tensor, chosen: Tensor) -> BoundModular:
+        """Return the function of subsets of some items; what is chosen beside them changes no gain."""
+        return BoundModular(Sets.from_lengths(self.scores[items], [len(items)]), self.scores[items])
+
 
 def _sum_of_features(items: Tensor) -> Tensor:
     # The extra axis allows items without a shape, which are plain numbers.

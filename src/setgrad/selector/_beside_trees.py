@@ -22,6 +22,7 @@ from setgrad.selector._model_config import resolved
 from setgrad.selector._partial_validation import score_sets, sets_to_validate, take_choices
 from setgrad.selector._prepared import Folds
 from setgrad.selector._tables import PARTIAL_LOSSES
+from setgrad.selector.metrics import is_clear
 from setgrad.sets import Choices, Sets, subset_sizes
 
 # Standard errors by which the validation score must rise. The best of many epochs is above the trees by chance: on a
@@ -54,7 +55,7 @@ def start_pairs(model: ChoiceModel, validation: Choices, seed: int) -> None:
             start.set(model)
             starts.append((watched.scores(model), start))
     scores, start = max(starts, key=lambda entry: float(entry[0].mean()))
-    if not is_clear(scores, nothing):
+    if not is_clear(scores - nothing, _CLEAR):
         start = start._replace(weight=0.0)
     start.set(model)
     model.use_function(True)
@@ -84,18 +85,11 @@ def drop_useless_training(
     model.load_state_dict(before)
     model.use_function(False)
     untrained = watched.scores(model)
-    if not is_clear(trained, untrained):
+    if not is_clear(trained - untrained, _CLEAR):
         return float(untrained.mean())
     model.load_state_dict(after)
     model.use_function(True)
     return None
-
-
-def is_clear(scores: Tensor, others: Tensor) -> bool:
-    """Return whether scores of sets are higher than others of the same sets by more than chance."""
-    gain = (scores - others).double()
-    error = float(gain.std()) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
-    return float(gain.mean()) > _CLEAR * error
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Layout, Sets, subset_sizes
 
 # What calibration evaluates, in passes over its sets.
-_PASSES = 3
+_PASSES = 4
 
 
 @final
@@ -45,6 +45,7 @@ class Calibration:
     min_size: int
     recall: RecallCalibration | None
     stop_logit: float
+    start_weight: float = 0.0
 
 
 def calibrate_model(
@@ -84,11 +85,11 @@ def calibrate_model(
         gains = int(min(gains, (seconds - used) / _PASSES * held_out.sets.layout.total / max(used, 1e-6)))
     rows = sets_to_calibrate(held_out, gains, seed)
     some, some_logits = take_choices(held_out, rows), held_out.sets.with_values(logits).take(rows).values
-    rule, scores, completion_rule = calibrate_choice_and_completion(
+    rule, scores, completion_rule, start_weight = calibrate_choice_and_completion(
         exact, some, some_logits, min_size, seed, data.processes
     )
     stop_logit = fit_stop_logit(exact, some, seed, data.processes)
-    return Calibration(rule, completion_rule, scores, min_size, recall, stop_logit)
+    return Calibration(rule, completion_rule, scores, min_size, recall, stop_logit, start_weight)
 
 
 def _limit(constraint: BatchConstraint, free: Sets, scores: Tensor, rule: SizeRule) -> Sets:

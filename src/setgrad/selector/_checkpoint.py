@@ -176,7 +176,7 @@ def run_fingerprint(trainer: Training, start: dict[str, Tensor] | None, validati
             "phi": config.phi,
             "item_shape": config.item_shape,
             "slots": config.slots,
-            "run": type(trainer).__name__,
+            "run": trainer.name,
         },
         {name: list(value.shape) for name, value in trainer.model.state_dict().items()},
         *train.signature(),

@@ -55,6 +55,7 @@ class AbstractChoosing(abc.ABC):
     min_size_: int
     recall_: RecallCalibration | None
     stop_logit_: float
+    start_weight_: float
     table_: TableSchema | None
     verbose: int
     _exact_model: ChoiceModel | None
@@ -325,8 +326,8 @@ class AbstractChoosing(abc.ABC):
         if is_table(sets):
             sets = Input.of(sets, self.table_).sets
         # The values of sets with scores were checked when the scores were computed.
-        is_checked = scores is not None and isinstance(sets, Sets)
-        return check_item_shape(sets if is_checked else as_sets(sets), self.model_.config.item_shape)
+        sets = sets if scores is not None and isinstance(sets, Sets) else as_sets(sets)
+        return check_item_shape(sets, self.model_.config.item_shape)
 
     def _check_choices(self, sets: Any, subsets: Any) -> Choices:
         asked = self._open(sets, None, chosen=subsets is None)
@@ -348,14 +349,12 @@ class AbstractChoosing(abc.ABC):
     def _draw(self, sets: Sets, n: int, seed: int, known: Known | None) -> Tensor:
         # Only independent items are drawn by their probabilities.
         p = None if self.model_.config.options.method == CONDITIONAL else self._probabilities(sets, known)
+        options: dict[str, Any] = {"count": n, "seed": seed, "stop_logit": self.stop_logit_, "known": known}
         with showing("drawing", self.verbose > 0):
-            stop_logit = self.stop_logit_
-            return draw_subsets(self._precise(), sets, p, count=n, seed=seed, stop_logit=stop_logit, known=known)
+            return draw_subsets(self._precise(), sets, p, **options)
 
-    def _choose(
-        self, sets: Sets, request: SubsetRequest, known: Known | None = None, scores: Sets | None = None
-    ) -> Sets:
-        return self._choose_scored(sets, request, known, scores)[0]
+    def _choose(self, sets: Sets, request: SubsetRequest, known: Known | None = None) -> Sets:
+        return self._choose_scored(sets, request, known, None)[0]
 
     def _choose_scored(
         self,
@@ -383,6 +382,7 @@ class AbstractChoosing(abc.ABC):
             self.size_rule_,
             self.completion_rule_,
             self.min_size_,
+            self.start_weight_,
             known,
             name_of,
         )

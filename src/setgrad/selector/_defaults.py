@@ -36,6 +36,10 @@ MEMBERS = 8
 # 750, +1.4. The term for pairs alone is the better start with few sets (bundles given one item: +3), the worse one with
 # 1,000 and more (digits: -1).
 RELATION, FEW_SETS = 64, 800
+# With few sets, and where the other items come by chance, these two terms learn sets by heart: on small Amazon
+# categories with random other products they cost five points, and with the farthest ones they gain one. So
+# many validation sets tell which is so.
+_ENOUGH_TO_TELL = 30
 # Aligned images are compared pixel by pixel too, unless there are many sets: on faces (2,000 sets) that is worth 15
 # points in validation; digits with 6,000 sets need no help.
 _ALIGNED_IMAGES, _MANY_IMAGE_SETS = "pixel-cnn+context", 4000
@@ -194,6 +198,27 @@ def default_relation(options: SelectorOptions, count: int) -> int:
     if options.method == CONDITIONAL:
         return RELATION if _compares_features(options, count) else 0
     return RELATION if options.phi == CONTEXT and count < FEW_SETS else 0
+
+
+def without_terms(
+    options: SelectorOptions, config: ModelConfig, trained: int, held_out: int, constrained: bool
+) -> ModelConfig | None:
+    """Return the configuration of a second model, without the relation and the term for pairs; None for no second one.
+
+    It is trained too with `relation=None`, and the better one is kept. A term for pairs that the user asked for stays.
+
+    Args:
+        options: The options of the user.
+        config: The configuration of the model.
+        trained: Number of training sets.
+        held_out: Number of validation sets.
+        constrained: Whether training has a constraint.
+    """
+    is_open = options.relation is None and config.relation > 0 and options.method == CONDITIONAL
+    is_known = config.phi != CONTEXT or config.trees or constrained
+    if not is_open or is_known or trained >= FEW_SETS or held_out < _ENOUGH_TO_TELL:
+        return None
+    return config.with_options(relation=0, pairs=bool(options.pairs))
 
 
 def default_pairs(options: SelectorOptions, sets: Sets | AbstractExamples) -> bool:

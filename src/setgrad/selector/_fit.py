@@ -22,7 +22,7 @@ from setgrad.selector._beside_trees import all_sets_out_of_fold, drop_useless_tr
 from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
-from setgrad.selector._defaults import FEW_SETS, resolve_model
+from setgrad.selector._defaults import FEW_SETS, resolve_model, without_terms
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._fit_together import begin_together, check_together
@@ -53,6 +53,7 @@ class FitResult:
     min_size: int
     recall: RecallCalibration | None
     stop_logit: float
+    start_weight: float
     history: list[dict[str, float]]
     best_epoch: int
     validation_score: float
@@ -104,14 +105,21 @@ def fit_selector(
                 training.enter_context(building.pop_all())
         if data.processes.count > 1:
             check_together(model, train, data)
+        models = [model]
         if start is None:
+            other = without_terms(options, config, len(train), len(held_out), data.constraints is not None)
+            if other is not None:
+                with isolated_torch_rng(device):
+                    seed_torch(seed, device)
+                    models.append(ChoiceModel(other).to(device))
             (some,) = train.load(train.windows(seed)[:1])
-            model.fit_scaler(train.statistics(model.relative), some.choices.sets, names)
-            if model.trees is not None:
-                model.start_as_trees()
-            # A choice under a constraint has no useful gradient where all logits are equal.
-            elif len(train) < FEW_SETS and data.constraints is None:
-                model.start_as_pairs()
+            for each in models:
+                each.fit_scaler(train.statistics(each.relative), some.choices.sets, names)
+                if each.trees is not None:
+                    each.start_as_trees()
+                # A choice under a constraint has no useful gradient where all logits are equal.
+                elif len(train) < FEW_SETS and data.constraints is None:
+                    each.start_as_pairs()
         else:
             _load_weights(model, start)
         folds, before = None, None
@@ -124,22 +132,24 @@ def fit_selector(
         if start is None and data.constraints is None and config.options.method == CONDITIONAL:
             # Tables of numbers are fitted as arrays are.
             if folds is not None or (bool(config.codes.any()) and len(train) < FEW_SETS):
-                start_pairs(model, held_out, seed)
+                for each in models:
+                    start_pairs(each, held_out, seed)
             before = None if folds is None else copy.deepcopy(model.state_dict())
         processes = data.processes
         monitor = Monitor(
             options.verbose,
             resolved(config.options.max_epochs),
-            train.work * config.members,
+            train.work * config.members * len(models),
             train.unit,
             callback if processes.is_first else None,
             processes.any,
         )
-        trainer = _make_training(model, train, held_out, data, monitor)
+        trainer = _make_training(models, train, held_out, data, monitor)
         weights = None if start is None else start.state_dict()
         save = training.enter_context(begin_together(trainer, weights, passed, processes))
         with monitor.watching(len(trainer.history)):
             trainer.run(save)
+    model = trainer.model
     _warn_unconverged(trainer.history)
     model.eval()
     best_epoch, score = trainer.best_epoch, trainer.history[trainer.best_epoch - 1]["validation_jaccard"]
@@ -167,9 +177,10 @@ def fit_selector(
 
 
 def _make_training(
-    model: ChoiceModel, train: AbstractExamples, held_out: Choices, data: TrainingData, monitor: Monitor
+    models: Sequence[ChoiceModel], train: AbstractExamples, held_out: Choices, data: TrainingData, monitor: Monitor
 ) -> Training:
-    """Return the training run: of all members together, or of each by itself."""
+    """Return the training run: of all members together, or of each by itself; of one model, or of two."""
+    model = models[0]
     seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
 
     # Members that share batches and stop together err together, and with few sets a fit depends on chance most: on ten
@@ -181,7 +192,8 @@ def _make_training(
         and len(train) < FEW_SETS
         and data.constraints is None
     )
-    shares = model.config.members if is_separate else 1
+    is_separate = is_separate or len(models) > 1
+    shares = model.config.members * len(models) if is_separate else 1
 
     def make(model: ChoiceModel, seed: int) -> Trainer:
         return Trainer(
@@ -197,7 +209,7 @@ def _make_training(
             processes=data.processes,
         )
 
-    return SeparateMembers(model, seed, make) if is_separate else make(model, seed)
+    return SeparateMembers(models, seed, make) if is_separate else make(model, seed)
 
 
 def copy_module(phi: str | nn.Module | None) -> nn.Module | None:

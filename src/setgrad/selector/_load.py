@@ -20,6 +20,7 @@ from setgrad.selector._options import SelectorOptions
 from setgrad.selector._origin import Origin
 from setgrad.selector._recall import RecallCalibration
 from setgrad.selector._records import check_history, is_finite, is_number, validation_score
+from setgrad.selector._start_weight import START_WEIGHTS
 from setgrad.selector._table_schema import TableSchema
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.selector import SubsetSelector
@@ -84,6 +85,8 @@ def load(
             recall,
             # Models of earlier versions draw nothing item by item.
             float(config.get("stop_logit", 0.0)),
+            # Models of earlier versions choose by F alone.
+            float(config.get("start_weight", 0.0)),
             config["history"],
             config["best_epoch"],
             validation_score(config),
@@ -209,3 +212,5 @@ def _check_records(config: dict[str, Any]) -> None:
         raise ValueError(f"size_scores are not numbers by name: {', '.join(SIZE_RULES)}")
     if not is_finite(config.get("stop_logit", 0.0)):
         raise ValueError("stop_logit is not a number")
+    if config.get("start_weight", 0.0) not in START_WEIGHTS:
+        raise ValueError(f"start_weight is not one of: {', '.join(map(str, START_WEIGHTS))}")

@@ -14,8 +14,9 @@ from setgrad.inference import PartialSubsetLoss, draw_partial_subsets
 from setgrad.selector._batched_inference import map_batches, padded_items, plan_batches
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._processes import ALONE, Processes
+from setgrad.selector._start_weight import START_WEIGHTS, best_start_weight, towards_start
 from setgrad.selector.item_by_item import choose_item_by_item, path_steps
-from setgrad.selector.metrics import jaccard
+from setgrad.selector.metrics import jaccard, pick_top
 from setgrad.selector.sizes import SizeRule, calibrate
 from setgrad.sets import Choices, Sets, segment_rank, subset_sizes
 
@@ -152,26 +153,58 @@ def calibrate_from_nothing(
 
 def calibrate_choice_and_completion(
     model: ChoiceModel, choices: Choices, logits: Tensor, min_size: int, seed: int, processes: Processes = ALONE
-) -> tuple[SizeRule, dict[str, float], SizeRule]:
+) -> tuple[SizeRule, dict[str, float], SizeRule, float]:
     """Return the best rule for the number of items, the scores of all, and the best one where an item is given.
 
-    The given item is a random one of the true subset.
+    The given item is a random one of the true subset. The last number is the weight of the gains at the start.
     """
     subsets = choices.subsets
     one = _draw_one(subsets, FreshNoise(seed))
-    found = _follow_paths(model, choices, [torch.zeros_like(one), one], processes)
+    starts = [torch.zeros_like(one), one]
+    found = _follow_paths(model, choices, starts, processes)
+    weight = _fit_start_weight(model, choices, found[0], processes)
+    if weight:
+        found = _follow_paths(model, choices, starts, processes, weight)
     rule, scores = calibrate(logits, subsets, min_size, None, found[0][1])
     # A given item is certain; a rule is fitted to finite numbers.
     gains, path = torch.where(one, _CERTAIN, found[1][0]), found[1][1].clamp(max=_CERTAIN)
-    return rule, scores, calibrate(gains, subsets, min_size, None, path)[0]
+    return rule, scores, calibrate(gains, subsets, min_size, None, path)[0], weight
+
+
+def _fit_start_weight(
+    model: ChoiceModel, choices: Choices, known: tuple[Tensor, Tensor], processes: Processes
+) -> float:
+    """Return the weight of the gains at the start with which choices from nothing, of the true sizes, are best.
+
+    Args:
+        model: The model.
+        choices: The validation sets.
+        known: Their gains at the start, and the scores of the path on F.
+        processes: The processes that share the sets.
+    """
+    first, path = known
+    sizes = subset_sizes(choices.subsets)
+
+    def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
+        nothing = torch.zeros(1, batch.layout.total, dtype=torch.bool, device=batch.device)
+        bound = bound.prepared()
+        gains = bound.gains(nothing)[0]
+        wanted = torch.as_tensor(sizes[rows], device=batch.device)
+        function = towards_start(bound, gains, START_WEIGHTS[1])
+        return choose_item_by_item(function, sizes=wanted, first=gains).scores[:, None]
+
+    # Of the three orders two are known.
+    between = map_batches(model, choices.sets, work, processes, columns=1)[:, 0]
+    picks = [pick_top(scores, choices.subsets, sizes) for scores in (path, between, first)]
+    return best_start_weight(torch.stack([jaccard(x, choices.subsets) for x in picks], 1))
 
 
 def _follow_paths(
-    model: ChoiceModel, choices: Choices, starts: Sequence[Tensor], processes: Processes
+    model: ChoiceModel, choices: Choices, starts: Sequence[Tensor], processes: Processes, weight: float = 0.0
 ) -> list[tuple[Tensor, Tensor]]:
     """Choose item by item from each start, up to twice the size of the largest subset.
 
-    So a rule that would choose too many items shows it.
+    So a rule that would choose too many items shows it. `weight` is that of the gains at the start.
 
     Returns:
         For each start the gains there and the scores of the path, `(total,)` each.
@@ -181,7 +214,10 @@ def _follow_paths(
     def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
         bound, begun = bound.prepared(), masks.take(rows).values.to(batch.device).T
         firsts, sizes = bound.gains(begun), batch.lengths.clamp(max=largest)
-        paths = [choose_item_by_item(bound, sizes=sizes, start=x, first=y) for x, y in zip(begun, firsts, strict=True)]
+        paths = [
+            choose_item_by_item(towards_start(bound, first, weight), sizes=sizes, start=start, first=first)
+            for start, first in zip(begun, firsts, strict=True)
+        ]
         return torch.stack([*firsts.double(), *(path.scores for path in paths)], 1)
 
     columns = map_batches(model, choices.sets, work, processes, columns=2 * len(starts)).unbind(1)

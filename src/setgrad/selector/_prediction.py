@@ -20,6 +20,7 @@ from setgrad.selector._constrained_choice import ON_FAILURE, choose_allowed, fin
 from setgrad.selector._known import Known
 from setgrad.selector._model import ChoiceModel
 from setgrad.selector._quick_choice import QuickChoice
+from setgrad.selector._start_weight import towards_start
 from setgrad.selector._tables import CONDITIONAL
 from setgrad.selector.constraints import AllOf, AnyConstraint, LinearConstraint, SizeRange
 from setgrad.selector.constraints.all_of import as_constraint
@@ -95,6 +96,7 @@ class Chooser:
         size_rule: The rule for the number of items.
         completion_rule: The same for sets with given items.
         min_size: The smallest number of items that the rule gives.
+        start_weight: The weight of the gains at the start in a choice item by item.
         known: Items that are known to be in the subsets, or out of them.
         name_of: Returns the name of a set for messages; None to number the sets.
     """
@@ -107,6 +109,7 @@ class Chooser:
     size_rule: SizeRule
     completion_rule: SizeRule
     min_size: int
+    start_weight: float
     known: Known | None = None
     name_of: Callable[[int], str] | None = None
 
@@ -117,6 +120,9 @@ class Chooser:
             request: What to choose.
             with_logits: Whether the logits are wanted, so that they should be computed together with the choice.
         """
+        if request.search is not None and self.start_weight:
+            # A search is on F itself.
+            return replace(self, start_weight=0.0).choose(request, with_logits=with_logits)
         if self._is_conditional and request.is_plain and self.fast_model.dtype != torch.float64:
             limits = None if request.size is None else self.limits(request, None)
             quick = QuickChoice(self, request, limits)
@@ -195,7 +201,13 @@ class Chooser:
             else:
                 sizes, cuts = (x[torch.as_tensor(rows)].to(batch.device) for x in limits)
             path = choose_item_by_item(
-                bound, sizes=sizes, cut=cuts, min_size=least, start=start, excluded=excluded, first=first
+                self.steady(bound, first),
+                sizes=sizes,
+                cut=cuts,
+                min_size=least,
+                start=start,
+                excluded=excluded,
+                first=first,
             )
             joined = segment_sum(path.scores > cuts[batch.layout.ids], batch).clamp(min=least).minimum(sizes)
             sizes = torch.where(cuts > -torch.inf, part._within_known(joined), sizes)
@@ -203,6 +215,10 @@ class Chooser:
 
         picks, scores, logits = map_batches(self.model, self.sets, work).reshape(-1, 3).unbind(1)
         return self.sets.with_values(picks.bool()), scores, logits.to(self.dtype)
+
+    def steady(self, bound: BoundSetFunction, first: Tensor) -> BoundSetFunction:
+        """Return the function whose gains a choice follows, from F and its gains at the start."""
+        return towards_start(bound, first, self.start_weight)
 
     def some(self, rows: np.ndarray) -> Chooser:
         """Return the chooser for some of the sets."""
@@ -290,13 +306,16 @@ class Chooser:
 
     def _improve(self, allowed: BatchConstraint, levels: Tensor, places: np.ndarray, start: Sets) -> Sets:
         """Improve allowed subsets on F less the level of a set for each item, by moves to other allowed subsets."""
-        part, prices = allowed.take(places), levels[torch.as_tensor(places)]
+        part, prices, chooser = allowed.take(places), levels[torch.as_tensor(places)], self.some(places)
 
         def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
             inner, first = part.take(rows), start.take(rows).to(batch.device)
             price = prices[torch.as_tensor(rows)].to(batch.device)[batch.layout.ids]
             # Without the conditional method F has its own optimum, and its items no price.
-            priced = Priced(bound, price) if self._is_conditional else bound
+            priced: BoundSetFunction = bound
+            if self._is_conditional:
+                inside, _ = chooser.known_masks(bound, rows)
+                priced = Priced(self.steady(bound, bound.gains(inside[None])[0]), price)
             return constrained_search(priced, first, lambda gains: inner.solve(gains, batch)).values
 
         return start.with_values(map_batches(self.model, self.sets.take(places), work).bool())

@@ -72,7 +72,8 @@ class QuickChoice:
             else:
                 bound = chooser.model.bind(batch)
                 request = self._begin(bound, batch, rows)
-                chosen, first = choose_quickly(bound.prepared(), **request), request["first"]
+                first = request["first"]
+                chosen = choose_quickly(chooser.steady(bound.prepared(), first), **request)
             return torch.stack([chosen.double(), first.double()], 1)
 
         picks, logits = map_sets(chooser.model, chooser.sets, work).reshape(-1, 2).unbind(1)
@@ -83,21 +84,26 @@ class QuickChoice:
         bound = self.chooser.fast_model.bind(batch).prepared()
         request = self._begin(bound, batch, rows)
         is_sure = self._has_sure_sizes(request, batch, rows, MARGIN)
-        path = choose_item_by_item(bound, **request, margin=MARGIN)
+        path = choose_item_by_item(self.chooser.steady(bound, request["first"]), **request, margin=MARGIN)
         # A set that is read in chunks is never in a batch with others.
         return path.subsets.values, torch.ones_like(is_sure) if bound.in_chunks else is_sure & path.is_sure
 
     def _choose_from_large(self, batch: Sets, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return the choice from one large set, and its logits in single precision."""
-        exact: Callable[[], BoundSetFunction] = cache(lambda: self.chooser.model.bind(batch).prepared())
+        whole: Callable[[], BoundSetFunction] = cache(lambda: self.chooser.model.bind(batch).prepared())
         bound = self.chooser.fast_model.bind(batch)
         request = self._begin(bound, batch, rows)
-        first = request["first"]
+        start, first = request["start"], request["first"]
         if not bool(self._has_sure_sizes(request, batch, rows, MARGIN_ALONE)):
-            request = self._begin(exact(), batch, rows)
+            request = self._begin(whole(), batch, rows)
+
+        def exact() -> BoundSetFunction:
+            weighs_start = self.chooser.start_weight > 0
+            return self.chooser.steady(whole(), whole().gains(start[None])[0] if weighs_start else first)
+
         chosen, _ = choose_in_rounds(
             choose_from_all,
-            bound.prepared(),
+            self.chooser.steady(bound.prepared(), first),
             size=int(request["sizes"][0]),
             cut=float(request["cut"][0]),
             min_size=request["min_size"],
@@ -105,7 +111,7 @@ class QuickChoice:
             excluded=request["excluded"],
             first=first,
             margin=MARGIN_ALONE,
-            exact=exact,
+            exact=cache(exact),
         )
         return chosen, first
 

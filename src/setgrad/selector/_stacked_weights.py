@@ -10,6 +10,7 @@ itself. A captured graph works for the shapes it was captured with.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import final
@@ -35,6 +36,7 @@ from setgrad.selector._trainable_weights import (
 )
 from setgrad.sets import Layout, Sets
 
+_LOGGER = logging.getLogger("setgrad")
 # Methods whose inference is a plain sequence of operations.
 STACKABLE_METHODS = (CONDITIONAL, "direct", "one-step", "unrolled")
 # Sampled items over all members above which the members take turns: the graphs of all would fill the memory.
@@ -248,7 +250,7 @@ class CUDAGraphReplay:
     """Calls a function on batches; on a GPU, after the first batches of a shape, by replaying it as a CUDA graph.
 
     The function must run the same operations every time, on tensors that stay in place, and draw random numbers from
-    the noise only.
+    the noise only. Where the GPU refuses to capture, as for lack of memory, all batches are computed normally.
 
     Args:
         warm_up: Number of batches of a shape that are computed normally.
@@ -258,18 +260,24 @@ class CUDAGraphReplay:
         self.warm_up = warm_up
         self.counts: dict[tuple[int, int], int] = {}
         self.graphs: dict[tuple[int, int], _CapturedStep] = {}
+        self.is_refused = False
 
     def __call__(self, work: Callable[[Batch, FreshNoise], Tensor], batch: Batch, noise: FreshNoise) -> Tensor:
         """Return the result of `work`."""
         layout = batch.sets.layout
-        if layout.device.type != "cuda" or not (layout.uniform and batch.coordinates is None):
+        if self.is_refused or layout.device.type != "cuda" or not (layout.uniform and batch.coordinates is None):
             return work(batch, noise)
         shape = (len(layout), layout.longest)
         count = self.counts[shape] = self.counts.get(shape, 0) + 1
         if count <= self.warm_up or (shape not in self.graphs and len(self.graphs) == _MAX_GRAPHS):
             return work(batch, noise)
         if shape not in self.graphs:
-            self.graphs[shape] = _CapturedStep(work, batch)
+            try:
+                self.graphs[shape] = _CapturedStep(work, batch)
+            except RuntimeError as error:
+                self.is_refused = True
+                _LOGGER.info("steps are not replayed as CUDA graphs, because none could be captured: %s", error)
+                return work(batch, noise)
         return self.graphs[shape].replay(batch, noise)
 
 
@@ -291,8 +299,17 @@ class _CapturedStep:
         self.generator = noise.generator(layout.device)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(self.generator)
-        with torch.cuda.device(layout.device), torch.cuda.graph(self.graph):
-            self.result = work(self.batch, noise)
+        stream = torch.cuda.current_stream(layout.device)
+        try:
+            # What other threads ask of the GPU, such as the next window of a streamed table, is no part of the graph.
+            mode = "thread_local"
+            with torch.cuda.device(layout.device), torch.cuda.graph(self.graph, capture_error_mode=mode):
+                self.result = work(self.batch, noise)
+        except RuntimeError:
+            # A capture that fails leaves its own stream behind.
+            torch.cuda.set_stream(stream)
+            torch.cuda.synchronize(layout.device)
+            raise
 
     def replay(self, batch: Batch, noise: FreshNoise) -> Tensor:
         """Copy the batch to the input tensors, replay the graph, and advance the noise."""

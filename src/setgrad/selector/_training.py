@@ -56,6 +56,11 @@ class Training(abc.ABC):
         """Whether no epoch is left, or patience has run out."""
 
     @property
+    def name(self) -> str:
+        """What a checkpoint must be of."""
+        return type(self).__name__
+
+    @property
     def is_inside(self) -> bool:
         """Whether the run is between two parts of an epoch."""
         return False

@@ -61,3 +61,15 @@ def pick_top(scores: Tensor, sets: Sets, sizes: np.ndarray | Tensor) -> Sets:
     """
     limit = torch.as_tensor(sizes, device=scores.device)
     return sets.with_values(segment_rank(scores, sets) < limit[sets.layout.ids])
+
+
+def is_clear(gains: Tensor, errors: float) -> bool:
+    """Return whether gains of the scores of sets are positive by more than so many standard errors of their mean.
+
+    Examples:
+        >>> is_clear(torch.tensor([0.1, 0.2, 0.1, 0.2]), 3.0), is_clear(torch.tensor([-0.3, 0.4]), 1.0)
+        (True, False)
+    """
+    gains = gains.double()
+    error = float(gains.std()) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    return float(gains.mean()) > errors * error

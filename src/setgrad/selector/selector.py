@@ -65,7 +65,9 @@ class SubsetSelector(
             method="conditional" with phi="context" and items of fewer than 32 features.
         relation: Rank of the part of F that compares an item with the mean of its set; 0 for none. None is 64 for a
             deepset of phi="context" with method="conditional" or fewer than 800 training sets, and of
-            phi="pixel-cnn+context" with method="conditional" and fewer than 4,000; else 0.
+            phi="pixel-cnn+context" with method="conditional" and fewer than 4,000; else 0. With method="conditional",
+            phi="context", fewer than 800 training sets and at least 30 for validation a second model without it and
+            without pairs is trained too, and kept if it is clearly better on the validation sets.
         pairs: Whether F has a term for pairs of chosen items that are alike, or unlike. None is yes where
             method="conditional" has a relation by default, but for items of 4,096 numbers or more.
         half: Whether one of the subsets of a training step of method="conditional" is a random half of the set. None is
@@ -144,11 +146,10 @@ class SubsetSelector(
         min_size_: Size of the smallest subset in fitting; predictions are not smaller.
         recall_: The calibration of `predict(recall=...)`.
         stop_logit_: The logit of the end of a draw in `sample`, for method="conditional".
-        origin_: Where the model comes from: date (UTC), versions, size and SHA-256 of the data; None for a model of an
-            earlier version.
+        start_weight_: The weight of the gains at the start in a choice item by item, 0, 0.5 or 1.
+        origin_: Where the model comes from: date (UTC), versions, size and hash of the data; None for old models.
         n_features_in_: Number of features.
-        table_: Columns of the table that the selector was fitted on; None if it was fitted on sets.
-        feature_names_in_: Their features, an array of texts, if it was fitted on a table.
+        table_: Columns of the table that it was fitted on, or None; feature_names_in_ are their features.
 
     Examples:
         >>> import setgrad as sg
@@ -169,6 +170,7 @@ class SubsetSelector(
     min_size_: int = field(init=False)
     recall_: RecallCalibration | None = field(init=False)
     stop_logit_: float = field(init=False)
+    start_weight_: float = field(init=False)
     stopped_: bool = field(init=False)
     origin_: Origin | None = field(init=False)
     n_features_in_: int = field(init=False)
@@ -357,6 +359,7 @@ class SubsetSelector(
                 "size_scores": self.size_scores_,
                 "min_size": self.min_size_,
                 "stop_logit": self.stop_logit_,
+                "start_weight": self.start_weight_,
                 "history": self.history_,
                 "best_epoch": self.best_epoch_,
                 "validation_score": self.validation_score_,
@@ -379,7 +382,7 @@ class SubsetSelector(
         self.validation_score_ = result.validation_score
         self.size_rule_, self.completion_rule_ = result.size_rule, result.completion_rule
         self.size_scores_, self.min_size_ = result.size_scores, result.min_size
-        self.recall_, self.stop_logit_ = result.recall, result.stop_logit
+        self.recall_, self.stop_logit_, self.start_weight_ = result.recall, result.stop_logit, result.start_weight
         self.stopped_, self.origin_ = result.stopped, result.origin
         self.n_features_in_ = int(np.prod(config.item_shape))
         self.table_, self._exact_model = None, None
