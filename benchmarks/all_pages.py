@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.__main__ import BENCHMARKS
 from benchmarks.lib.pages import PAGES, Report, show_page
 from benchmarks.lib.records import Record, read_records
 from benchmarks.selection.overview import TABLES
@@ -28,13 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables-only", action="store_true", help="only the tables of README and the first page")
 
 
-def rewrite(modules: Mapping[str, ModuleType], options: argparse.Namespace) -> dict[str, Any]:
+def run(options: argparse.Namespace) -> dict[str, Any]:
     """Write all pages that have records, and the marked tables; return the names of the pages."""
     for page in MARKED_PAGES:
         page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
     if options.tables_only:
         return {"pages": []}
-    reports = {report.name: report for module in modules.values() if isinstance(report := _report(module), Report)}
+    reports = {report.name: report for module in BENCHMARKS.values() if isinstance(report := _report(module), Report)}
     written = {}
     for name, report in sorted(reports.items()):
         if report.results.is_file():
