@@ -88,14 +88,14 @@ def test_a_run_that_is_resumed_after_some_members_ended_gives_the_same_result(ch
 )
 def test_other_fits_train_their_members_together(choices, runs, monkeypatch, options, limit):
     # 48 of the 60 sets are for training.
-    monkeypatch.setattr("setgrad.selector._fit.FEW_SETS", limit)
+    monkeypatch.setattr("setgrad.selector._defaults.FEW_SETS", limit)
     fit(choices, **{"max_epochs": 1, **options})
     assert not runs
 
 
 def test_a_checkpoint_of_members_together_is_not_resumed_apart(choices, tmp_path, monkeypatch):
     path = tmp_path / "state"
-    monkeypatch.setattr("setgrad.selector._fit.FEW_SETS", 0)
+    monkeypatch.setattr("setgrad.selector._defaults.FEW_SETS", 0)
     options = {"max_epochs": 1, "checkpoint": path, "relation": 0, "pairs": False, "half": False}
     fit(choices, **options)
     monkeypatch.undo()

@@ -22,7 +22,7 @@ from setgrad.selector._beside_trees import all_sets_out_of_fold, drop_useless_tr
 from setgrad.selector._calibration import calibrate_model
 from setgrad.selector._clock import CALIBRATION_SHARE, Clock
 from setgrad.selector._data import TrainingData
-from setgrad.selector._defaults import FEW_SETS, resolve_model, without_terms
+from setgrad.selector._defaults import FEW_SETS, resolve_model, trains_apart, without_terms
 from setgrad.selector._device import isolated_torch_rng, resolve_device, seed_torch
 from setgrad.selector._examples import AbstractExamples
 from setgrad.selector._fit_together import begin_together, check_together
@@ -182,17 +182,8 @@ def _make_training(
     """Return the training run: of all members together, or of each by itself; of one model, or of two."""
     model = models[0]
     seed, limit = resolved(model.config.options.random_state), model.config.options.max_time
-
-    # Members that share batches and stop together err together, and with few sets a fit depends on chance most: on ten
-    # folds of small Amazon categories (160 sets) those by themselves gain 1.4 +- 0.7 points in test. More sets were not
-    # tried. Under a constraint members share the state of the gradient.
-    is_separate = (
-        model.config.options.method == CONDITIONAL
-        and model.config.members > 1
-        and len(train) < FEW_SETS
-        and data.constraints is None
-    )
-    is_separate = is_separate or len(models) > 1
+    # Under a constraint members share the state of the gradient.
+    is_separate = data.constraints is None and (len(models) > 1 or trains_apart(model.config.options, train))
     shares = model.config.members * len(models) if is_separate else 1
 
     def make(model: ChoiceModel, seed: int) -> Trainer:
