@@ -93,6 +93,15 @@ def test_other_fits_train_their_members_together(choices, runs, monkeypatch, opt
     assert not runs
 
 
+def test_members_that_read_pixels_are_trained_by_themselves_with_many_sets_too(choices, runs, monkeypatch):
+    monkeypatch.setattr("setgrad.selector._defaults.FEW_SETS", 0)
+    fit(choices, max_epochs=1)
+    assert not runs
+    monkeypatch.setattr("setgrad.selector._defaults._MANY_FEATURES", 2)
+    fit(choices, max_epochs=1)
+    assert len(runs) == 1
+
+
 def test_a_checkpoint_of_members_together_is_not_resumed_apart(choices, tmp_path, monkeypatch):
     path = tmp_path / "state"
     monkeypatch.setattr("setgrad.selector._defaults.FEW_SETS", 0)

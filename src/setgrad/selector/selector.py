@@ -82,7 +82,7 @@ class SubsetSelector(
             categories, texts or facts of a set, unless there is a constraint.
         members: Number of models that are trained side by side; their logits are averaged. None is 8 where one step
             trains all (on a GPU, with phi "context", "mlp" or "paper" and sets of at most 1024 items), else 1. With
-            method="conditional" and fewer than 800 training sets each has its own batches and its own last epoch.
+            method="conditional" and fewer than 800 training sets, or 4,096 features, each is trained by itself.
         estimator: Estimator of the expectation over subsets: "bernoulli", "pathwise" or "gaussian" samples, "exact"
             enumeration, "relaxed", F at fractional masks in its place, or "second-difference": random subsets with an
             unbiased derivative, for small sets. None is "gaussian" for the implicit method, which needs a smooth one,
