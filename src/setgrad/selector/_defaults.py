@@ -37,8 +37,8 @@ MEMBERS = 8
 # 1,000 and more (digits: -1).
 RELATION, FEW_SETS = 64, 800
 # With few sets, and where the other items come by chance, these two terms learn sets by heart: on small Amazon
-# categories with random other products they cost five points, and with the farthest ones they gain one. So
-# many validation sets tell which is so.
+# categories with random other products they cost five points, and with the farthest ones they gain one. So many
+# validation sets tell which is so.
 _ENOUGH_TO_TELL = 30
 # Aligned images are compared pixel by pixel too, unless there are many sets: on faces (2,000 sets) that is worth 15
 # points in validation; digits with 6,000 sets need no help.

@@ -312,11 +312,12 @@ class Chooser:
             inner, first = part.take(rows), start.take(rows).to(batch.device)
             price = prices[torch.as_tensor(rows)].to(batch.device)[batch.layout.ids]
             # Without the conditional method F has its own optimum, and its items no price.
-            priced: BoundSetFunction = bound
             if self._is_conditional:
-                inside, _ = chooser.known_masks(bound, rows)
-                priced = Priced(self.steady(bound, bound.gains(inside[None])[0]), price)
-            return constrained_search(priced, first, lambda gains: inner.solve(gains, batch)).values
+                if self.start_weight:
+                    inside, _ = chooser.known_masks(bound, rows)
+                    bound = self.steady(bound, bound.gains(inside[None])[0])
+                bound = Priced(bound, price)
+            return constrained_search(bound, first, lambda gains: inner.solve(gains, batch)).values
 
         return start.with_values(map_batches(self.model, self.sets.take(places), work).bool())
 
