@@ -1,7 +1,8 @@
 """Why EquiVSet with a copula is below its published scores: its entropy, its correlation, or where mean field starts.
 
 Claims checked: an entropy from five draws costs points; the closer to 1/2 mean field starts, the higher the score. The
-published code computes a free copula, whose start stays near 1/2. Neither claim has been measured yet.
+published code computes a free copula, whose start stays near 1/2. On one fold of media the first claim fails and the
+second holds.
 
 Every variant is a preset, with the options of `table2`, and one change. "copula" has the entropy estimated from the
 five draws of a step, "copula-64-draws" from 64 others too; "copula-marginal" has the published entropy with unit
