@@ -10,8 +10,8 @@ from benchmarks.lib.pages import RESULTS
 from benchmarks.lib.records import Record, read_records
 from benchmarks.lib.summary import paired_differences, summarise
 from benchmarks.selection.given import by_number
-from benchmarks.selection.published import ALGORITHMS, SMALL_CATEGORIES
-from benchmarks.selection.scores import Values, averages, values_of
+from benchmarks.selection.published import SMALL_CATEGORIES
+from benchmarks.selection.scores import OF_THE_PAPER, Values, averages, values_of
 from setgrad.datasets import AMAZON_CATEGORIES
 
 Fits = Mapping[int, float]
@@ -227,7 +227,7 @@ def _best_fits(task: str) -> Fits:
     candidates = [
         fits
         for source in ("demo-scores", "table2")
-        for model in (*ALGORITHMS, "equivset-copula-free", "idiffmf-c")
+        for model in OF_THE_PAPER
         if (fits := _scores(source, "true_size").get(task, {}).get(model))
     ]
     return max(candidates, key=_mean, default={})

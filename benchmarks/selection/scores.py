@@ -16,10 +16,12 @@ from setgrad.selector import PRESETS
 # The model of ours that the pages compare with others: the one with records of eight members on all tasks. The default
 # of the selector is compared with it.
 OURS, DEFAULT = "unrolled", "conditional"
-# Rivals of ours by their name in a verdict. INSET and HORSE are from later publications.
+# INSET and HORSE are from later publications.
+OF_THE_PAPER = (*ALGORITHMS, "equivset-copula-free", "idiffmf-c")
+# Rivals of ours by their name in a verdict.
 _RIVALS: dict[str, Collection[str]] = {
     "best published method": PRESETS,
-    "best method of arXiv:2412.11239 (diffmf, idiffmf, equivset)": (*ALGORITHMS, "equivset-copula-free", "idiffmf-c"),
+    "best method of arXiv:2412.11239 (diffmf, idiffmf, equivset)": OF_THE_PAPER,
 }
 _HOW = {
     True: "the best method of a category has the best mean over its folds; the difference is over the folds that it "

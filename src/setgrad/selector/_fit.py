@@ -113,8 +113,9 @@ def fit_selector(
                     seed_torch(seed, device)
                     models.append(ChoiceModel(other).to(device))
             (some,) = train.load(train.windows(seed)[:1])
+            statistics = train.statistics(model.relative)
             for each in models:
-                each.fit_scaler(train.statistics(each.relative), some.choices.sets, names)
+                each.fit_scaler(statistics, some.choices.sets, names)
                 if each.trees is not None:
                     each.start_as_trees()
                 # A choice under a constraint has no useful gradient where all logits are equal.

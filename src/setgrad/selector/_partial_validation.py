@@ -147,7 +147,8 @@ def calibrate_from_nothing(
     limit: Callable[[Sets, Tensor, SizeRule], Sets] | None,
 ) -> tuple[SizeRule, dict[str, float]]:
     """Return the best rule for the number of items, and the scores of all; the arguments are those of `calibrate`."""
-    ((_, scores),) = _follow_paths(model, choices, [torch.zeros_like(choices.subsets.values)], ALONE)
+    starts, ways = [torch.zeros_like(choices.subsets.values)], [(0, 0.0, _largest_sizes(choices))]
+    _, (scores,) = _follow_paths(model, choices, starts, ways, ALONE)
     return calibrate(logits, choices.subsets, min_size, limit, scores)
 
 
@@ -158,74 +159,65 @@ def calibrate_choice_and_completion(
 
     The given item is a random one of the true subset. The last number is the weight of the gains at the start.
     """
-    subsets = choices.subsets
+    subsets, largest, sizes = choices.subsets, _largest_sizes(choices), subset_sizes(choices.subsets)
     one = _draw_one(subsets, FreshNoise(seed))
     starts = [torch.zeros_like(one), one]
-    found = _follow_paths(model, choices, starts, processes)
-    weight = _fit_start_weight(model, choices, found[0], processes)
+    # Of the three orders from nothing the third is that of the gains there.
+    ways = [(0, START_WEIGHTS[0], largest), (1, START_WEIGHTS[0], largest), (0, START_WEIGHTS[1], sizes)]
+    (first, given), (path, completed, between) = _follow_paths(model, choices, starts, ways, processes)
+    picks = [pick_top(scores, subsets, sizes) for scores in (path, between, first)]
+    weight = best_start_weight(torch.stack([jaccard(x, subsets) for x in picks], 1))
     if weight:
-        found = _follow_paths(model, choices, starts, processes, weight)
-    rule, scores = calibrate(logits, subsets, min_size, None, found[0][1])
+        ways = [(number, weight, largest) for number in range(len(starts))]
+        _, (path, completed) = _follow_paths(model, choices, starts, ways, processes)
+    rule, scores = calibrate(logits, subsets, min_size, None, path)
     # A given item is certain; a rule is fitted to finite numbers.
-    gains, path = torch.where(one, _CERTAIN, found[1][0]), found[1][1].clamp(max=_CERTAIN)
-    return rule, scores, calibrate(gains, subsets, min_size, None, path)[0], weight
+    gains, completed = torch.where(one, _CERTAIN, given), completed.clamp(max=_CERTAIN)
+    return rule, scores, calibrate(gains, subsets, min_size, None, completed)[0], weight
 
 
-def _fit_start_weight(
-    model: ChoiceModel, choices: Choices, known: tuple[Tensor, Tensor], processes: Processes
-) -> float:
-    """Return the weight of the gains at the start with which choices from nothing, of the true sizes, are best.
+def _follow_paths(
+    model: ChoiceModel,
+    choices: Choices,
+    starts: Sequence[Tensor],
+    ways: Sequence[tuple[int, float, np.ndarray]],
+    processes: Processes,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Choose item by item in several ways. The items of a set are encoded once for all.
 
     Args:
         model: The model.
         choices: The validation sets.
-        known: Their gains at the start, and the scores of the path on F.
+        starts: The items that paths start from, `(total,)` each.
+        ways: For each path the number of its start, the weight of the gains there, and its largest sizes `(b,)`.
         processes: The processes that share the sets.
-    """
-    first, path = known
-    sizes = subset_sizes(choices.subsets)
-
-    def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
-        nothing = torch.zeros(1, batch.layout.total, dtype=torch.bool, device=batch.device)
-        bound = bound.prepared()
-        gains = bound.gains(nothing)[0]
-        wanted = torch.as_tensor(sizes[rows], device=batch.device)
-        function = towards_start(bound, gains, START_WEIGHTS[1])
-        return choose_item_by_item(function, sizes=wanted, first=gains).scores[:, None]
-
-    # Of the three orders two are known.
-    between = map_batches(model, choices.sets, work, processes, columns=1)[:, 0]
-    picks = [pick_top(scores, choices.subsets, sizes) for scores in (path, between, first)]
-    return best_start_weight(torch.stack([jaccard(x, choices.subsets) for x in picks], 1))
-
-
-def _follow_paths(
-    model: ChoiceModel, choices: Choices, starts: Sequence[Tensor], processes: Processes, weight: float = 0.0
-) -> list[tuple[Tensor, Tensor]]:
-    """Choose item by item from each start, up to twice the size of the largest subset.
-
-    So a rule that would choose too many items shows it. `weight` is that of the gains at the start.
 
     Returns:
-        For each start the gains there and the scores of the path, `(total,)` each.
+        The gains at each start, and the scores of each path, `(total,)` each.
     """
-    largest, masks = _largest_size(choices), choices.subsets.with_values(torch.stack(list(starts), 1))
+    masks = choices.subsets.with_values(torch.stack(list(starts), 1))
 
     def work(bound: BoundSetFunction, batch: Sets, rows: np.ndarray) -> Tensor:
         bound, begun = bound.prepared(), masks.take(rows).values.to(batch.device).T
-        firsts, sizes = bound.gains(begun), batch.lengths.clamp(max=largest)
-        paths = [
-            choose_item_by_item(towards_start(bound, first, weight), sizes=sizes, start=start, first=first)
-            for start, first in zip(begun, firsts, strict=True)
-        ]
-        return torch.stack([*firsts.double(), *(path.scores for path in paths)], 1)
+        firsts, paths = bound.gains(begun), []
+        for number, weight, largest in ways:
+            function = towards_start(bound, firsts[number], weight)
+            sizes = torch.as_tensor(largest[rows], device=batch.device).minimum(batch.lengths)
+            path = choose_item_by_item(function, sizes=sizes, start=begun[number], first=firsts[number])
+            paths.append(path.scores)
+        return torch.stack([*firsts.double(), *paths], 1)
 
-    columns = map_batches(model, choices.sets, work, processes, columns=2 * len(starts)).unbind(1)
-    return list(zip(columns[: len(starts)], columns[len(starts) :], strict=True))
+    columns = map_batches(model, choices.sets, work, processes, columns=len(starts) + len(ways)).unbind(1)
+    return columns[: len(starts)], columns[len(starts) :]
+
+
+def _largest_sizes(choices: Choices) -> np.ndarray:
+    """Return the lengths of the paths of calibration: a rule that would choose too many items shows it."""
+    return np.full(len(choices), _largest_size(choices))
 
 
 def _largest_size(choices: Choices) -> int:
-    """Return the length of the paths of calibration."""
+    """Return twice the size of the largest subset."""
     return 2 * int(subset_sizes(choices.subsets).max())
 
 
